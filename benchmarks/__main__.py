@@ -6,20 +6,26 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
+from benchmarks.keeping import PEERS, keep
+from benchmarks.peers.measuring import measure_peers
+from benchmarks.peers.table import as_json, table_of_peers
+from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
 CORES = 2
+EVERY_NUMBER, MOST_RANKS = "2,4,8", 64
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -43,11 +49,23 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help="what to measure [default: all]")
     parser.add_argument("--quick", action="store_true", help="6 rounds instead of 24")
     parser.add_argument("--json", action="store_true", help="print JSON, with every round")
+    parser.add_argument(
+        "--keep", action="store_true", help="write into the file of this kind of machine in benchmarks/results"
+    )
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
+    parser.add_argument("--pinned", choices=KINDS, help="put all ranks on one CPU, or on the threads of one core")
+    parser.add_argument("--peers", action="store_true", help="transport beside MPI, oneCCL and DeepSpeed (make peers)")
+    parser.add_argument("--ranks", default=EVERY_NUMBER, metavar="N,N", help=f"of --peers [default: {EVERY_NUMBER}]")
     options = parser.parse_args(words)
-    options.parts = options.parts or list(PARTS)
-    if problem := objection(options.parts, options.picture, usable_cores().count, why_not()):
+    if problem := objection_to_peers(options.parts, options.ranks, options.picture, wanted=options.peers):
         parser.error(problem)
+    options.parts = options.parts or list(PARTS)
+    cores = usable_cores().count if options.pinned is None else CORES
+    if problem := objection(options.parts, options.picture, cores, why_not()):
+        parser.error(problem)
+    options.pinned = cpus_for(options.pinned)
+    if options.pinned.problem:
+        parser.error(options.pinned.problem)
     return options
 
 
@@ -78,20 +96,32 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
     return ""
 
 
-def machine() -> str:
-    """The processor, the version of torch, and how busy it is."""
+def objection_to_peers(parts: Sequence[str], ranks: str, picture: Path | None, *, wanted: bool) -> str:
+    """Why this comparison with peers makes no sense, in one sentence; empty when it does, or is not wanted."""
+    if not wanted:
+        return "" if ranks == EVERY_NUMBER else "--ranks is for --peers. Add --peers, or leave it out."
+    if parts != ["transport"]:
+        return "--peers compares the transport alone. Say: python -m benchmarks transport --peers."
+    numbers = ranks.split(",")
+    if not all(number.isdecimal() and 2 <= int(number) <= MOST_RANKS for number in numbers):
+        return f"--ranks {ranks} must be numbers from 2 to {MOST_RANKS} with commas between them."
+    return "--peers draws no picture. Leave out --picture." if picture else ""
+
+
+def machine(pinned: Pinned) -> str:
+    """The processor, the version of torch, how busy it is, and whether it is only a part of the machine."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {os.getloadavg()[0]:.1f}"
+    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {os.getloadavg()[0]:.1f}{pinned.text}"
 
 
-def measure(parts: Sequence[str], amount: Amount) -> list[Line]:
-    """Measure everything in order; on a terminal, a line says what is being measured."""
-    todo = [measurement for name in parts for measurement in PARTS[name].plan(amount)]
-    lines: list[Line] = []
-    for number, measurement in enumerate(todo, 1):
+def measure(parts: Sequence[str], amount: Amount) -> dict[str, list[Line]]:
+    """Measure everything in order, by part; on a terminal, a line says what is being measured."""
+    todo = [(name, measurement) for name in parts for measurement in PARTS[name].plan(amount)]
+    lines: dict[str, list[Line]] = {name: [] for name in parts}
+    for number, (name, measurement) in enumerate(todo, 1):
         _say(f"{number}/{len(todo)} {measurement.label}")
-        lines += measurement.measure()
+        lines[name] += measurement.measure()
     _say("")
     return lines
 
@@ -101,24 +131,65 @@ def _say(text: str) -> None:
         print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
 
 
-def report(options: argparse.Namespace, where: str, lines: Sequence[Line]) -> None:
-    """Print what was measured, and draw it; the numbers come first, so that no picture can lose them."""
+def as_told(line: Line) -> dict[str, Any]:
+    """A line as JSON, with what it comes to."""
+    return {**asdict(line), "reached": line.reached, "met": line.met}
+
+
+def report(options: argparse.Namespace, where: str, lines: Mapping[str, Sequence[Line]]) -> None:
+    """Print what was measured, keep it, and draw it; the numbers come first, so that no picture can lose them."""
+    together = [line for of_part in lines.values() for line in of_part]
     if options.json:
-        told = [{**asdict(line), "reached": line.reached, "met": line.met} for line in lines]
-        print(json.dumps({"machine": where, "lines": told}, indent=1))
+        print(json.dumps({"machine": where, "lines": [as_told(line) for line in together]}, indent=1))
     else:
-        print(f"{where}\n{table([line for line in lines if line.row])}")
+        print(f"{where}\n{table([line for line in together if line.row])}")
+    if options.keep:
+        keep_and_say({name: [as_told(line) for line in of_part if line.row] for name, of_part in lines.items()})
     if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
         try:
-            draw(lines, options.picture)
+            draw(together, options.picture)
         except OSError as error:
             print(f"The picture {options.picture} cannot be written: {error.strerror}.", file=sys.stderr)
             sys.exit(2)
 
 
+def keep_and_say(parts: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Into the file of this kind of machine."""
+    try:
+        print(f"kept in {os.path.relpath(keep(parts))}", file=sys.stderr)
+    except ValueError as problem:
+        print(problem, file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"The results cannot be kept in {error.filename}: {error.strerror}.", file=sys.stderr)
+        sys.exit(2)
+
+
+def beside_peers(options: argparse.Namespace, where: str) -> None:
+    """Measure and print the comparison with peers; what is missing or fails is told at once."""
+    numbers = sorted({int(number) for number in options.ranks.split(",")})
+    rows = measure_peers(numbers, quick=options.quick, say=lambda text: print(text, file=sys.stderr, flush=True))
+    told = as_json(rows)
+    print(
+        json.dumps({"machine": where, "peers": told}, indent=1) if options.json else f"{where}\n{table_of_peers(rows)}"
+    )
+    if options.keep:
+        keep_and_say({PEERS: told})
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main() -> None:
     options = parse(sys.argv[1:])
-    where = machine()
+    if options.pinned.cpus:
+        os.sched_setaffinity(0, options.pinned.cpus)  # the ranks inherit it
+    where = machine(options.pinned)
+    signal.signal(signal.SIGTERM, _end)  # so that what was started ends, too
+    if options.peers:
+        beside_peers(options, where)
+        return
     rounds, steps = (6, 50) if options.quick else (24, 400)
     try:
         lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))

@@ -1,4 +1,4 @@
-"""Compiles bare.cpp, which is what the machine does without any library, and makes it callable."""
+"""Compiles bare.cpp and bare_copies.cpp, which is what the machine does without any library, and makes it callable."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.cases import COPY, REWRITE, STREAM
+from benchmarks.cases import COPY, KIB, REWRITE, STREAM
 
 Copy = Callable[[int, int, int], object]
 """Called with the addresses of target and source, and n."""
-SOURCE = Path(__file__).with_name("bare.cpp")
+SOURCES = [Path(__file__).with_name(name) for name in ("bare.cpp", "bare_copies.cpp")]
+
+
+class Way(NamedTuple):
+    """How the least copies are made: what is tried, because no size is best for every machine."""
+
+    piece_bytes: int
+    slot_bytes: int
+    streams: bool
+    """Whether what leaves staging goes past the caches."""
+
+
+WAYS = [Way(size * KIB, size * KIB, streams) for size in (16, 64, 256) for streams in (False, True)]
 
 
 def compiler() -> str | None:
@@ -31,10 +44,10 @@ def build(folder: Path) -> Path:
     if found is None:
         raise SystemExit("The limits are measured by a small C++ program, and there is no compiler. Install g++.")
     library = folder / "bare.so"
-    command = [found, "-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
+    command = [found, "-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), *map(str, SOURCES)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{SOURCE.name} could not be compiled:\n{done.stderr}")
+        raise SystemExit(f"{' and '.join(source.name for source in SOURCES)} could not be compiled:\n{done.stderr}")
     return library
 
 
@@ -52,6 +65,18 @@ class Bare:
         self._rewrite = loaded.rewrite
         self._rewrite.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64]
         self._rewrite.restype = None
+
+        self.exchange = loaded.bare_exchange
+        address, size = ctypes.c_void_p, ctypes.c_size_t
+        self.exchange.argtypes = [address, ctypes.c_int, size, size, address, address, size, size, size, ctypes.c_bool]
+        self.exchange.restype = None
+        self._bytes = loaded.bare_bytes
+        self._bytes.argtypes = [size, size]
+        self._bytes.restype = size
+
+    def exchange_bytes(self, num_ranks: int) -> int:
+        """The zeroed shared memory that `exchange` needs for every way."""
+        return int(self._bytes(num_ranks, max(way.slot_bytes for way in WAYS)))
 
     def limits(self) -> dict[str, Copy]:
         """Ways to touch 2 n bytes, by name; the fastest one is what the machine allows."""

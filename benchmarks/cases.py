@@ -11,7 +11,9 @@ GLOO, WINDOWS, ORDINARY, BY_TORCH = "Gloo", "windows", "ordinary tensors", "torc
 """The sides: stock; our handle on tensors in shared windows, and on ordinary ones; our backend."""
 COPY, STREAM, REWRITE = "memcpy", "copy past the caches", "rewrite in place"
 LIMITS = (COPY, STREAM, REWRITE)
-"""Ways to touch as many bytes as a collective must; the fastest one is its limit."""
+"""Ways to touch as many bytes as a collective must; the fastest one is the limit of windows."""
+LEAST_COPIES = "least copies"
+"""The least number of copies through shared memory, without a library: the limit of ordinary tensors."""
 
 SWEPT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send")
 """What the picture draws, a panel for each."""
@@ -62,8 +64,12 @@ def of_two_ranks() -> list[Case]:
         Case("C3", "all_reduce", n, False, ((WINDOWS, 100.0), (ORDINARY, 100.0), (BY_TORCH, 20.0)))
         for n in (4, KIB, 4 * KIB)
     ]
-    names = ("broadcast", "all_gather", "reduce_scatter", "send", "barrier")
-    others = [Case("C4", name, MIB, name != "barrier", ((WINDOWS, 8.0),)) for name in names]
+    names = ("broadcast", "all_gather", "reduce_scatter", "send", "all_to_all", "barrier")
+    others = [
+        Case("C4", name, num_bytes, num_bytes > 64 * KIB and name != "barrier", ((WINDOWS, 8.0),))
+        for name in names
+        for num_bytes in ((MIB,) if name == "barrier" else (64 * KIB, MIB, 16 * MIB))
+    ]
     return [*large, *middle, *small, *others]
 
 

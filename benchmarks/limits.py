@@ -22,8 +22,8 @@ def touched_bytes(collective: str, num_bytes: int, num_ranks: int) -> int:
     """The bytes that the busiest rank must read and write when tensors are in shared memory.
 
     Args:
-        collective: `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `send` or `barrier`.
-        num_bytes: of the largest tensor of a rank: what all_gather returns and reduce_scatter takes.
+        collective: `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `all_to_all`, `send` or `barrier`.
+        num_bytes: of the largest tensor of a rank: what all_gather returns, reduce_scatter and all_to_all take.
         num_ranks: in the group.
 
     Raises:
@@ -35,6 +35,7 @@ def touched_bytes(collective: str, num_bytes: int, num_ranks: int) -> int:
         "broadcast": 2 * num_bytes,
         "all_gather": 2 * num_bytes,
         "reduce_scatter": num_bytes + share,
+        "all_to_all": 2 * num_bytes,
         "send": 4 * num_bytes,  # there and back
         "barrier": 0,
     }

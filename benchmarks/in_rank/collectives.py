@@ -1,8 +1,8 @@
 """One operation as each side makes it, on buffers of its own, and a check that all sides compute the same.
 
 Runs in ranks. All numbers are float32. `whole` is the tensor of the case's size, `part` an equal share of it:
-all_gather makes whole from parts, reduce_scatter parts from wholes; the others work on whole in place. `send` is there
-and back between neighbours.
+all_gather makes whole from parts, reduce_scatter parts from wholes. all_to_all makes a part of the same size from whole; the
+others work on whole in place. `send` is there and back between neighbours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.bare import Copy
+from benchmarks.bare import Bare, Copy, Way
 from benchmarks.cases import Case
 from benchmarks.limits import touched_bytes
 from lockstep.node.native import compiled
@@ -24,6 +24,7 @@ from lockstep.node.native import compiled
 Act = Callable[[], object]
 
 KINDS = {"barrier": 0, "all_reduce": 1, "reduce_scatter": 3, "broadcast": 4, "all_gather": 5}
+BARE_KINDS = ("all_reduce", "reduce_scatter", "all_to_all", "all_gather", "broadcast", "send")
 FLOAT32, SUM, NO_ROOT, FOREVER_S = 1, 0, -1, 600.0
 ELEMENT, LINE = 4, 64
 """Bytes of a number, and of a cache line, at which every tensor begins."""
@@ -42,15 +43,20 @@ def stride(num_bytes: int) -> int:
     return -(-num_bytes // LINE) * LINE
 
 
+def part_bytes(case: Case, num_ranks: int) -> int:
+    """The size of `part`."""
+    return case.num_bytes if case.collective == "all_to_all" else max(case.num_bytes // num_ranks, ELEMENT)
+
+
 def pool_bytes(case: Case, count: int, num_ranks: int) -> int:
     """The bytes that this many buffers of a case need."""
-    return count * (stride(case.num_bytes) + stride(max(case.num_bytes // num_ranks, ELEMENT)))
+    return count * (stride(case.num_bytes) + stride(part_bytes(case, num_ranks)))
 
 
 def buffers(memory: Tensor, case: Case, count: int, num_ranks: int) -> list[Buffer]:
     """Cut `memory` (float32, one dimension) into this many buffers, filled with zeros."""
-    whole, part = (stride(n) // ELEMENT for n in (case.num_bytes, max(case.num_bytes // num_ranks, ELEMENT)))
-    size, share = case.num_bytes // ELEMENT, max(case.num_bytes // num_ranks // ELEMENT, 1)
+    whole, part = (stride(n) // ELEMENT for n in (case.num_bytes, part_bytes(case, num_ranks)))
+    size, share = case.num_bytes // ELEMENT, part_bytes(case, num_ranks) // ELEMENT
     memory[: count * (whole + part)].zero_()
     starts = range(0, count * (whole + part), whole + part)
     return [Buffer(memory[at : at + size], memory[at + whole : at + whole + share]) for at in starts]
@@ -70,6 +76,10 @@ def by_handle(group: compiled.Group, collective: str, buffer: Buffer) -> Act:
         return partial(group.all_reduce, whole, count, FLOAT32, SUM)
     if collective == "send":
         return partial(_there_and_back, group, whole, count * ELEMENT)
+    if collective == "all_to_all":
+        counts = [count // group.world_size] * group.world_size
+        ins, outs = ([at + peer * counts[0] * ELEMENT for peer in range(len(counts))] for at in (whole, part))
+        return lambda: group.wait(group.begin_all_to_all(FLOAT32, ins, outs, counts, counts), FOREVER_S)
     root, size, inputs, outputs = {
         "barrier": (NO_ROOT, 0, [], []),
         "broadcast": (0, count, [whole], [whole]),
@@ -87,6 +97,7 @@ def by_torch(group: dist.ProcessGroup, collective: str, buffer: Buffer) -> Act:
         "broadcast": partial(dist.broadcast, buffer.whole, 0, group=group),
         "all_gather": partial(dist.all_gather_into_tensor, buffer.whole, buffer.part, group=group),
         "reduce_scatter": partial(dist.reduce_scatter_tensor, buffer.part, buffer.whole, group=group),
+        "all_to_all": partial(dist.all_to_all_single, buffer.part, buffer.whole, group=group),
         "send": partial(_there_and_back_by_torch, group, buffer.whole),
     }[collective]
 
@@ -99,6 +110,17 @@ def by_copying(copy: Copy, case: Case, source: Buffer, target: Tensor, num_ranks
     pieces = [room] * times + [rest] * bool(rest)
     addresses = target.data_ptr(), source.whole.data_ptr()
     return lambda: [copy(*addresses, piece) for piece in pieces]
+
+
+def by_least_copies(bare: Bare, shared: int, way: Way, group: compiled.Group, collective: str, buffer: Buffer) -> Act:
+    """Without any library: the least number of copies through shared memory (bare_copies.cpp)."""
+    whole, part = buffer.whole.data_ptr(), buffer.part.data_ptr()
+    source, target = {"reduce_scatter": (whole, part), "all_to_all": (whole, part), "all_gather": (part, whole)}.get(
+        collective, (whole, whole)
+    )
+    count = buffer.whole.numel() // (1 if source == target else group.world_size)
+    kind = BARE_KINDS.index(collective)
+    return partial(bare.exchange, shared, kind, group.rank, group.world_size, source, target, count, *way)
 
 
 def _there_and_back(group: compiled.Group, data: int, num_bytes: int) -> None:
@@ -125,7 +147,7 @@ def check(collective: str, act: Act, buffer: Buffer, rank: int, num_ranks: int) 
     for tensor in (buffer.whole, buffer.part):
         tensor.copy_(_pattern(tensor.numel(), rank))
     act()
-    result = buffer.part if collective == "reduce_scatter" else buffer.whole
+    result = buffer.part if collective in {"reduce_scatter", "all_to_all"} else buffer.whole
     good = torch.equal(result, _expected(collective, buffer, rank, num_ranks))
     buffer.whole.zero_()
     buffer.part.zero_()
@@ -144,5 +166,8 @@ def _expected(collective: str, buffer: Buffer, rank: int, num_ranks: int) -> Ten
         return _pattern(count, rank - rank % 2)
     if collective == "all_gather":
         return torch.cat([_pattern(share, peer) for peer in range(num_ranks)])
+    if collective == "all_to_all":
+        mine = slice(rank * count // num_ranks, (rank + 1) * count // num_ranks)
+        return torch.cat([_pattern(count, peer)[mine] for peer in range(num_ranks)])
     total = torch.stack([_pattern(count, peer) for peer in range(num_ranks)]).sum(0)
     return total if collective == "all_reduce" else total[rank * share : (rank + 1) * share]

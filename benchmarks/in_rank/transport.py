@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 from itertools import cycle
+from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.bare import Bare
-from benchmarks.cases import BY_TORCH, GLOO, KIB, ORDINARY, WINDOWS, Case
+from benchmarks.bare import WAYS, Bare
+from benchmarks.cases import BY_TORCH, GLOO, KIB, LEAST_COPIES, ORDINARY, WINDOWS, Case
 from benchmarks.in_rank.back_end import lockstep_group
 from benchmarks.in_rank.collectives import (
     Act,
@@ -22,6 +23,7 @@ from benchmarks.in_rank.collectives import (
     buffers,
     by_copying,
     by_handle,
+    by_least_copies,
     by_torch,
     check,
     pool_bytes,
@@ -32,7 +34,8 @@ from benchmarks.in_rank.turns import Turn, slowest, take_turns
 from benchmarks.limits import evicting_bytes, last_cache_bytes, num_buffers, repeats
 from lockstep.node.meeting import meet
 
-WARM_UP = 4
+WARM_UP, TRIED = 4, 3
+"""Rounds that do not count, and those that choose a way of copying."""
 LEAST_COPIED = 64 * KIB
 """Below this a copy is not the limit; what counts is how fast two cores can signal each other."""
 
@@ -50,7 +53,8 @@ class Bench:
         self._kept, self._window = window_memory(self.handle, most)
         self._memory = torch.empty(most // 4)
         self._other = torch.ones(evicting_bytes(last_cache_bytes()) // 4)
-        self._copies = bare.limits()
+        self._copies, self._bare = bare.limits(), bare
+        self._shared = self.handle.allocate(bare.exchange_bytes(self.num_ranks))
         self._target = torch.zeros(max(case.num_bytes for case in cases) // 4)
 
     def count(self, case: Case) -> int:
@@ -67,6 +71,8 @@ class Bench:
             ORDINARY: [by_handle(self.handle, name, buffer) for buffer in ordinary],
             BY_TORCH: [by_torch(self.lockstep, name, buffer) for buffer in ordinary],
         }
+        if name != "barrier" and case.num_bytes >= LEAST_COPIED:
+            found[LEAST_COPIES] = self._least_copies(case, ordinary)
         for side, acts in found.items():
             first = placed[0] if side == WINDOWS else ordinary[0]
             if not check(name, acts[0], first, self.rank, self.num_ranks):
@@ -79,10 +85,23 @@ class Bench:
     def _buffers(self, memory: Tensor, case: Case) -> list[Buffer]:
         return buffers(memory, case, self.count(case), self.num_ranks)
 
+    def _least_copies(self, case: Case, ordinary: list[Buffer]) -> list[Act]:
+        """In the way that is quickest for this case, found out here."""
+        shared, name = self._shared.address(0), case.collective
+        acts = {
+            way: [by_least_copies(self._bare, shared, way, self.handle, name, buffer) for buffer in ordinary]
+            for way in WAYS
+        }
+        times = self._timed(case, {str(way): of_way for way, of_way in acts.items()}, TRIED)
+        return acts[min(WAYS, key=lambda way: median(times[str(way)]))]
+
     def measure(self, case: Case, rounds: int) -> dict[str, list[float]]:
         """Nanoseconds of one operation, of the slowest rank, for each side and round."""
+        return self._timed(case, self.sides(case), rounds)
+
+    def _timed(self, case: Case, sides: dict[str, list[Act]], rounds: int) -> dict[str, list[float]]:
         often = repeats(case.num_bytes if case.collective != "barrier" else 0)
-        acts = {side: cycle(of_side) for side, of_side in self.sides(case).items()}
+        acts = {side: cycle(of_side) for side, of_side in sides.items()}
 
         def turn(side: str) -> Turn:
             following = acts[side]

@@ -13,6 +13,7 @@ from benchmarks.bare import build
 from benchmarks.cases import (
     BY_TORCH,
     GLOO,
+    LEAST_COPIES,
     LIMITS,
     ORDINARY,
     WINDOWS,
@@ -47,17 +48,19 @@ def _measure(cases: Sequence[Case], num_ranks: int, rounds: int) -> list[Line]:
 
 
 def lines_of(case: Case, num_ranks: int, times: dict[str, list[float]]) -> list[Line]:
-    """One line for each of our ways: windows first, then ordinary tensors, then torch.distributed."""
+    """One line for each of our ways: windows, then ordinary tensors and torch.distributed, which have a limit of their own."""
     goals = dict(case.goals)
     copies = {name: times[name] for name in LIMITS if name in times}
     quicker = best(copies) if copies else ""
     limit = quicker, copies.get(quicker, ())
+    own_limit = (LEAST_COPIES, times[LEAST_COPIES]) if LEAST_COPIES in times else limit
     what = case.what if num_ranks == 2 else f"{case.what}, {num_ranks} ranks"
+    limits = {WINDOWS: limit, ORDINARY: own_limit, BY_TORCH: own_limit}
     found = []
     for side in (WINDOWS, ORDINARY, BY_TORCH):
         if side in times and not (case.collective == "barrier" and side == ORDINARY):
             share = case.limit_goal if side == WINDOWS else 0.0
             aim = Aim(case.row, what, goals.get(side, 0.0), share)
             points = {POINTS: {case.collective: float(case.num_bytes)}} if num_ranks == 2 and drawn(case) else {}
-            found.append(compare(aim, (side, times[side]), (GLOO, times[GLOO]), limit).with_notes(points))
+            found.append(compare(aim, (side, times[side]), (GLOO, times[GLOO]), limits[side]).with_notes(points))
     return found

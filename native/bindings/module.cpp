@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -15,9 +16,13 @@
 #include "group.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
+#include "registered.hpp"
+#include "running.hpp"
 #include "shape.hpp"
 #include "sites.hpp"
 #include "table.hpp"
+#include "tensors.hpp"
+#include "wait_costs.hpp"
 
 namespace nb = nanobind;
 using namespace lockstep;
@@ -48,6 +53,8 @@ std::vector<std::uint8_t> numbers(const nb::bytes& data) {
 }
 
 Nanoseconds seconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e9) * 1e9)); }
+
+Nanoseconds microseconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e6) * 1e3)); }
 
 void check_signals() {
   const nb::gil_scoped_acquire held;
@@ -118,6 +125,32 @@ void define_table(nb::module_& module) {
       .def("repairs", &Table::repairs, Released());
 }
 
+// A value: what does not make sense is brought within limits where it is used.
+void define_tuning(nb::module_& module) {
+  const Tuning usual;
+  nb::class_<Tuning>(module, "Tuning")
+      .def(
+          "__init__",
+          [](Tuning* tuning, double spin_us, std::uint32_t yields, bool is_crowded, std::uint32_t piece_bytes,
+             std::uint32_t whole_bytes, std::size_t streamed_from_bytes) {
+            new (tuning)
+                Tuning{{microseconds(spin_us), yields, is_crowded}, {piece_bytes, whole_bytes}, streamed_from_bytes};
+          },
+          nb::kw_only(), nb::arg("spin_us") = static_cast<double>(usual.waiting.spin.count()) / 1e3,
+          nb::arg("yields") = usual.waiting.yields, nb::arg("is_crowded") = usual.waiting.is_crowded,
+          nb::arg("piece_bytes") = usual.pieces.piece_bytes, nb::arg("whole_bytes") = usual.pieces.whole_bytes,
+          nb::arg("streamed_from_bytes") = usual.streamed_from_bytes);
+  module.def(
+      "measure_wait_costs",
+      [](int cpu, int other_cpu, double at_most_s) -> std::optional<std::tuple<double, double>> {
+        const nb::gil_scoped_release released;
+        WaitCosts costs;
+        if (!measure_wait_costs(cpu, other_cpu, seconds(at_most_s), costs)) return std::nullopt;
+        return std::tuple(costs.wake_us, costs.slowed_by_spinning);
+      },
+      nb::arg("cpu"), nb::arg("other_cpu"), nb::arg("at_most_s"));
+}
+
 using Judge = std::function<std::tuple<bool, std::string>(std::vector<Sites::Places>)>;
 
 // With the places that each of the calls consists of.
@@ -131,11 +164,13 @@ Verdict judged(const Sites& sites, const Judge& judge, const std::vector<const S
 
 // The wheel's Group: Settings with Python's signals and source lines.
 std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size,
-                            double patience_s, double spin_us, std::function<std::string()> where, bool named_memory,
-                            std::vector<std::size_t> names, Sites* sites, std::optional<Judge> judge) {
+                            double patience_s, const Tuning& tuning, std::function<std::string()> where,
+                            bool named_memory, std::vector<std::size_t> names, Sites* sites,
+                            std::optional<Judge> judge) {
   Settings settings;
   settings.patience = seconds(patience_s);
-  settings.spin = Nanoseconds(static_cast<std::int64_t>(spin_us * 1e3));
+  settings.tuning = tuning;
+  stream_from(tuning.streamed_from_bytes);
   settings.while_waiting = check_signals;
   settings.where = [where = std::move(where)]() -> std::string {
     const nb::gil_scoped_acquire held;
@@ -203,10 +238,7 @@ nb::bytes all_gather_bytes(Group& group, const nb::bytes& data) {
   request.count = data.size();
   request.inputs = {data.data()};
   request.outputs = {everyone.data()};
-  {
-    const nb::gil_scoped_release released;
-    group.run(std::move(request));
-  }
+  run(group, std::move(request));
   return nb::bytes(everyone.data(), everyone.size());
 }
 
@@ -289,22 +321,37 @@ NB_MODULE(_native, module) {
   nb::class_<Operation, Pending>(module, "Operation");
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 
+  define_tuning(module);
   nb::class_<Sites>(module, "Sites").def(nb::init<Sites::Describe>(), nb::arg("describe"));
+
+  nb::class_<Tensors>(module, "Tensors")
+      .def(nb::init<nb::object, std::vector<nb::object>, std::vector<Tensors::Watcher>,
+                    std::vector<std::pair<std::int64_t, int>>>(),
+           nb::arg("exchange").none(), nb::arg("types"), nb::arg("watchers"), nb::arg("ops"))
+      .def(
+          "address",
+          [](const Tensors& tensors, nb::handle tensor) -> std::optional<Address> {
+            const auto found = tensors.plain(tensor);
+            if (!found) return std::nullopt;
+            return reinterpret_cast<Address>(found->data);
+          },
+          nb::arg("tensor").none())
+      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none());
 
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
       .def_static("join", &join, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"), nb::arg("patience_s"),
-                  nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"),
+                  nb::arg("tuning"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"),
                   nb::arg("sites").none() = nb::none(), nb::arg("judge") = nb::none())
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world_size", &Group::world_size)
+      .def_prop_ro("piece_bytes", [](const Group& group) { return group.pieces().piece_bytes; })
       .def(
           "all_reduce",
           [](Group& group, Address data, std::uint64_t count, int dtype, int op, const Shape& shape) {
             Request request =
                 request_of(group, static_cast<int>(Kind::all_reduce), dtype, op, -1, count, {data}, {data}, shape);
-            const nb::gil_scoped_release released;
-            group.run(std::move(request));
+            run(group, std::move(request));
           },
           nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape") = Shape())
       .def(
@@ -322,8 +369,7 @@ NB_MODULE(_native, module) {
           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
              const Addresses& outputs, const Shape& shape) {
             Request request = request_of(group, kind, dtype, op, root, count, inputs, outputs, shape);
-            const nb::gil_scoped_release released;
-            group.run(std::move(request));
+            run(group, std::move(request));
           },
           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
           nb::arg("outputs"), nb::arg("shape") = Shape())
@@ -344,8 +390,7 @@ NB_MODULE(_native, module) {
             Request request = request_of(group, static_cast<int>(Kind::new_group), 0, 0, -1, ranks.size(), {}, {});
             request.shape = hash_of_ranks(ranks);
             request.where = request.line() + " " + text_of_ranks(ranks);
-            const nb::gil_scoped_release released;
-            group.run(std::move(request));
+            run(group, std::move(request));
           },
           nb::arg("ranks"))
       .def(
@@ -432,6 +477,15 @@ NB_MODULE(_native, module) {
       .def("look", &Group::look, Released())
       .def("leave", &Group::leave, Released());
 
+  module.def(
+      "register_memory", [](Address data, std::size_t bytes) { return Registered::here().add(pointer(data), bytes); },
+      nb::arg("data"), nb::arg("num_bytes"), Released());
+  module.def(
+      "unregister_memory", [](Address data) { Registered::here().remove(pointer(data)); }, nb::arg("data"), Released());
+  module.def(
+      "is_registered",
+      [](Address data, std::size_t bytes) { return Registered::here().find(pointer(data), bytes) != 0; },
+      nb::arg("data"), nb::arg("num_bytes"));
   module.def(
       "control_bytes", [](std::size_t world_size) { return Layout::for_ranks(checked_size(world_size)).total(); },
       nb::arg("world_size"));

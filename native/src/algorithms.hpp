@@ -45,12 +45,34 @@ struct Algorithms {
 
   Everyone everyone(Counter counter, std::uint32_t target) const { return {group, operation, {counter, target}}; }
   Row& row(std::size_t of) const { return group.row(of, number); }
-  bool all_placed(std::size_t of) const { return row(of).all_placed != 0; }
-  bool everyone_placed() const {
+  bool everyone_is(Found found) const {
     for (std::size_t peer = 0; peer < world; ++peer) {
-      if (!all_placed(peer)) return false;
+      if (row(peer).found != found) return false;
     }
     return true;
+  }
+  bool anyone_crowded() const {
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      if (row(peer).is_crowded != 0) return true;
+    }
+    return false;
+  }
+  bool everyone_placed() const { return everyone_is(Found::in_windows); }
+  // Where byte `start` of a rank's one tensor of `total` bytes is that it has registered; not beyond the next edge.
+  const std::byte* registered(std::size_t of, std::uint64_t start, std::uint64_t total) const {
+    if (start < edge_bytes) return row(of).payload + start;
+    if (start >= total - edge_bytes) return row(of).payload + edge_bytes + (start - (total - edge_bytes));
+    return placed(of, 0) + start;
+  }
+  // Calls `each(start, end)` for the parts of bytes [start, end) of such a tensor, cut where its edges begin and end.
+  template <typename Each>
+  static void between_edges(std::uint64_t start, std::uint64_t end, std::uint64_t total, Each each) {
+    for (const std::uint64_t until : {std::uint64_t{edge_bytes}, total - edge_bytes, total}) {
+      const std::uint64_t stop = std::min(end, until);
+      if (start >= stop) continue;
+      each(start, stop);
+      start = stop;
+    }
   }
   std::byte* placed(std::size_t of, std::size_t index) const { return group.at(row(of).places[index], of); }
   std::byte* staging(std::size_t of, std::uint32_t piece) const { return group.staging(of, piece); }
@@ -75,7 +97,10 @@ struct Algorithms {
     return request.leaves.empty() ? 1 : *std::max_element(request.leaves.begin(), request.leaves.end());
   }
   bool gets_result() const { return request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(rank); }
-  Reduction reduction() const { return {request.dtype, request.op, request.program, request.scale, request.factor}; }
+  Reduction reduction() const {
+    const auto& program = request.program.empty() ? group.default_program_ : request.program;
+    return {request.dtype, request.op, program, request.scale, request.factor};
+  }
 
   // The input for one destination, the output for one source: separate tensors, or parts of one.
   const std::byte* input(std::size_t destination, std::uint64_t offset_elements) const {
@@ -90,13 +115,16 @@ struct Algorithms {
     return bytes(request.outputs[request.kind == Kind::broadcast ? 0 : source]) + offset_elements * size;
   }
 
+  void end_with_arrivals();
   void tiny_reduce();
   void tiny_share();
   Task reduce_in_windows();
+  Task reduce_registered();
   Task reduce_staged();
   Task reduce_range();
   Task spread_range();
   Task reduce_scatter();
+  void copy_from(std::size_t peer) const;
   Task share();
   Task deal();
 

@@ -23,10 +23,11 @@ class BusyGroups {
     std::erase(groups_, group);
     count_.store(groups_.size(), std::memory_order_relaxed);
   }
+  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
   // Moves those besides `mine`; returns whether there are any.
   template <typename Move>
   bool move_others(const Group* mine, Move move) {
-    if (count_.load(std::memory_order_relaxed) == 0) return false;
+    if (empty()) return false;
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return true;
     bool others = false;

@@ -9,9 +9,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t whole_bytes =
-    32 * 1024;  // staged tensors up to this size are added up by every rank: one step fewer
-
 bool is_reduction(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
 }
@@ -53,7 +50,7 @@ bool Everyone::await_ready() const { return group.first_behind(condition) == gro
 void Algorithms::tiny_reduce() {
   if (gets_result()) {
     const std::uint64_t first = request.kind == Kind::reduce_scatter ? rank * request.count * size : 0;
-    std::vector<const void*> inputs;
+    Few<const void*> inputs;
     for (std::size_t peer = 0; peer < world; ++peer) {
       for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) {
         inputs.push_back(row(peer).payload + leaf * request.count * size + first);
@@ -63,6 +60,21 @@ void Algorithms::tiny_reduce() {
     lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
   }
   has_worked();
+}
+
+void Algorithms::end_with_arrivals() {
+  switch (request.kind) {
+    case Kind::all_reduce:
+    case Kind::reduce:
+    case Kind::reduce_scatter:
+      return tiny_reduce();
+    case Kind::broadcast:
+    case Kind::all_gather:
+    case Kind::gather:
+      return tiny_share();
+    default:
+      return has_worked();
+  }
 }
 
 void Algorithms::tiny_share() {
@@ -83,6 +95,29 @@ Task Algorithms::reduce_in_windows() {
     if (gets) outputs.push_back(placed(peer, leaves(peer)) + mine.start * size);
   }
   lockstep::reduce(reduction(), inputs, outputs, mine.size);
+  has_worked();
+  co_await everyone(Counter::worked, number);
+  trust_windows();
+}
+
+// The same without the edges, which every rank adds up for itself.
+Task Algorithms::reduce_registered() {
+  const std::uint64_t total = request.count * size;
+  const Slice mine = slice_of((total - 2 * edge_bytes) / size, rank, world);
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  for (std::size_t peer = 0; peer < world; ++peer) {
+    std::byte* const place = placed(peer, 0) + edge_bytes + mine.start * size;
+    inputs.push_back(place);
+    if (request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(peer)) outputs.push_back(place);
+  }
+  lockstep::reduce(reduction(), inputs, outputs, mine.size);
+  for (const std::uint64_t edge : {std::uint64_t{0}, total - edge_bytes}) {
+    if (!gets_result()) break;
+    for (std::size_t peer = 0; peer < world; ++peer) inputs[peer] = registered(peer, edge, total);
+    void* const output = bytes(request.outputs[0]) + edge;
+    lockstep::reduce(reduction(), inputs, {&output, 1}, edge_bytes / size);
+  }
   has_worked();
   co_await everyone(Counter::worked, number);
   trust_windows();
@@ -117,10 +152,10 @@ void Algorithms::reduce_slice(std::uint32_t piece, std::uint64_t start, std::uin
 
 // Piece by piece through staging, in two steps: everybody's values, then the sums. The next piece is staged meanwhile.
 Task Algorithms::reduce_staged() {
-  const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
+  const std::uint64_t capacity = group.pieces_.piece_bytes / most_leaves() / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
-  if (num_pieces == 1 && request.count * size * most_leaves() <= whole_bytes) {
+  if (num_pieces == 1 && request.count * size * most_leaves() <= group.pieces_.whole_bytes && anyone_crowded()) {
     stage_reduction(first, 0, request.count, capacity, true);
     set_pieces(2 * first);
     co_await everyone(Counter::pieces, 2 * first);
@@ -174,7 +209,20 @@ Task Algorithms::reduce_scatter() {
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = group.layout_.piece_bytes / world / size / 64 * 64;
+  if (everyone_is(Found::registered)) {
+    const std::uint64_t total = request.count * size * world, start = rank * request.count * size;
+    between_edges(start, start + request.count * size, total, [&](std::uint64_t from, std::uint64_t to) {
+      for (std::size_t peer = 0; peer < world; ++peer)
+        inputs[peer] = peer == rank ? bytes(request.inputs[0]) + from : registered(peer, from, total);
+      void* const target = bytes(output) + (from - start);
+      lockstep::reduce(reduction(), inputs, {&target, 1}, (to - from) / size);
+    });
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    trust_windows();
+    co_return;
+  }
+  const std::uint64_t capacity = group.pieces_.piece_bytes / world / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -200,22 +248,37 @@ Task Algorithms::reduce_scatter() {
   has_worked();
 }
 
+// Straight out of its tensor, in a window or registered.
+void Algorithms::copy_from(std::size_t peer) const {
+  const std::uint64_t total = request.count * size;
+  std::byte* const target = output(peer, 0);
+  if (peer == rank) {
+    if (target != shared_input()) lockstep::copy(target, shared_input(), total);
+  } else if (row(peer).found == Found::in_windows) {
+    lockstep::copy(target, placed(peer, 0), total);
+  } else {
+    between_edges(0, total, total, [&](std::uint64_t from, std::uint64_t to) {
+      lockstep::copy(target + from, registered(peer, from, total), to - from);
+    });
+  }
+}
+
 // broadcast, all_gather, gather: sources show one tensor, readers copy it.
 Task Algorithms::share() {
   bool placed_sources = true;
   for (std::size_t peer = 0; peer < world; ++peer)
-    placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
+    placed_sources = placed_sources && (!is_source(peer) || row(peer).found != Found::nowhere);
   if (placed_sources) {
     for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
-      const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
-      if (source != nullptr && source != output(peer, 0)) lockstep::copy(output(peer, 0), source, request.count * size);
+      if (is_source(peer)) copy_from(peer);
     }
     has_worked();
     co_await everyone(Counter::worked, number);
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = group.layout_.piece_bytes / size;
+  const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
+  const std::uint64_t capacity = std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes) / size;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -223,19 +286,19 @@ Task Algorithms::share() {
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     if (is_source(rank)) std::memcpy(staging(rank, piece), shared_input() + start * size, count * size);
     set_pieces(2 * piece);
+    // Now, while the caches have the piece.
+    if (is_reader() && is_source(rank) && output(rank, 0) != shared_input())
+      lockstep::copy(output(rank, start), shared_input() + start * size, count * size, written);
   };
   if (num_pieces > 0) stage(0);
-  // First, because what comes from others may be written over the input.
-  if (is_reader() && is_source(rank) && output(rank, 0) != shared_input()) {
-    std::memmove(output(rank, 0), shared_input(), request.count * size);
-  }
   for (std::uint64_t index = 0; index < num_pieces; ++index) {
     if (index + 1 < num_pieces) stage(index + 1);
     const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     co_await everyone(Counter::pieces, 2 * piece);
     for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
-      if (peer != rank && is_source(peer)) std::memcpy(output(peer, start), staging(peer, piece), count * size);
+      if (peer != rank && is_source(peer))
+        lockstep::copy(output(peer, start), staging(peer, piece), count * size, written);
     }
   }
   has_worked();
@@ -251,14 +314,16 @@ Task Algorithms::deal() {
     std::memcpy(&count, row(from).payload + to * sizeof(count), sizeof(count));
     return count;
   };
-  std::uint64_t most = 0;
+  std::uint64_t most = 0, written = 0;
   for (std::size_t from = 0; from < world; ++from) {
+    written += sent(from, rank) * size;
     for (std::size_t to = 0; to < world; ++to) {
       most = std::max(most, sent(from, to));
       if (!is_scatter) group.check_expected(operation, from, to, sent(from, to));
     }
   }
-  const std::uint64_t capacity = group.layout_.piece_bytes / world / size;
+  const std::uint64_t capacity =
+      std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes / world) / size;
   const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto part = [&](std::uint64_t total, std::uint64_t index) {
@@ -283,12 +348,16 @@ Task Algorithms::deal() {
     for (std::size_t from = 0; from < world; ++from) {
       const Slice slice = part(sent(from, rank), index);
       if (from == rank || slice.size == 0) continue;
-      std::memcpy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
-                  staging(from, piece) + rank * capacity * size, slice.size * size);
+      lockstep::copy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
+                     staging(from, piece) + rank * capacity * size, slice.size * size, written);
     }
   }
   if (has(rank) && sent(rank, rank) != 0) {
-    std::memmove(request.outputs[is_scatter ? 0 : rank], request.inputs[rank], sent(rank, rank) * size);
+    std::byte* const target = bytes(request.outputs[is_scatter ? 0 : rank]);
+    const std::byte* const source = bytes(request.inputs[rank]);
+    const std::uint64_t own = sent(rank, rank) * size;
+    const bool apart = target + own <= source || source + own <= target;
+    apart ? lockstep::copy(target, source, own, written) : static_cast<void>(std::memmove(target, source, own));
   }
   has_worked();
 }
@@ -312,6 +381,12 @@ bool is_tiny(const Request& request, std::size_t world_size) {
   }
 }
 
+bool ends_with_arrivals(const Request& request, std::size_t world_size) {
+  const bool has_no_numbers =
+      request.kind == Kind::barrier || request.kind == Kind::allocate || request.kind == Kind::new_group;
+  return has_no_numbers || is_tiny(request, world_size);
+}
+
 std::size_t write_payload(const Request& request, std::size_t rank, std::size_t world_size, std::byte* payload) {
   if (request.kind == Kind::all_to_all) {  // what each rank sends and expects
     const std::size_t size = request.sends.size() * sizeof(std::uint64_t);
@@ -333,37 +408,32 @@ std::size_t write_payload(const Request& request, std::size_t rank, std::size_t 
 
 Task start(Group& group, Operation& operation) {
   const Request& request = operation.request;
+  if (ends_with_arrivals(request, group.world_size())) {
+    Algorithms(group, operation).end_with_arrivals();
+    return {};
+  }
   const auto kept = std::make_shared<Algorithms>(group, operation);  // coroutines refer to it
   Algorithms& algorithms = *kept;
   operation.kept = kept;
-  const bool tiny = is_tiny(request, group.world_size());
   if (request.range) return request.range->spreads ? algorithms.spread_range() : algorithms.reduce_range();
   switch (request.kind) {
-    case Kind::barrier:
-    case Kind::allocate:
-    case Kind::new_group:
-      algorithms.has_worked();  // everyone's arrival is all it takes
-      return {};
     case Kind::all_reduce:
     case Kind::reduce:
-      if (!tiny) return algorithms.everyone_placed() ? algorithms.reduce_in_windows() : algorithms.reduce_staged();
-      algorithms.tiny_reduce();
-      return {};
+      if (algorithms.everyone_placed()) return algorithms.reduce_in_windows();
+      if (algorithms.everyone_is(Found::registered)) return algorithms.reduce_registered();
+      return algorithms.reduce_staged();
     case Kind::reduce_scatter:
-      if (!tiny) return algorithms.reduce_scatter();
-      algorithms.tiny_reduce();
-      return {};
+      return algorithms.reduce_scatter();
     case Kind::broadcast:
     case Kind::all_gather:
     case Kind::gather:
-      if (!tiny) return algorithms.share();
-      algorithms.tiny_share();
-      return {};
+      return algorithms.share();
     case Kind::scatter:
     case Kind::all_to_all:
       return algorithms.deal();
+    default:
+      throw BadCall("unknown operation");
   }
-  throw BadCall("unknown operation");
 }
 
 void check_request(const Request& request, std::size_t rank, std::size_t world_size) {
@@ -391,7 +461,8 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     for (const std::uint8_t count : request.leaves) num_leaves += count;
     if (request.inputs.size() != request.leaves[rank]) throw BadCall("this rank has the wrong number of partial sums");
   }
-  if (!is_valid(request.program, num_leaves)) throw BadCall("the order of the sum does not fit its terms");
+  const bool fits = request.program.empty() ? num_leaves == world_size : is_valid(request.program, num_leaves);
+  if (!fits) throw BadCall("the order of the sum does not fit its terms");
 }
 
 }  // namespace lockstep

@@ -11,6 +11,9 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
 // Whether the operation's numbers travel inside the rows. The same on every rank whose description is the same.
 bool is_tiny(const Request& request, std::size_t world_size);
 
+// Whether everyone's arrival is all it takes: there are no numbers, or they are tiny.
+bool ends_with_arrivals(const Request& request, std::size_t world_size);
+
 // Copies this rank's tiny numbers into its row; returns the number of bytes.
 std::size_t write_payload(const Request& request, std::size_t rank, std::size_t world_size, std::byte* payload);
 

@@ -9,8 +9,14 @@
 #include "collectives.hpp"
 #include "forks.hpp"
 #include "overlap.hpp"
+#include "registered.hpp"
 
 namespace lockstep {
+namespace {
+
+constexpr int most_looks = 64;  // about a microsecond
+
+}  // namespace
 
 Group::Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings)
     : Group(control, control->data(), rank, world_size, std::move(settings)) {}
@@ -36,11 +42,13 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   messages_ = std::make_unique<Messages>(control + layout_.rings(), layout_, rank);
   messages_->name_of = [this](std::size_t peer) { return settings_.name_of(peer); };
   messages_->on_change = [this](std::size_t peer) {
+    note_core();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     blocks_[peer].bell.ring_if_waiting_for(static_cast<std::uint32_t>(rank_));
   };
   rows_free_to_ = num_rows;
   default_program_ = tree_program(world_size);
+  default_order_ = hash_of_order(default_program_, {});
   join();
 }
 
@@ -51,19 +59,56 @@ std::shared_ptr<Operation> Group::begin(Request request) {
   return operation;
 }
 
-std::shared_ptr<Operation> Group::begin_now(Request request) {
-  if (request.program.empty()) request.program = default_program_;
+// Checks a request, and fills in what callers leave out.
+void Group::complete(Request& request) const {
   if (request.op == ReduceOp::average) request.factor = static_cast<double>(world_size());
   check_request(request, rank_, world_size());
   static std::byte nothing;  // an empty tensor may have no address, and memcpy wants one
   for (auto& input : request.inputs) input = input == nullptr ? &nothing : input;
   for (auto& output : request.outputs) output = output == nullptr ? &nothing : output;
-  auto operation = std::make_shared<Operation>();
-  operation->request = std::move(request);
+}
+
+std::shared_ptr<Operation> Group::begin_now(Request request) {
+  complete(request);
   check_process();
   const std::lock_guard lock(mutex_);
   check_usable();
+  auto operation = number_one(std::move(request));
+  line_up(operation);
+  return operation;
+}
+
+void Group::run(Request&& request, const std::function<void()>& let_go) {
+  complete(request);
+  check_process();
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  const bool is_quick = lock.owns_lock() && can_be_quick(request);
+  if (!is_quick) let_go();
+  if (!lock.owns_lock()) lock.lock();
+  check_usable();
+  auto operation = number_one(std::move(request));
+  if (is_quick) {
+    if (finish_quickly(*operation)) {
+      operation->published = operation->has_worked = false;
+      spare_ = std::move(operation);
+      return;
+    }
+    let_go();
+  }
+  line_up(operation);
+  lock.unlock();
+  wait(*operation);
+}
+
+std::shared_ptr<Operation> Group::number_one(Request&& request) {
+  auto operation = spare_ != nullptr ? std::exchange(spare_, nullptr) : std::make_shared<Operation>();
+  operation->request = std::move(request);
   operation->number = ++number_;
+  return operation;
+}
+
+// Behind those that are under way.
+void Group::line_up(const std::shared_ptr<Operation>& operation) {
   for (const auto& earlier : queue_) {
     if (!depends_on(operation->request, *earlier, world_size())) continue;
     operation->uses_earlier = true;
@@ -71,12 +116,6 @@ std::shared_ptr<Operation> Group::begin_now(Request request) {
   }
   queue_.push_back(operation);
   progress();
-  return operation;
-}
-
-void Group::run(Request request) {
-  const auto operation = begin_now(std::move(request));
-  wait(*operation);
 }
 
 // Others may have to move this group from now on, because its rank goes on with something else.
@@ -154,60 +193,97 @@ bool Group::row_is_free(std::uint32_t number) {
   return true;
 }
 
-Description describe(const Request& request, std::uint32_t number) {
+std::uint64_t hash_of_order(const std::vector<std::uint8_t>& program, const std::vector<std::uint8_t>& leaves) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const auto* bytes : {&request.program, &request.leaves}) {
+  for (const auto* bytes : {&program, &leaves}) {
     for (const std::uint8_t byte : *bytes) hash = (hash ^ byte) * 0x100000001b3u;
     hash = (hash ^ 0xff) * 0x100000001b3u;
   }
-  if (request.range) hash = request.range->spreads ? ~hash : hash * 0x100000001b3u + 1;
-  return {request.count, hash,          request.shape, request.factor, number, request.root,
+  return hash;
+}
+
+Description describe(const Request& request, std::uint32_t number, std::uint64_t order) {
+  if (request.range) order = request.range->spreads ? ~order : order * 0x100000001b3u + 1;
+  return {request.count, order,         request.shape, request.factor, number, request.root,
           request.kind,  request.dtype, request.op,    request.scale,  0};
+}
+
+Found Group::place(Operation& operation, Row& mine) const {
+  const Request& request = operation.request;
+  if (windows_.empty() || request.inputs.size() + request.outputs.size() > max_places) return Found::nowhere;
+  const std::size_t size = size_of(request.dtype);
+  const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
+  const bool spreads = request.range && request.range->spreads;
+  const std::uint64_t input_count = request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
+  bool all = !request.inputs.empty() || is_reduction;
+  std::size_t next = 0;
+  for (const void* input : request.inputs) {
+    if (spreads) break;  // nobody else reads them
+    mine.places[next] = place_of(input, input_count * size);
+    all = all && mine.places[next++].window != Place::elsewhere;
+  }
+  if (is_reduction) {  // the others write here
+    for (const void* output : request.outputs) {
+      mine.places[next] = place_of(output, request.count * size);
+      all = all && mine.places[next++].window != Place::elsewhere;
+    }
+  }
+  return all ? Found::in_windows : Found::nowhere;
+}
+
+// One tensor that others read, and in a reduction write: in place.
+bool Group::place_registered(Operation& operation, Row& mine) {
+  const Request& request = operation.request;
+  const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
+  const bool is_shared = request.kind == Kind::broadcast || request.kind == Kind::all_gather ||
+                         request.kind == Kind::gather || request.kind == Kind::reduce_scatter;
+  if (request.inputs.size() != 1 || request.range || !request.leaves.empty() || !(is_reduction || is_shared))
+    return false;
+  if (is_reduction && (request.outputs.size() != 1 || request.outputs[0] != request.inputs[0])) return false;
+  const std::uint64_t parts = request.kind == Kind::reduce_scatter ? world_size() : 1;
+  const std::uint64_t bytes = request.count * size_of(request.dtype) * parts;
+  if (bytes < Registered::least_bytes || !maps_registered()) return false;
+  const std::uint64_t offset = Registered::here().find(request.inputs[0], bytes);
+  if (offset == 0) return false;
+  mine.places[0] = {Place::registered, 0, offset};
+  const auto* const data = static_cast<const std::byte*>(request.inputs[0]);
+  std::memcpy(mine.payload, data, edge_bytes);
+  std::memcpy(mine.payload + edge_bytes, data + bytes - edge_bytes, edge_bytes);
+  operation.registered = request.inputs[0];
+  return true;
 }
 
 void Group::publish(Operation& operation) {
   const Request& request = operation.request;
   Row& mine = row(rank_, operation.number);
-  mine.description = describe(request, operation.number);
-  mine.all_placed = 0;
+  const bool is_default = request.program.empty() && request.leaves.empty();
+  const auto& program = request.program.empty() ? default_program_ : request.program;
+  const std::uint64_t order = is_default ? default_order_ : hash_of_order(program, request.leaves);
+  mine.description = describe(request, operation.number, order);
+  mine.is_crowded = settings_.tuning.waiting.is_crowded;
   mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
   const bool is_tiny = lockstep::is_tiny(request, world_size());
   if (spoils_its_outputs(request, world_size())) redirect_outputs(operation, world_size());
   if (!is_tiny && spoils_its_inputs(request, rank_, world_size())) copy_inputs(operation, world_size());
   const bool spreads = request.range && request.range->spreads;
   if (is_tiny || spreads || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
-  const std::size_t size = size_of(request.dtype);
-  const std::size_t num_places = request.inputs.size() + request.outputs.size();
-  if (!is_tiny && !windows_.empty() && num_places <= max_places) {
-    const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
-    bool all = !request.inputs.empty() || is_reduction;
-    std::size_t next = 0;
-    const std::uint64_t input_count =
-        request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
-    for (const void* input : request.inputs) {
-      if (spreads) break;  // nobody else reads them
-      mine.places[next] = place_of(input, input_count * size);
-      all = all && mine.places[next++].window != Place::elsewhere;
-    }
-    if (is_reduction) {  // the others write here
-      for (const void* output : request.outputs) {
-        mine.places[next] = place_of(output, request.count * size);
-        all = all && mine.places[next++].window != Place::elsewhere;
-      }
-    }
-    mine.all_placed = all;
-  }
+  mine.found = is_tiny ? Found::nowhere : place(operation, mine);
+  if (!is_tiny && mine.found == Found::nowhere && place_registered(operation, mine)) mine.found = Found::registered;
   mine.label = request.site == nullptr ? 0 : request.site->label;
   write_text(mine.where, sizeof(mine.where), request.line());
   operation.published = true;
   set(Counter::arrived, operation.number);
 }
 
+void Group::note_core() {
+  const int core = ::sched_getcpu() + 1;
+  if (core == core_plus_one_) return;  // written only when it changes
+  core_plus_one_ = core;
+  blocks_[rank_].core_plus_one.store(core, std::memory_order_relaxed);
+}
+
 void Group::set(Counter counter, std::uint32_t value) {
-  if (const int core = ::sched_getcpu() + 1; core != core_plus_one_) {  // written only when it changes
-    core_plus_one_ = core;
-    blocks_[rank_].core_plus_one.store(core, std::memory_order_relaxed);
-  }
+  note_core();
   word(counter, rank_).value.store(value, std::memory_order_release);
   ring_peers();
 }
@@ -242,10 +318,10 @@ void Group::progress() {
   if (is_noted_busy_) note_busy();
 }
 
-void Group::move_on() {
+template <typename Act>
+void Group::guard(Act act) {
   try {
-    if (!messages_->idle()) messages_->progress();
-    progress_collectives();
+    act();
   } catch (const GroupError& error) {
     break_quietly(error.trouble, error.what());
   } catch (const std::bad_alloc&) {  // in the middle of an operation, which cannot be restarted
@@ -253,6 +329,53 @@ void Group::move_on() {
   } catch (const std::exception& error) {  // from a callback; nobody would continue these operations
     break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " gave up: " + error.what() + ".");
   }
+}
+
+void Group::move_on() {
+  guard([&] {
+    if (!messages_->idle()) messages_->progress();
+    progress_collectives();
+  });
+}
+
+// Whether the next operation may take the short way: it ends with everyone's arrival, nothing else is under way, and no
+// other group has to be moved meanwhile.
+bool Group::can_be_quick(const Request& request) const {
+  const bool is_idle = queue_.empty() && messages_->idle() && busy_groups().empty();
+  return is_idle && request.outputs.size() < 2 && ends_with_arrivals(request, world_size());
+}
+
+// The short way of an operation whose caller waits: nothing suspends. Returns whether it is over. If not, because ranks
+// are late or differ, it goes on in the queue from where it is.
+bool Group::finish_quickly(Operation& operation) {
+  if (!row_is_free(operation.number)) return false;
+  bool is_over = false;
+  guard([&] {
+    publish(operation);
+    operation.waits_for = {Counter::arrived, operation.number};
+    if (!come_at_once(operation.waits_for)) return;
+    const Sameness same = sameness(operation.number);
+    if (!same.descriptions || !same.labels) return;
+    start(*this, operation);
+    is_over = true;
+  });
+  if (broken_) std::rethrow_exception(broken_);
+  return is_over;
+}
+
+// Whether every rank reaches it in so short a time that nothing else could be done meanwhile.
+bool Group::come_at_once(Condition condition) const {
+  for (std::size_t i = 1; i < world_size(); ++i) {
+    const std::size_t peer = (rank_ + i) % world_size();
+    const auto& value = word(condition.counter, peer).value;
+    for (int looks = 0; !has_reached(value.load(std::memory_order_acquire), condition.target); ++looks) {
+      // A rank that shares this one's core comes only when this one sleeps.
+      if (looks == most_looks || blocks_[peer].core_plus_one.load(std::memory_order_relaxed) == core_plus_one_)
+        return false;
+      pause();
+    }
+  }
+  return true;
 }
 
 void Group::progress_collectives() {
@@ -305,7 +428,11 @@ void Group::move_tasks() {
 
 void Group::fail_everything(std::exception_ptr error) {
   broken_ = error;
-  for (const auto& operation : queue_) operation->error = error;
+  for (const auto& operation : queue_) {
+    operation->error = error;
+    // Others may still write there, and the user goes on with it.
+    if (operation->registered != nullptr) Registered::here().remove(operation->registered);
+  }
   queue_.clear();
   messages_->fail_all(error);
 }

@@ -35,7 +35,7 @@ struct Verdict {
 
 struct Settings {
   Nanoseconds patience = std::chrono::hours(24 * 7);
-  Nanoseconds spin = std::chrono::microseconds(30);
+  Tuning tuning;  // its pieces count on rank 0 only
   // Called now and then while this rank sleeps; may throw, which breaks the group (Python's signals).
   std::function<void()> while_waiting = [] {};
   // The numbers by which the user knows these ranks (a sub-group's ranks have others in the default group); empty:
@@ -58,8 +58,11 @@ struct Settings {
 // Throws BadCall unless there can be a group of this many ranks.
 std::size_t checked_size(std::size_t world_size);
 
-// What the ranks compare.
-Description describe(const Request& request, std::uint32_t number);
+// Of the order of a sum, as the ranks compare it.
+std::uint64_t hash_of_order(const std::vector<std::uint8_t>& program, const std::vector<std::uint8_t>& leaves);
+
+// What the ranks compare; `order` is the hash above.
+Description describe(const Request& request, std::uint32_t number, std::uint64_t order);
 
 // Several threads may use one group; the operations of a group must be called in the same order on all ranks.
 class Group {
@@ -76,12 +79,17 @@ class Group {
 
   std::size_t rank() const { return rank_; }
   std::size_t world_size() const { return layout_.world_size; }
+  const Pieces& pieces() const { return pieces_; }
   const Site* caller() const { return settings_.caller(); }
 
   // Begin; `wait` or `test` until it is finished. Throws BadCall before any other rank is involved.
   std::shared_ptr<Operation> begin(Request request);
-  // Begin and wait.
-  void run(Request request);
+  // Begin and wait. What can be done at once comes first; then `let_go` is called once, before anything that takes long
+  // or waits for another thread.
+  void run(Request&& request, const std::function<void()>& let_go);
+  void run(Request request) {
+    run(std::move(request), [] {});
+  }
   // In place; the shortcut for few elements.
   void all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op);
   void wait(Pending& pending, Nanoseconds patience);
@@ -124,13 +132,22 @@ class Group {
   bool has_ended(std::size_t peer) const;
   void check_process() const;
   void check_usable() const;
+  void complete(Request& request) const;
   std::shared_ptr<Operation> begin_now(Request request);
 
   // All below: with the mutex held.
+  std::shared_ptr<Operation> number_one(Request&& request);
+  void line_up(const std::shared_ptr<Operation>& operation);
   bool row_is_free(std::uint32_t number);
   void publish(Operation& operation);
+  bool can_be_quick(const Request& request) const;
+  bool finish_quickly(Operation& operation);
+  bool come_at_once(Condition condition) const;
   void progress();
   void move_on();  // progress, without telling the other groups
+  // What goes wrong in `act` breaks the group.
+  template <typename Act>
+  void guard(Act act);
   void progress_collectives();
   void publish_what_can_be();
   void move_tasks();
@@ -156,10 +173,14 @@ class Group {
   // The first rank that has not reached the condition; the world size when all have.
   std::size_t first_behind(Condition condition) const;
   std::byte* staging(std::size_t rank, std::uint32_t piece) const {
-    return staging_ + (rank * num_buffers + piece % num_buffers) * layout_.piece_bytes;
+    return staging_ + (rank * num_buffers + piece % num_buffers) * pieces_.piece_bytes;
   }
   Place place_of(const void* data, std::size_t bytes) const;
+  Found place(Operation& operation, Row& mine) const;
+  bool place_registered(Operation& operation, Row& mine);
+  bool maps_registered();
   std::byte* at(const Place& place, std::size_t rank) const {
+    if (place.window == Place::registered) return registered_[rank] + place.offset;
     return windows_[place.window - 1]->region(rank) + place.offset;
   }
 
@@ -177,6 +198,8 @@ class Group {
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
+  bool is_on_this_cpu(const Awaited& awaited) const;
+  void note_core();
   void note(NotedWait& noted, const Pending& pending, const Awaited& awaited);
   struct Limit {
     Clock::time_point deadline = Clock::time_point::max();
@@ -187,6 +210,10 @@ class Group {
   std::string sentence_of_loss(std::size_t peer, const Pending& pending) const;
   // Throws when ranks call different operations. Where lines look as if calls were swapped, the ranks judge that.
   void compare(Operation& operation);
+  struct Sameness {
+    bool descriptions = true, labels = true;
+  };
+  Sameness sameness(std::uint32_t number) const;
   bool are_alike(const Operation& operation) const;
   void compare_labels(Operation& operation);
   void hear_verdicts(Operation& operation);
@@ -208,6 +235,7 @@ class Group {
   std::size_t rank_;
   Layout layout_;
   Settings settings_;
+  Pieces pieces_;  // those of rank 0
   Header* header_ = nullptr;
   RankBlock* blocks_ = nullptr;
   Row* rows_ = nullptr;
@@ -217,14 +245,17 @@ class Group {
 
   std::mutex mutex_;
   std::vector<std::uint8_t> default_program_;  // the lane tree over the ranks
+  std::uint64_t default_order_ = 0;            // its hash
   std::int32_t core_plus_one_ = 0;             // as written in this rank's block
   std::uint32_t number_ = 0;                   // of the last operation
   std::uint32_t piece_ = 0;                    // of the last piece that went through staging
   std::uint32_t rows_free_to_ = 0;             // rows up to this operation are known to be free
   std::deque<std::shared_ptr<Operation>> queue_;
+  std::shared_ptr<Operation> spare_;  // one that nobody knows any more, or null
   CallOrder call_order_;
   std::unique_ptr<Messages> messages_;
   std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released
+  std::vector<std::byte*> registered_;  // the memory of each rank's process (registered.hpp); null: not mapped
   std::exception_ptr broken_;
   Clock::time_point last_test_look_;
   bool has_left_ = false;

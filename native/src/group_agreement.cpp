@@ -39,21 +39,27 @@ class Parts {
 
 }  // namespace
 
-void Group::compare(Operation& operation) {
-  const Row& mine = row(rank_, operation.number);
-  bool same_labels = true, same_descriptions = true;
+// Of what all ranks say about an operation.
+Group::Sameness Group::sameness(std::uint32_t number) const {
+  const Row& mine = row(rank_, number);
+  Sameness same;
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
-    const Row& theirs = row(peer, operation.number);
-    same_labels = same_labels && mine.label == theirs.label;
-    same_descriptions =
-        same_descriptions && std::memcmp(&mine.description, &theirs.description, sizeof(Description)) == 0;
+    const Row& theirs = row(peer, number);
+    same.labels = same.labels && mine.label == theirs.label;
+    same.descriptions =
+        same.descriptions && std::memcmp(&mine.description, &theirs.description, sizeof(Description)) == 0;
   }
+  return same;
+}
+
+void Group::compare(Operation& operation) {
+  const Sameness same = sameness(operation.number);
   // From here on every rank looks at the same rows in the same way, so all come to the same result.
-  if (!same_descriptions && !are_alike(operation)) {
+  if (!same.descriptions && !are_alike(operation)) {
     throw GroupError(Trouble::disagreement, sentence_of_disagreement(operation));
   }
   operation.compared = true;
-  if (!same_labels) compare_labels(operation);
+  if (!same.labels) compare_labels(operation);
 }
 
 // Where some ranks only receive, and where numbers are added one by one, a row may stand for any shape of that size.

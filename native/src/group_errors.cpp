@@ -63,7 +63,7 @@ std::string Group::text_of(const Description& description) const {
 }
 
 std::string Group::text_of(const Operation& operation) const {
-  std::string text = text_of(describe(operation.request, operation.number));
+  std::string text = text_of(describe(operation.request, operation.number, 0));
   // The shortcut begins an operation without asking for its line; then it is the line that waits.
   const std::string where = operation.request.line().empty() ? settings_.where() : operation.request.line();
   return where.empty() ? text : text + " (" + where + ")";

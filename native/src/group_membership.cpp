@@ -7,6 +7,7 @@
 #include "busy_groups.hpp"
 #include "forks.hpp"
 #include "group.hpp"
+#include "registered.hpp"
 
 namespace lockstep {
 
@@ -26,6 +27,7 @@ void Group::announce(const Memory& control, std::size_t rank, std::size_t world_
 // Every rank says that it is here and waits for the others, so that all of them can be watched from now on.
 void Group::join() {
   if (memory_ != nullptr) announce(*memory_, rank_, world_size());
+  if (rank_ == 0) header_->pieces = settings_.tuning.pieces.within_limits(world_size());
   blocks_[rank_].joined.store(control_magic, std::memory_order_seq_cst);
   const auto deadline = Clock::now() + settings_.patience;
   processes_.assign(world_size(), nullptr);
@@ -37,6 +39,7 @@ void Group::join() {
     break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " was interrupted while the group was made.");
     throw;
   }
+  pieces_ = header_->pieces.within_limits(world_size());
   if (!settings_.has_ended) settings_.has_ended = [this](std::size_t peer) { return has_ended(peer); };
 }
 
@@ -73,6 +76,9 @@ bool Group::has_ended(std::size_t peer) const {
 Group::~Group() {
   busy_groups().remove(this);
   leave();
+  for (std::byte* memory : registered_) {
+    if (memory != nullptr) Registered::unmap(memory);
+  }
 }
 
 void Group::leave() {

@@ -116,7 +116,14 @@ Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
   return awaited;
 }
 
-// Whether it came while this rank was spinning.
+// Whether the rank that is waited for was last seen on the CPU on which this one runs.
+bool Group::is_on_this_cpu(const Awaited& awaited) const {
+  const std::size_t peer = awaited.word != nullptr ? awaited.peer : awaited.message_peer;
+  if (peer >= world_size() || (awaited.word != nullptr && awaited.has_messages)) return false;  // it may be anybody
+  return blocks_[peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
+}
+
+// Whether it came while this rank was looking.
 bool Group::wait_a_while(const Awaited& awaited) {
   const auto something_came = [&] {
     if (awaited.word != nullptr && has_reached(awaited.word->load(std::memory_order_acquire), awaited.target))
@@ -125,10 +132,11 @@ bool Group::wait_a_while(const Awaited& awaited) {
     const std::lock_guard lock(mutex_);
     return messages_->could_progress();
   };
-  // A rank that shares this one's core can do nothing while this one spins.
-  const bool share_a_core = awaited.word != nullptr && !awaited.has_messages &&
-                            blocks_[awaited.peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
-  if (share_a_core ? something_came() : spin(settings_.spin, something_came)) return true;
+  const Waiting& waiting = settings_.tuning.waiting;
+  // A rank that shares this one's CPU can do nothing while this one spins.
+  const bool shares_cpu = is_on_this_cpu(awaited);
+  if (shares_cpu ? something_came() : spin(waiting.spin, something_came)) return true;
+  if ((shares_cpu || waiting.is_crowded) && yield(waiting.yields, something_came)) return true;
   Bell& bell = blocks_[rank_].bell;
   std::uint32_t before;
   {

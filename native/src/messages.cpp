@@ -24,36 +24,72 @@ Messages::Messages(std::byte* rings, const Layout& layout, std::size_t rank)
       layout_(layout),
       rank_(rank),
       outgoing_(layout.world_size),
+      free_blocks_(layout.world_size),
       incoming_(layout.world_size),
-      aside_(layout.world_size) {}
+      aside_(layout.world_size) {
+  for (FreeBlocks& free : free_blocks_) {
+    for (std::size_t place = layout.num_blocks(); place-- > 0;)
+      free.places.push_back(static_cast<std::uint16_t>(place));
+  }
+}
 
 Ring& Messages::ring(std::size_t from, std::size_t to) const {
   return *reinterpret_cast<Ring*>(rings_ + (from * layout_.world_size + to) * layout_.ring_stride());
 }
 
-// Copies as much as there is room for, in at most two parts, and publishes it.
-std::uint64_t Messages::put(Ring& ring, const void* data, std::uint64_t bytes) {
-  if (bytes == 0) return 0;  // an empty message may have no address
-  const std::uint64_t written = ring.written.load(std::memory_order_relaxed);
-  const std::uint64_t room = layout_.ring_bytes - (written - ring.read.load(std::memory_order_acquire));
-  const std::uint64_t size = std::min(bytes, room), at = written % layout_.ring_bytes;
-  const std::uint64_t first = std::min(size, layout_.ring_bytes - at);
-  std::memcpy(bytes_of(ring) + at, data, first);
-  std::memcpy(bytes_of(ring), static_cast<const std::byte*>(data) + first, size - first);
-  ring.written.store(written + size, std::memory_order_release);
-  return size;
+// A block that is partly read cannot be written again.
+std::uint64_t Messages::room_in(const Ring& ring) const {
+  const std::uint64_t read = ring.read.load(std::memory_order_acquire) / layout_.block_bytes() * layout_.block_bytes();
+  return layout_.ring_bytes - (ring.written.load(std::memory_order_relaxed) - read);
 }
 
-std::uint64_t Messages::take(Ring& ring, void* data, std::uint64_t bytes) {
-  if (bytes == 0) return 0;
-  const std::uint64_t read = ring.read.load(std::memory_order_relaxed);
-  const std::uint64_t there = ring.written.load(std::memory_order_acquire) - read;
-  const std::uint64_t size = std::min(bytes, there), at = read % layout_.ring_bytes;
-  const std::uint64_t first = std::min(size, layout_.ring_bytes - at);
-  std::memcpy(data, bytes_of(ring) + at, first);
-  std::memcpy(static_cast<std::byte*>(data) + first, bytes_of(ring), size - first);
-  ring.read.store(read + size, std::memory_order_release);
-  return size;
+std::byte* Messages::address(Ring& ring, std::uint64_t position) const {
+  const std::uint64_t block = layout_.block_bytes();
+  return bytes_of(ring) + ring.places[position / block % layout_.num_blocks()] * block + position % block;
+}
+
+// There is room for it.
+void Messages::take_block(std::size_t peer, std::uint64_t number) {
+  Ring& out = ring(rank_, peer);
+  FreeBlocks& free = free_blocks_[peer];
+  const std::uint64_t read = out.read.load(std::memory_order_acquire) / layout_.block_bytes();
+  for (; free.returned < read; ++free.returned) free.places.push_back(out.places[free.returned % layout_.num_blocks()]);
+  out.places[number % layout_.num_blocks()] = free.places.back();
+  free.places.pop_back();
+}
+
+// Copies as much as there is room for, block by block, so that the reader copies one while the next is written.
+std::uint64_t Messages::put(std::size_t peer, const void* data, std::uint64_t bytes) {
+  Ring& out = ring(rank_, peer);
+  std::uint64_t done = 0;
+  while (done != bytes) {
+    const std::uint64_t written = out.written.load(std::memory_order_relaxed);
+    const std::uint64_t block = layout_.block_bytes(),
+                        size = std::min({bytes - done, room_in(out), block - written % block});
+    if (size == 0) break;
+    if (written % block == 0) take_block(peer, written / block);
+    std::memcpy(address(out, written), static_cast<const std::byte*>(data) + done, size);
+    out.written.store(written + size, std::memory_order_release);
+    done += size;
+    if (done != bytes) on_change(peer);
+  }
+  return done;
+}
+
+std::uint64_t Messages::take(std::size_t peer, void* data, std::uint64_t bytes, std::uint64_t whole) {
+  Ring& in = ring(peer, rank_);
+  std::uint64_t done = 0;
+  while (done != bytes) {
+    const std::uint64_t read = in.read.load(std::memory_order_relaxed);
+    const std::uint64_t there = in.written.load(std::memory_order_acquire) - read, block = layout_.block_bytes();
+    const std::uint64_t size = std::min({bytes - done, there, block - read % block});
+    if (size == 0) break;
+    copy(static_cast<std::byte*>(data) + done, address(in, read), size, whole);
+    in.read.store(read + size, std::memory_order_release);
+    done += size;
+    if (done != bytes) on_change(peer);
+  }
+  return done;
 }
 
 void Messages::send(std::shared_ptr<Message> message) {
@@ -82,11 +118,9 @@ bool Messages::progress() {
 bool Messages::could_progress() const {
   for (std::size_t peer = 0; peer < layout_.world_size; ++peer) {
     if (!outgoing_[peer].empty()) {
-      const Ring& out = ring(rank_, peer);
-      const std::uint64_t used = out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
       const std::uint64_t needed =
-          outgoing_[peer].front()->has_header ? 1 : sizeof(Envelope);  // a header goes in one piece
-      if (layout_.ring_bytes - used >= needed) return true;
+          outgoing_[peer].front()->has_header ? 1 : sizeof(Envelope);  // a header goes as a whole
+      if (room_in(ring(rank_, peer)) >= needed) return true;
     }
     if (wants(peer)) {
       const Ring& in = ring(peer, rank_);
@@ -98,20 +132,18 @@ bool Messages::could_progress() const {
 
 bool Messages::progress_outgoing(std::size_t peer) {
   auto& queue = outgoing_[peer];
-  Ring& out = ring(rank_, peer);
   bool moved = false;
   while (!queue.empty()) {
     Message& message = *queue.front();
     if (!message.has_header) {
-      const std::uint64_t used = out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
-      if (layout_.ring_bytes - used < sizeof(Envelope)) break;
+      if (room_in(ring(rank_, peer)) < sizeof(Envelope)) break;
       Envelope envelope{message.bytes,  message.tag, message.about.shape, static_cast<std::uint32_t>(message.dtype),
                         envelope_magic, {}};
       if (message.about.site != nullptr) write_text(envelope.where, sizeof(envelope.where), message.about.site->where);
-      put(out, &envelope, sizeof(envelope));
+      put(peer, &envelope, sizeof(envelope));
       message.has_header = moved = true;
     }
-    const std::uint64_t size = put(out, message.data + message.moved, message.bytes - message.moved);
+    const std::uint64_t size = put(peer, message.data + message.moved, message.bytes - message.moved);
     message.moved += size;
     moved = moved || size != 0;
     if (message.moved != message.bytes) break;
@@ -139,7 +171,7 @@ bool Messages::progress_incoming(std::size_t peer) {
     if (!now.open) {
       const std::uint64_t there = in.written.load(std::memory_order_acquire) - in.read.load(std::memory_order_relaxed);
       if (there < sizeof(Envelope)) break;
-      take(in, &now.envelope, sizeof(Envelope));
+      take(peer, &now.envelope, sizeof(Envelope), sizeof(Envelope));
       if (now.envelope.magic != envelope_magic)
         throw GroupError(Trouble::aborted, "the messages from rank " + name_of(peer) + " are damaged");
       now.moved = 0;
@@ -148,7 +180,7 @@ bool Messages::progress_incoming(std::size_t peer) {
       now.open = moved = true;
     }
     std::byte* target = now.target ? now.target->data : now.aside->data();
-    const std::uint64_t size = take(in, target + now.moved, now.envelope.bytes - now.moved);
+    const std::uint64_t size = take(peer, target + now.moved, now.envelope.bytes - now.moved, now.envelope.bytes);
     now.moved += size;
     moved = moved || size != 0;
     if (now.moved != now.envelope.bytes) break;

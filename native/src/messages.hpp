@@ -70,10 +70,19 @@ class Messages {
     std::shared_ptr<std::vector<std::byte>> bytes;
   };
 
+  // The blocks of a ring that nothing lies in, the one that was read last on top.
+  struct FreeBlocks {
+    std::vector<std::uint16_t> places;
+    std::uint64_t returned = 0;  // blocks that were read, since the beginning
+  };
+
   Ring& ring(std::size_t from, std::size_t to) const;
   std::byte* bytes_of(Ring& ring) const { return reinterpret_cast<std::byte*>(&ring) + sizeof(Ring); }
-  std::uint64_t put(Ring& ring, const void* data, std::uint64_t bytes);
-  std::uint64_t take(Ring& ring, void* data, std::uint64_t bytes);
+  std::uint64_t room_in(const Ring& ring) const;
+  std::byte* address(Ring& ring, std::uint64_t position) const;
+  void take_block(std::size_t peer, std::uint64_t number);
+  std::uint64_t put(std::size_t peer, const void* data, std::uint64_t bytes);
+  std::uint64_t take(std::size_t peer, void* data, std::uint64_t bytes, std::uint64_t whole);
   bool progress_outgoing(std::size_t peer);
   bool progress_incoming(std::size_t peer);
   bool wants(std::size_t peer) const;
@@ -86,6 +95,7 @@ class Messages {
   std::size_t rank_;
   std::size_t num_pending_ = 0;
   std::vector<std::deque<std::shared_ptr<Message>>> outgoing_;
+  std::vector<FreeBlocks> free_blocks_;
   std::vector<Incoming> incoming_;
   std::vector<std::deque<Aside>> aside_;
   std::deque<std::shared_ptr<Message>> posted_;

@@ -13,6 +13,7 @@
 
 #include "call_order.hpp"
 #include "control.hpp"
+#include "few.hpp"
 #include "site.hpp"
 
 namespace lockstep {
@@ -35,9 +36,9 @@ struct Request {
   double factor = 1.0;
   std::int32_t root = -1;
   std::uint64_t count = 0;                     // elements of one input; for reduce_scatter of the output
-  std::vector<const void*> inputs;             // partial sums; or one for each destination; or one
-  std::vector<void*> outputs;                  // one for each source; or one
-  std::vector<std::uint8_t> program;           // order of a sum over all leaves, rank by rank
+  Few<const void*> inputs;                     // partial sums; or one for each destination; or one
+  Few<void*> outputs;                          // one for each source; or one
+  std::vector<std::uint8_t> program;           // order of a sum over all leaves, rank by rank; empty: their lane tree
   std::vector<std::uint8_t> leaves;            // how many partial sums each rank has
   std::optional<Range> range;                  // all_reduce: what this rank adds up
   std::vector<std::uint64_t> sends, receives;  // all_to_all: elements for each destination, from each source
@@ -109,8 +110,9 @@ struct Operation : Pending {
   std::vector<std::vector<std::byte>> copies;  // of inputs that its results would spoil
   // Where overlapping outputs go meanwhile; at the end they go to `targets`, one after the other.
   std::vector<std::vector<std::byte>> results;
-  std::vector<void*> targets;
-  std::shared_ptr<void> kept;  // what the task refers to
+  Few<void*> targets;
+  const void* registered = nullptr;  // the tensor that others read and write where it is, though it is in no window
+  std::shared_ptr<void> kept;        // what the task refers to
   Task task;
 };
 

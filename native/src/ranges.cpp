@@ -26,7 +26,7 @@ Task Algorithms::reduce_range() {
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
+  const std::uint64_t capacity = group.pieces_.piece_bytes / most_leaves() / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -57,7 +57,7 @@ Task Algorithms::reduce_range() {
 // Every rank adds up what only it has, and everybody gets all of it.
 Task Algorithms::spread_range() {
   const Range mine = *request.range;
-  std::vector<const void*> inputs = request.inputs;
+  std::vector<const void*> inputs(request.inputs.begin(), request.inputs.end());
   std::vector<void*> outputs;
   if (everyone_placed()) {
     for (std::size_t peer = 0; peer < world; ++peer) outputs.push_back(placed(peer, 0) + mine.start * size);
@@ -73,7 +73,7 @@ Task Algorithms::spread_range() {
     const std::uint64_t low = std::max(start, bounds[0]);
     return Slice{low, std::max(low, std::min(end, bounds[0] + bounds[1])) - low};
   };
-  const std::uint64_t capacity = group.layout_.piece_bytes / size;
+  const std::uint64_t capacity = group.pieces_.piece_bytes / size;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto end_of = [&](std::uint64_t index) { return std::min(request.count, (index + 1) * capacity); };

@@ -1,6 +1,7 @@
 #include "waiting.hpp"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@ void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected, Nanoseco
                       static_cast<long>(at_most.count() % 1'000'000'000)};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &span, nullptr, 0);
 }
+
+void offer_cpu() { ::sched_yield(); }
 
 void wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

@@ -47,6 +47,9 @@ struct alignas(cache_line) Bell {
   void ring();
 };
 
+// Whoever else can run on this CPU runs first.
+void offer_cpu();
+
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -55,21 +58,31 @@ inline void pause() {
 #endif
 }
 
-// Spin until `done()` or until `budget` has passed; returns whether it was done.
-template <typename Done>
+// Spin until `done()` or until `budget` has passed; returns whether it was done. A clock that stands still or goes
+// back, as some have done when a virtual machine moved, ends it too: 32 pauses take 100 ns or more.
+template <typename Time = Clock, typename Done>
 bool spin(Nanoseconds budget, Done done) {
-  for (int i = 0; i < 32; ++i) {  // what comes at once needs no clock
-    if (done()) return true;
-    pause();
-  }
-  const auto end = Clock::now() + budget;
-  do {
+  typename Time::time_point end;
+  for (std::int64_t looks = 0; looks <= 2 + budget.count() / 100; ++looks) {
     for (int i = 0; i < 32; ++i) {
       if (done()) return true;
       pause();
     }
-  } while (Clock::now() < end);
+    const auto now = Time::now();  // what comes at once needs no clock
+    if (looks == 0) end = now + budget;
+    if (now >= end) break;
+  }
   return done();
+}
+
+// Let others run on this CPU until `done()`, at most this often; returns whether it was done.
+template <typename Done>
+bool yield(std::uint32_t times, Done done) {
+  for (std::uint32_t i = 0; i < times; ++i) {
+    offer_cpu();
+    if (done()) return true;
+  }
+  return false;
 }
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 
 #include "available_memory.hpp"
 #include "group.hpp"
+#include "registered.hpp"
 
 namespace lockstep {
 namespace {
@@ -129,6 +130,36 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
   const auto number = static_cast<std::uint32_t>(windows_.size() + 1);
   windows_.push_back(std::make_shared<Window>(Window{std::move(memory), number, bytes, once ? 0 : region}));
   return windows_.back();
+}
+
+// Whether every rank has mapped what every other one has registered, and will register. Each rank tells so when it has;
+// where one cannot, nothing that is registered is used.
+bool Group::maps_registered() {
+  constexpr std::uint32_t impossible = 2;
+  RankBlock& mine = blocks_[rank_];
+  const auto everyone = [&] {
+    for (std::size_t peer = 0; peer < world_size(); ++peer) {
+      if (blocks_[peer].maps_registered.load(std::memory_order_acquire) != 1) return false;
+    }
+    return true;
+  };
+  const std::uint32_t state = mine.maps_registered.load(std::memory_order_relaxed);
+  if (state != 0) return state == 1 && everyone();
+  if (const int descriptor = Registered::here().descriptor(); descriptor >= 0)
+    mine.registered_plus_one.store(descriptor + 1, std::memory_order_release);
+  registered_.resize(world_size());
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (registered_[peer] != nullptr) continue;
+    const int descriptor = blocks_[peer].registered_plus_one.load(std::memory_order_acquire) - 1;
+    if (descriptor < 0) return false;
+    const std::int32_t process = blocks_[peer].process.load(std::memory_order_acquire);
+    registered_[peer] = process == 0 || settings_.named_memory ? nullptr : Registered::map(process, descriptor);
+    if (registered_[peer] != nullptr) continue;
+    mine.maps_registered.store(impossible, std::memory_order_relaxed);
+    return false;
+  }
+  mine.maps_registered.store(1, std::memory_order_release);
+  return everyone();
 }
 
 void Group::release(const Window& window) {

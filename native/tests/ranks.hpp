@@ -27,16 +27,22 @@ class Block {
   void* data_;
 };
 
+inline Tuning short_spin(std::size_t) {
+  Tuning tuning;
+  tuning.waiting.spin = std::chrono::microseconds(2);
+  return tuning;
+}
+
 // Runs `body(group)` in a thread for each rank. Every rank must return within a group's patience.
 inline void on_ranks(std::size_t world_size, const std::function<void(Group&)>& body,
-                     Nanoseconds spin = std::chrono::microseconds(2)) {
+                     const std::function<Tuning(std::size_t)>& tuning_of = short_spin) {
   Block block(world_size);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       Settings settings;
       settings.patience = std::chrono::seconds(60);
-      settings.spin = spin;
+      settings.tuning = tuning_of(rank);
       settings.has_ended = [](std::size_t) { return false; };
       settings.where = [rank] { return "train.py:" + std::to_string(rank); };
       Group group(block.data(), rank, world_size, std::move(settings));

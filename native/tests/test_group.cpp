@@ -225,6 +225,37 @@ void messages_in_any_order(std::size_t world, unsigned seed) {
   });
 }
 
+// Blocks are used again in another order than that in which they lie: whole and half-read ones, of messages that end
+// anywhere in a block, while the reader is behind by all of them or by none.
+void messages_in_used_blocks(unsigned seed) {
+  on_ranks(2, [=](Group& group) {
+    std::mt19937 random(seed);
+    const std::size_t most = Layout::for_ranks(2).ring_bytes / 4;
+    std::vector<std::pair<std::shared_ptr<Message>, std::vector<float>>> under_way;
+    std::size_t bytes = 0;
+    for (std::uint32_t i = 0; i < 300; ++i) {
+      const std::size_t from = random() % 2, count = random() % 40000;
+      const bool catch_up = random() % 8 == 0;
+      const auto expected = values(from, i, count);
+      if (from == group.rank()) {
+        under_way.emplace_back(nullptr, expected);
+        auto& [message, sent] = under_way.back();
+        message = group.send(sent.data(), count * 4, Dtype::float32, 1 - from, 0);
+        bytes += count * 4;
+      } else {
+        std::vector<float> got(count);
+        group.wait(*group.receive(got.data(), count * 4, Dtype::float32, from, 0));
+        CHECK(got == expected);
+      }
+      if (!catch_up && bytes < most) continue;
+      for (auto& [message, sent] : under_way) group.wait(*message);
+      under_way.clear();
+      bytes = 0;
+    }
+    for (auto& [message, sent] : under_way) group.wait(*message);
+  });
+}
+
 // Rank 0 works all rows of the ring while rank 1 is away; rank 1 comes back by beginning one more.
 void a_rank_that_was_away_still_finds_its_rows() {
   std::atomic<int> stage = 0;
@@ -399,6 +430,27 @@ void a_wait_is_told_while_another_thread_moves_what_is_waited_for() {
   sender.join();
 }
 
+// Numbers of ranks that know different machines, and numbers that no rank should have.
+void the_pieces_are_those_of_rank_0_within_limits() {
+  constexpr std::size_t count = 1'000'003;
+  for (const std::uint32_t asked : {0U, 300'000U, 4'000'000'000U}) {
+    const auto tuning_of = [&](std::size_t rank) {
+      Tuning tuning;
+      tuning.pieces = {rank == 0 ? asked : 256U << 10, rank == 0 ? asked : 0U};
+      return tuning;
+    };
+    const auto body = [&](Group& group) {
+      CHECK(group.pieces().piece_bytes == (asked == 0 ? 128U << 10 : asked == 300'000U ? 299'008U : 1U << 20));
+      for (const std::size_t size : {std::size_t{5000}, std::size_t{30'000}, count}) {
+        std::vector<float> numbers(size, static_cast<float>(group.rank() + 1));
+        group.all_reduce(numbers.data(), size, Dtype::float32, ReduceOp::sum);
+        CHECK(std::all_of(numbers.begin(), numbers.end(), [](float number) { return number == 6.0F; }));
+      }
+    };
+    on_ranks(3, body, tuning_of);
+  }
+}
+
 void the_patience_ends() {
   Block block(2);
   std::vector<std::thread> threads;
@@ -435,6 +487,7 @@ int main() {
       messages_in_any_order(world, seed);
     }
   }
+  for (const unsigned seed : {1u, 2u, 3u}) messages_in_used_blocks(seed);
   a_rank_that_was_away_still_finds_its_rows();
   a_window_once_for_all_takes_the_room_of_one();
   differing_calls_raise_everywhere();
@@ -443,5 +496,6 @@ int main() {
   a_long_text_is_cut_between_letters();
   a_window_larger_than_any_memory_is_an_error_on_every_rank_and_the_group_goes_on();
   a_wait_is_told_while_another_thread_moves_what_is_waited_for();
+  the_pieces_are_those_of_rank_0_within_limits();
   the_patience_ends();
 }

@@ -21,6 +21,7 @@ NOT_TORCHS = {
     "_semlock",
     "_args_from_interpreter_flags",
     "_config",
+    "_run_exitfuncs",
     "_Hash",
     "_native",
 }

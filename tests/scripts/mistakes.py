@@ -383,7 +383,7 @@ MISTAKES = {
     wrong_rule: 'Use "first" or "mean"',
     tally_outside: "tally.add was called outside a batch loop",
     wrong_rows: "run.gather got 3 rows on rank 0, but the last evaluation gave it",
-    unknown_strategy: "There is no strategy 'magic'. Use one of single, ddp, zero1, model_parallel, pipeline, dp, hogwild.",
+    unknown_strategy: "There is no strategy 'magic'. Use one of auto, single, ddp, zero1, model_parallel, pipeline, dp, hogwild.",
     single_on_two: "`single` is for one rank, but there are 2",
     step_loss_too_early: "step.loss is known after the step's lanes",
 }

@@ -78,6 +78,21 @@ class Checkpointed(nn.Module):
         return self.last(x)
 
 
+class CheckpointedTwice(nn.Module):
+    """A block that a lane's backward reaches twice: its two gradients are added to each other first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.block = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        for _ in range(2):
+            x = checkpoint(self.block, x, use_reentrant=True)
+        return self.last(x)
+
+
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
@@ -169,6 +184,15 @@ def checkpointed_at_the_cut():
     return fit(Checkpointed(), cut=["blocks.1"])
 
 
+def block_in_two_reentrant_checkpoints():
+    return fit(CheckpointedTwice(), cut=("last",))
+
+
+def sparse_gradients():
+    bag = nn.EmbeddingBag(11, 8, sparse=True)
+    return fit(nn.Sequential(bag, nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3)), tokens_data)
+
+
 def recurrent():
     return fit(Recurrent(), tokens_data)
 
@@ -244,6 +268,8 @@ CORNERS = {
     for function in [
         strided_at_the_cut,
         checkpointed_at_the_cut,
+        block_in_two_reentrant_checkpoints,
+        sparse_gradients,
         recurrent,
         fast_path_of_attention,
         fast_path_of_attention_in_bfloat16,

@@ -6,6 +6,7 @@
 
 #include "kernels/kernels.hpp"
 #include "kernels/variant.hpp"
+#include "tuning.hpp"
 
 #ifdef LOCKSTEP_X86_VARIANTS
 #include <cpuid.h>
@@ -25,9 +26,8 @@ constexpr std::array<kernels::Run, 1> runs = {kernels::run_portable};
 constexpr std::array<kernels::Stream, 1> streams = {kernels::stream_portable};
 #endif
 
-// Arrays that together exceed this will not be found in the caches again, so their results go past them. Measured on an
-// L3 of 32 MiB: faster from here on even if the result is read right afterwards; at a quarter of it, a copy was slower.
-constexpr std::size_t streamed_from_bytes = std::size_t{32} << 20;
+// Arrays that together exceed this will not be found in the caches again, so their results go past them.
+std::atomic<std::size_t> streamed_from_bytes = Tuning().streamed_from_bytes;
 
 #ifdef LOCKSTEP_X86_VARIANTS
 // Which registers the system keeps for a process while another one runs; a bit for each kind.
@@ -75,7 +75,7 @@ Scale scale_of(const Reduction& reduction) {
 
 // An output that is an input has its lines in the caches already: there is no read to save.
 bool is_streamed(std::span<const void* const> inputs, std::span<void* const> outputs, std::size_t bytes) {
-  if ((inputs.size() + outputs.size()) * bytes < streamed_from_bytes) return false;
+  if ((inputs.size() + outputs.size()) * bytes < streamed_from_bytes.load(std::memory_order_relaxed)) return false;
   return std::find_first_of(outputs.begin(), outputs.end(), inputs.begin(), inputs.end()) == outputs.end();
 }
 
@@ -109,13 +109,15 @@ void reduce(const Reduction& reduction, std::span<const void* const> inputs, std
   });
 }
 
-void copy(void* target, const void* source, std::size_t bytes) {
-  if (2 * bytes >= streamed_from_bytes) {
+void copy(void* target, const void* source, std::size_t bytes, std::size_t whole) {
+  if (2 * std::max(bytes, whole) >= streamed_from_bytes.load(std::memory_order_relaxed)) {
     streams[chosen().load(std::memory_order_relaxed)](target, source, bytes);
   } else if (bytes != 0) {
     std::memcpy(target, source, bytes);
   }
 }
+
+void stream_from(std::size_t bytes) { streamed_from_bytes.store(bytes, std::memory_order_relaxed); }
 
 std::span<const std::string_view> variants() { return std::span(names).first(num_supported()); }
 

@@ -50,13 +50,17 @@ struct Reduction {
 // - Only integers and booleans have bitwise operations.
 //
 // An output may be one of the inputs (the same address) but may not overlap one otherwise. Any alignment of at least
-// the dtype's; of a cache line is faster. When all arrays together are 32 MiB or more and no output is an input, the
-// outputs are written past the caches.
+// the dtype's; of a cache line is faster. When all arrays together are large (`stream_from`, 32 MiB) and no output is
+// an input, the outputs are written past the caches.
 void reduce(const Reduction& reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
             std::size_t count);
 
-// A copy that does not displace what is in the caches when `bytes` is large (16 MiB or more); else memcpy.
-void copy(void* target, const void* source, std::size_t bytes);
+// A copy, a part of one of `whole` bytes. It does not displace what is in the caches when that is large (half of
+// `stream_from`); else memcpy.
+void copy(void* target, const void* source, std::size_t bytes, std::size_t whole = 0);
+
+// From how many bytes of all arrays together results go past the caches, for this process from now on.
+void stream_from(std::size_t bytes);
 
 // The variants that this processor can run, the best last ("portable", "avx2", "avx512"); and which one runs.
 std::span<const std::string_view> variants();

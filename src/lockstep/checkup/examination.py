@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Mapping
 
-from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, waiting_row
 from lockstep.checkup.report import Report
 from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
@@ -21,10 +21,12 @@ from lockstep.checkup.surroundings import (
     stacks_row,
     try_loopback,
     try_view,
+    warm_row,
 )
 from lockstep.checkup.torch_facts import ask_torch
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.sizing import Machine
+from lockstep.launch.warm.waiters import waiters
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.driver import read_driver
 from lockstep.machine.gpus import count_gpus
@@ -52,6 +54,7 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         *core_rows(machine, len(os.sched_getaffinity(0))),
         backend_row(facts),
         compiled_row(facts),
+        waiting_row(facts),
         shared_memory_row(*read_shared_memory()),
         open_files_row(*resource.getrlimit(resource.RLIMIT_NOFILE)),
         loopback_row(try_loopback()),
@@ -59,5 +62,6 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         private_files_row(try_view()),
         stacks_row(refusal()),
         leftover_row(orphaned_processes(), orphaned_shared_memory()),
+        warm_row([one.bytes for one in waiters(variables)]),
     ]
     return Report(tuple(rows), facts)

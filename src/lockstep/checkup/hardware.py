@@ -95,6 +95,27 @@ def _with_wheel(name: str, driver: str, facts: TorchFacts) -> Row:
     return ok("driver", text)
 
 
+def waiting_row(facts: TorchFacts) -> Row:
+    """How ranks wait for each other here, and where that is known from; a note where it cannot be kept."""
+    told = facts.waiting
+    if not told:
+        return ok("waiting", "left to gloo")
+    own, shared = told["own"], told["shared"]
+    looks = f"a rank looks for {shared['spin_us']:.0f} us, offers its CPU {shared['yields']} times, then sleeps"
+    if not own["is_crowded"]:
+        looks = f"a rank looks for {own['spin_us']:.0f} us, then sleeps ({own['why']}); where ranks share a CPU {looks}"
+    if told["source"] == "kept":
+        return ok("waiting", f"{looks}. Kept in {told['file']}: remove it to measure again")
+    if told["source"] == "measured" and told["file"]:
+        return ok("waiting", f"{looks}. Measured now, kept in {told['file']}")
+    if told["source"] == "measured":
+        return note(
+            "waiting", f"{looks}. Measured now, but it cannot be kept: {told['trouble']}",
+            "Set XDG_CACHE_HOME to a folder of yours, or each run takes 0.02 s to measure again.",
+        )  # fmt: skip
+    return ok("waiting", f"{looks}. Not measured: {told['trouble']}")
+
+
 COMFORTABLE = 4096
 LEAST = 256
 

@@ -126,6 +126,18 @@ def leftover_row(processes: Sequence[int], files: Sequence[str]) -> Row:
     return note("leftovers", "; ".join(found), "; ".join(ways))
 
 
+def warm_row(held: Sequence[int]) -> Row:
+    """The nurseries that wait for the next run.
+
+    Args:
+        held: the memory of each, in bytes.
+    """
+    if not held:
+        return ok("warm", "no nursery waits for the next run")
+    count = "1 nursery waits" if len(held) == 1 else f"{len(held)} nurseries wait"
+    return note("warm", f"{count} for the next run, with {sum(held) / 1e6:.0f} MB", "lockstep warm --stop")
+
+
 def try_view() -> ViewReport:
     """Make a private view of the file system and let go of it. Call in a process with one thread."""
     with TemporaryFolder("lockstep-doctor-") as base:

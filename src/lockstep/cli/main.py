@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import click
 
-from lockstep.cli.version import version
 from lockstep.errors import LockstepError, UsageError, mistake_text
 from lockstep.visible import hung
 
@@ -22,6 +21,7 @@ COMMANDS = {
     "diagnose": ("lockstep.cli.diagnose", "Say what went wrong in a run, or does now."),
     "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
     "sbatch": ("lockstep.cli.sbatch", "Write a job script for SLURM that goes on where it was stopped."),
+    "warm": ("lockstep.cli.warm", "Let the next run begin at once: a process that has imported torch waits."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"lockstep {version()}")
+        click.echo(f"lockstep {importlib.import_module('lockstep.cli.version').version()}")
         ctx.exit()
 
 

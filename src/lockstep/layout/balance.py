@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 
-TOLERANCE = 0.1
+TOLERANCE = 0.03
 
 
 def balance(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:

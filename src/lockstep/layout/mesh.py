@@ -18,7 +18,11 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.errors import UsageError
 
+AUTO = "auto"
+"""The name of the default: whichever of the strategies with the same bits is the quickest."""
+
 ALIASES = {
+    AUTO: AUTO,
     "single": "single",
     "ddp": "ddp",
     "distributed_data_parallel": "ddp",
@@ -77,6 +81,8 @@ class Mesh:
     """Under `dp`: replicas inside the single rank; 0: one for each CUDA device, or one on the CPU."""
     is_named: bool = field(default=False, compare=False)
     """Whether somebody named its sizes, so that it fits one number of ranks only."""
+    is_open: bool = field(default=False, compare=False)
+    """Whether nobody named the strategy: then ranks of `ddp` may divide updates among them, as long as that changes nothing."""
 
     @property
     def num_ranks(self) -> int:
@@ -164,7 +170,7 @@ def strategy_named(name: str) -> str:
 
 
 def choose_mesh(form: Form, world_size: int) -> Mesh:
-    """Arrange `world_size` ranks; by default `single` for one rank, else `ddp`.
+    """Arrange `world_size` ranks; by default `single` for one rank, else `ddp`, open to what is quicker.
 
     Raises:
         UsageError: when names are unknown, or strategy, mesh and number of ranks contradict each other.
@@ -186,8 +192,8 @@ def _chosen(form: Form, world_size: int) -> Mesh:
         raise UsageError(
             f"schedule={form.schedule} belongs to the strategy `pipeline`.", "Name it: --strategy pipeline."
         )
-    if strategy is None:
-        return Mesh("single" if world_size == 1 else "ddp", world_size)
+    if strategy is None or (strategy == AUTO and not sizes and not form.schedule):
+        return Mesh("single" if world_size == 1 else "ddp", world_size, is_open=world_size > 1)
     if form.schedule and strategy != "pipeline":
         raise UsageError(
             f"schedule={form.schedule} belongs to the strategy `pipeline`, but the strategy is {strategy}.",
@@ -200,7 +206,7 @@ def _chosen(form: Form, world_size: int) -> Mesh:
     if strategy == "dp":
         return _data_parallel(sizes, form.mesh, world_size)
     if strategy not in STAGED:
-        if sizes and (named or sizes.get("ddp") != world_size):
+        if sizes and (named or strategy == AUTO or sizes.get("ddp") != world_size):
             raise UsageError(
                 f"mesh {form.mesh} does not fit strategy {strategy} on {world_size} ranks.", "Leave it out."
             )

@@ -25,11 +25,16 @@ class Cores:
 
 def usable_cores() -> Cores:
     """The cores that this process may use now."""
+    return bounded_cores(len(os.sched_getaffinity(0)), [cpu_quota()])
+
+
+def cpu_quota() -> float:
+    """The strictest quota of this process's control groups, in cores; infinity without one."""
     try:
         groups = CGROUP_LIST.read_text()
     except OSError:
         groups = ""
-    return bounded_cores(len(os.sched_getaffinity(0)), quotas(groups, CGROUP_ROOT))
+    return min(quotas(groups, CGROUP_ROOT), default=float("inf"))
 
 
 def bounded_cores(affinity: int, quotas_of_groups: Iterable[float]) -> Cores:

@@ -22,9 +22,7 @@ from lockstep.journal.waiting_note import noted_at, waits
 from lockstep.node.native import compiled, why_not
 from lockstep.node.process import RankProcess, objection
 from lockstep.node.sites import judge, sites
-
-LONG_SPIN_US, SHORT_SPIN_US = 30.0, 2.0
-"""How long a rank spins before it sleeps: where each thread has its own core, and where it does not."""
+from lockstep.node.tuning import costs_to_tell, tuning_of
 
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
@@ -55,11 +53,6 @@ def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> Usage
         f"Rank {name} makes a group of ranks {theirs}, but this rank makes one of ranks {mine}.",
         "Call new_group for the same ranks in the same order on every rank.",
     )
-
-
-def spin_us(num_ranks: int, threads: int, cores: int) -> float:
-    """How long to spin, in µs: longer only when nothing else needs the core."""
-    return LONG_SPIN_US if num_ranks * threads <= cores else SHORT_SPIN_US
 
 
 def meet(
@@ -98,10 +91,12 @@ def meet(
         raise WorldError(f"The ranks cannot share memory: {error}.") from None
     names = list(names) or list(range(world_size))
     known = {} if known is None else known
-    here = known[names[rank]] = RankProcess.here()
-    store.set(f"place/{rank}", json.dumps([names, vars(here)]))
+    here = known[names[rank]] = RankProcess.here(torch.get_num_threads())
+    costs = costs_to_tell(rank, world_size)
+    store.set(f"place/{rank}", json.dumps([names, vars(here), costs]))
     for peer, name in enumerate(names):
-        members, place = json.loads(_heard(store, f"place/{peer}", name, known, here))
+        members, place, told = json.loads(_heard(store, f"place/{peer}", name, known, here))
+        costs = costs or told
         if members != names:  # before waiting for a rank that may never come
             raise disagreement(name, members, names)
         known[name] = RankProcess(**place)
@@ -115,11 +110,9 @@ def meet(
     for named in (False, True) if alike else (True,):
         control, problem = _share(store, rank, names, known, named=named)
         if control is not None:
-            spin = spin_us(world_size, torch.get_num_threads(), len(os.sched_getaffinity(0)))
             watch = (sites(), judge) if is_watched else (None, None)
-            return compiled.Group.join(
-                control, rank, world_size, patience.total_seconds(), spin, where, named, names, *watch
-            )
+            how = patience.total_seconds(), tuning_of(known.values(), here, costs), where
+            return compiled.Group.join(control, rank, world_size, *how, named, names, *watch)
         problems.append(problem)
     raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
 

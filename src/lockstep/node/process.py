@@ -22,15 +22,19 @@ class RankProcess:
     """Its process id there; 0 when it cannot be known."""
     started: int = 0
     """When it began, in ticks since boot: process ids are reused."""
+    cpus: tuple[int, ...] = ()
+    """Where it may run; empty when it does not say."""
+    threads: int = 1
+    """With how many threads it computes."""
 
     @classmethod
-    def here(cls) -> RankProcess:
+    def here(cls, threads: int = 1) -> RankProcess:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         process_names = str(Path("/proc/self/ns/pid").readlink())
-        process = os.getpid()
+        process, cpus = os.getpid(), tuple(sorted(os.sched_getaffinity(0)))
         if Path("/proc/self").readlink().name != str(process):  # /proc belongs to another namespace, with other ids
-            return cls(boot, process_names)
-        return cls(boot, process_names, process, _state(process)[1])
+            return cls(boot, process_names, cpus=cpus, threads=threads)
+        return cls(boot, process_names, process, _state(process)[1], cpus, threads)
 
     def has_ended(self, mine: RankProcess) -> bool:
         """Whether the process is gone, as seen from `mine`. False where that cannot be seen, as on another machine."""

@@ -6,7 +6,7 @@
           exchange.begin(...)      the compiled part; errors in two kinds of words          exchange, errors
             -> Work                what torch waits for, as long as anybody may             work
 
-`movements` copy, `dealing` is all_to_all, `sparse_sum` what nn.Embedding needs. `watched` shows operations to profilers as
+`reading` is what the compiled part reads of a plain call by itself. `movements` copy, `dealing` is all_to_all, `sparse_sum` what nn.Embedding needs. `watched` shows operations to profilers as
 torch's own, `monitored` is monitored_barrier, `new_group` lets all ranks enter it together. `self_test` tries all of this
 with the installed torch; `default_group` is the script's own group, which lockstep's exchanges leave alone.
 """

@@ -18,6 +18,7 @@ from lockstep.node.native import compiled
 from lockstep.node.troubles import SHUT_DOWN
 from lockstep.process_group.errors import CollectiveMisused, error_for
 from lockstep.process_group.operands import Buffers
+from lockstep.process_group.reading import tensors
 from lockstep.process_group.work import DONE, Handle, Transfer
 
 (BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
@@ -41,6 +42,7 @@ class Exchange:
 
     def __init__(self, native: compiled.Group, patience: dt.timedelta, title: str) -> None:
         self.native, self.patience, self._title = native, patience, title
+        self.reads = tensors()
         self.is_impatient = False
         """Whether the patience differs from the one that the group was made with."""
         self.is_closed = False

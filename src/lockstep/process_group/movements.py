@@ -37,7 +37,7 @@ class Movements(Membership):
         tensor = given.pop(opts.rootTensor)
         dtype, width = for_moving(tensor.dtype)
         buffers = Buffers()
-        address = [buffers.reads(tensor) if is_root else buffers.writes(tensor)]
+        address = [buffers.shows(tensor) if is_root else buffers.writes(tensor)]
         count = tensor.numel() * width
         if given:
             buffers.also(tensor, given)
@@ -84,7 +84,7 @@ class Movements(Membership):
         dtype, width = for_moving(tensor.dtype)
         buffers, count = Buffers(), tensor.numel()
         targets = buffers.writes_all(outputs)
-        address = buffers.reads(tensor)
+        address = buffers.shows(tensor)
         counts = [output.numel() * width for output in outputs]
         if min(counts) == max(counts):
             check_count("all_gather", "output", outputs[0].numel(), count)
@@ -105,7 +105,7 @@ class Movements(Membership):
         dtype, width = for_moving(input.dtype)
         buffers = Buffers()
         count = input.numel() * width
-        source, target = [buffers.reads(input)], [buffers.writes(output)]
+        source, target = [buffers.shows(input)], [buffers.writes(output)]
         return self.exchange.call(
             kinds.ALL_GATHER, dtype, 0, -1, count, source, target, input.shape, buffers, [output], opts
         )

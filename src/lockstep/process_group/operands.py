@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from lockstep.process_group.errors import CollectiveMisused
+from lockstep.process_group.reading import tensors
+from lockstep.process_group.registered import registrations
 from lockstep.torch_private import FakeTensor
 
 _STRIDED = torch.strided
@@ -146,6 +148,10 @@ class Buffers:
 
     def reads(self, tensor: Tensor) -> int:
         """The address of the tensor's numbers, or of a contiguous copy."""
+        address = tensors().address(tensor)
+        if address is not None:
+            self._kept.append(tensor)
+            return address
         if not is_plain(tensor):
             tensor = with_numbers(tensor)
             check_place(tensor)
@@ -153,11 +159,23 @@ class Buffers:
         self._kept.append(tensor)
         return tensor.data_ptr()
 
+    def shows(self, tensor: Tensor) -> int:
+        """As `reads`; the other ranks read it where it is if it comes again and again."""
+        address = self.reads(tensor)
+        registrations.note(self._kept[-1])
+        return address
+
     def writes(self, tensor: Tensor, *, also_reads: bool = False) -> int:
         """An address that the operation may write to; `copy_back` brings the result into the tensor.
 
         With `also_reads` the tensor's numbers are there already.
         """
+        address = tensors().address(tensor)
+        if address is not None:
+            self._kept.append(tensor)
+            if also_reads:
+                registrations.note(tensor)
+            return address
         if not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor)):
             check_place(tensor)
             buffer = copy_of(tensor) if also_reads else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")

@@ -15,7 +15,6 @@ from lockstep.process_group.encoding import OP_CODES, SUM, Terms, terms_of
 from lockstep.process_group.exchange import TROUBLES
 from lockstep.process_group.membership import Membership
 from lockstep.process_group.operands import (
-    ONLY_ITSELF,
     Buffers,
     copy_of,
     overlap,
@@ -26,10 +25,8 @@ from lockstep.process_group.operands import (
 from lockstep.process_group.sparse_sum import sparse_sum
 from lockstep.process_group.watched import seen
 from lockstep.process_group.work import DONE, Handle, complete_inner_future
-from lockstep.transport.shared_memory import DTYPES
 
 _ALL_REDUCE, _REDUCE, _REDUCE_SCATTER = c10d.AllreduceOptions(), c10d.ReduceOptions(), c10d.ReduceScatterOptions()
-_STRIDED = torch.strided
 _PAIRWISE = (
     torch.add, torch.add, torch.minimum, torch.maximum, torch.mul,
     torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor,
@@ -44,39 +41,30 @@ class Reductions(Membership):
     tensor by that rank's factor first, in the dtype of the tensor. float8 is added up in float32 and rounded once.
     """
 
-    @seen(1, "all_reduce")
-    def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE, timeout: Any = None, *, op: Any = None) -> Any:
+    def allreduce(  # type: ignore[override]  # torch's overloads in one
+        self, tensors: Any, opts: Any = _ALL_REDUCE, timeout: Any = None, op: Any = None
+    ) -> Any:
         """Reduce in place, on every rank. The short way is for one plain tensor whose caller waits.
 
         Several tensors are as many terms of this rank; each of them gets the result.
         """
-        if not (type(opts) is c10d.AllreduceOptions and timeout is op is None):
-            opts = options(c10d.AllreduceOptions, opts, op=op, timeout=timeout)
-        tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
-        op = opts.reduceOp
-        code = OP_CODES.get(hash(op))
-        dtype = DTYPES.get(tensor.dtype)
         exchange = self.exchange
-        if (
-            code is not None
-            and dtype is not None
-            and type(tensor).__torch_dispatch__ is ONLY_ITSELF
-            and not (opts.asyncOp or exchange.is_impatient)
-            and tensor.is_cpu
-            and tensor.layout is _STRIDED
-            and tensor.is_contiguous()
-            and not tensor.is_neg()
-            and (tensors is tensor or len(tensors) == 1)
-        ):
-            exchange.num_begun += 1
-            try:
-                exchange.native.all_reduce(tensor.data_ptr(), tensor.numel(), dtype, code, tensor.shape)
-            except TROUBLES as error:
-                exchange.fail(error)
-            return DONE
-        return self._all_reduce(tensors, opts)
+        try:
+            if (
+                timeout is op is None
+                and not exchange.is_impatient
+                and exchange.reads.sum(exchange.native, tensors, opts)
+            ):
+                exchange.num_begun += 1
+                return DONE
+        except TROUBLES as error:
+            exchange.fail(error)
+        given = {name: value for name, value in (("timeout", timeout), ("op", op)) if value is not None}
+        return self._all_reduce(tensors, opts, **given)
 
-    def _all_reduce(self, tensors: Any, opts: Any) -> Any:
+    @seen(1, "all_reduce", "allreduce")
+    def _all_reduce(self, tensors: Any, opts: Any = _ALL_REDUCE, timeout: Any = None, *, op: Any = None) -> Any:
+        opts = options(c10d.AllreduceOptions, opts, op=op, timeout=timeout)
         first, *others = all_of(tensors)
         if first.is_sparse and OP_CODES.get(hash(opts.reduceOp)) == SUM and not others:
             work = sparse_sum(self, first)
@@ -93,7 +81,7 @@ class Reductions(Membership):
         terms = terms_of(opts.reduceOp, tensor.dtype)
         buffers = Buffers()
         if root not in {-1, self.rank()}:
-            address = buffers.reads(terms.of(tensor))
+            address = buffers.shows(terms.of(tensor))
         elif apart or not terms.are_tensors:
             address = buffers.replaces(terms.of(copy_of(with_numbers(tensor))), tensor)
         else:
@@ -211,7 +199,7 @@ class Reductions(Membership):
         check_count("reduce_scatter", "input", input.numel(), output.numel() * self.size())
         terms = terms_of(opts.reduceOp, input.dtype)
         buffers = Buffers()
-        source, target = [buffers.reads(terms.of(input))], [_result(buffers, output, terms)]
+        source, target = [buffers.shows(terms.of(input))], [_result(buffers, output, terms)]
         count = output.numel() * terms.width
         return self.exchange.call(
             kinds.REDUCE_SCATTER, terms.dtype, terms.op, -1, count, source, target, input.shape, buffers, [output], opts

@@ -26,15 +26,18 @@ NAME = "lockstep"
 Call = Callable[..., Any]
 
 
-def seen(num_tensors: int, title: str) -> Callable[[Call], Call]:
+def seen(num_tensors: int, title: str, name: str = "") -> Callable[[Call], Call]:
     """Mark a method of a process group that torch calls.
 
     Args:
         num_tensors: how many of its first arguments are tensors or lists of them.
         title: its name in profiles, after the backend's.
+        name: torch's for the method, if it has another.
     """
 
     def decorate(method: Call) -> Call:
+        method.__name__ = name or method.__name__  # what `show` asks torch for
+
         @functools.wraps(method)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             if dispatching._is_in_torch_dispatch_mode or profiler._is_profiler_enabled:  # noqa: SLF001 - its functions cost more

@@ -25,6 +25,7 @@ from lockstep.run.position.epoch_count import EpochCount
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import KeptValues
 from lockstep.run.position.ledger import Ledger
+from lockstep.run.position.members import Members
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.position.modes import Modes
 from lockstep.run.position.region import LoopPosition
@@ -273,12 +274,17 @@ class Progress:
     """`run.state`."""
     load_again: Callable[[], None] | None = None
     """Where `run.steps` goes on: load a state from inside an epoch once more, after what the epoch's body did before it."""
+    members: Members = field(init=False)
+    """Those of `models`."""
+    as_at_first: tuple[int, list[bool], list[bool]] | None = None
+    """`members.switches` with which `modes` told nothing."""
     first_modes: Modes | None = None
     """What the script had switched before the run loaded anything, and before its first epoch or step."""
     has_looked: bool = False
     """Whether the script called `run.load_state`, or `automatic` loaded."""
 
     def __post_init__(self) -> None:
+        self.members = Members(self.models)
         self.values = KeptValues(lambda: self.loop_has_begun)
 
     @property
@@ -294,11 +300,16 @@ class Progress:
     def note_modes(self) -> None:
         """Before anything is loaded, and before the first epoch or step."""
         if self.first_modes is None:
-            self.first_modes = Modes.of(self.models)
+            self.first_modes, self.as_at_first = Modes.of(self.models), None
 
     def modes(self) -> Modes:
         """What has been switched another way since then."""
-        return Modes.of(self.models).since(self.first_modes or Modes())
+        switches = self.members.switches()
+        if switches == self.as_at_first:
+            return Modes()
+        found = Modes.of(self.models).since(self.first_modes or Modes())
+        self.as_at_first = None if found.told() else switches
+        return found
 
     def switch(self, modes: Modes) -> None:
         """Let modules train and parameters be trained as at first, but for what was switched another way."""

@@ -71,6 +71,9 @@ class Around(Strategy):
     def before_update(self, optimizer: Optimizer) -> None:
         self._inner.before_update(optimizer)
 
+    def expect_closure(self) -> None:
+        self._inner.expect_closure()
+
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
         self._inner.take_optimizer(optimizer, updates_by, require_same)
 

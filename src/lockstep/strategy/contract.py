@@ -105,6 +105,9 @@ class Pass(AnyPass):
 class OrderedPass(AnyPass):
     """A pass that works on several lanes at a time, in its own order. The loop must be `step.backward(loss_of)`."""
 
+    spare_s = 0.0
+    """Seconds in which this rank could not begin its first forward, because it would wait for another rank."""
+
     @abstractmethod
     def order(self, num_lanes: int) -> Sequence[Action]:
         """Order this rank's work on its `num_lanes` lanes of a pass, which are numbered by position."""
@@ -206,6 +209,9 @@ class Strategy(ABC):
     @abstractmethod
     def before_update(self, optimizer: Optimizer) -> None:
         """Called before each update. Raise `UsageError` if `optimizer` updates a parameter that its model has lost."""
+
+    def expect_closure(self) -> None:  # noqa: B027 - nothing to do
+        """Called before an update that will go through the lanes again inside itself; only if `takes_closures`."""
 
     def take_optimizer(  # noqa: B027 - nothing to do
         self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]

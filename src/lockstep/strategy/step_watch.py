@@ -49,6 +49,7 @@ class StepWatch:
         self._first = optimizer.register_step_pre_hook(lambda *_: self._begin(before))
         self._last = optimizer.register_step_post_hook(lambda *_: self._end(after))
         self._is_active = True
+        self._is_idle = False
         self._depth = 0
         """The running calls of `step`: one may call itself."""
         self._inner = optimizer.step
@@ -56,10 +57,14 @@ class StepWatch:
         optimizer.step = self._step  # type: ignore[method-assign]
 
     def _begin(self, before: Callable[[], None]) -> None:
-        before()
-        self._streams.append(states())
+        if not self._is_idle:
+            before()
+        if not self._is_idle:
+            self._streams.append(states())
 
     def _end(self, after: Callable[[], None]) -> None:
+        if self._is_idle:
+            return
         if not all(map(torch.equal, self._streams.pop(), states())):
             raise UsageError(
                 f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank "
@@ -83,7 +88,7 @@ class StepWatch:
             try:
                 return inner(*args, **kwargs)
             except (AttributeError, TypeError) as error:
-                if "NoneType" not in str(error):
+                if "NoneType" not in str(error) or self._is_idle:
                     raise
                 raise UsageError(
                     f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it sees the "
@@ -96,8 +101,16 @@ class StepWatch:
                 if not self._depth:
                     self._streams.clear()
                     undo()
+                    if self._is_idle:
+                        self.remove()
 
         return step
+
+    def rest(self) -> None:
+        """Watch no more, from the running step on."""
+        self._is_idle = True
+        if not self._depth:
+            self.remove()
 
     def remove(self) -> None:
         """Let the optimizer step as before. A scheduler that was made in the meantime still calls through this."""

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.support.launching import until
 
 pytestmark = pytest.mark.ranks
 
@@ -32,6 +35,27 @@ def test_the_doctor_finds_this_machine_fit_and_leaves_nothing(tmp_path: Path) ->
         row["what"] for row in told["rows"]
     }
     assert list(tmp_path.iterdir()) == []
+
+
+def test_how_ranks_wait_is_measured_once_and_a_hostile_file_is_measured_over(tmp_path: Path) -> None:
+    from lockstep.node import native
+
+    if not native.available() or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("nothing is measured here")
+
+    def waiting() -> dict[str, Any]:
+        done = doctor(tmp_path, "--json", XDG_CACHE_HOME=str(tmp_path))
+        told = json.loads(done.stdout)
+        row = next(row for row in told["rows"] if row["what"] == "waiting")
+        return told["torch"]["waiting"] | {"row": row["text"]}
+
+    until(lambda: waiting()["source"] in ("measured", "kept"), "a moment that is quiet enough", 60)
+    first = waiting()
+    assert first["source"] == "kept"
+    assert f"{first['own']['spin_us']:.0f} us" in first["row"]
+    file = Path(first["file"])
+    file.write_text("[" * 1000)
+    assert waiting()["source"] != "kept"
 
 
 TORCH_OF_TOMORROW = """

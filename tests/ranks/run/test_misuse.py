@@ -4,6 +4,7 @@ import pytest
 
 import lockstep
 from lockstep.errors import UsageError
+from lockstep.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.mistakes import MISTAKES, few_lanes, rate_of_rank, steps_on_one_rank
 from tests.scripts.refused_preparations import REFUSED
@@ -24,10 +25,15 @@ def test_a_mistake_is_one_sentence(mistake):
 @pytest.mark.parametrize("mistake", [steps_on_one_rank, rate_of_rank], ids=lambda mistake: mistake.__name__)
 def test_models_that_a_script_drives_apart_are_one_sentence(mistake):
     with pytest.raises(RankFailed) as caught:
-        run_ranks(mistake, Started(2, timeout_s=30))
+        run_ranks(mistake, Started(2, timeout_s=30, form=Form("ddp")))
     assert caught.value.error_type == "RanksDiffer"
     assert "Rank 0 and rank 1 no longer hold the same bits in 'Linear.weight', so one of" in caught.value.message
     assert "or the script does something on some ranks only" in caught.value.message
+
+
+def test_an_update_on_some_ranks_only_is_told_at_once_where_ranks_divide_it():
+    with pytest.raises(RankFailed, match="The ranks are not at the same place"):
+        run_ranks(steps_on_one_rank, Started(2, timeout_s=30))
 
 
 def test_more_ranks_than_lanes_is_refused():

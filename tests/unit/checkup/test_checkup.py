@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lockstep import torch_versions
-from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, waiting_row
 from lockstep.checkup.report import Report, Row, State, note, ok, problem
 from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
@@ -25,6 +25,7 @@ from lockstep.checkup.surroundings import (
     size_text,
     stacks_row,
     try_loopback,
+    warm_row,
 )
 from lockstep.checkup.table import show
 from lockstep.checkup.torch_facts import TorchFacts, parse_facts
@@ -227,6 +228,13 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
     assert leftover_row([], []).text == "none"
 
 
+def test_nurseries_that_wait_are_named_with_their_memory_and_how_to_end_them() -> None:
+    assert warm_row([]).state == State.OK
+    row = warm_row([280 << 20, 290 << 20])
+    assert (row.state, row.fix) == (State.NOTE, "lockstep warm --stop")
+    assert row.text == "2 nurseries wait for the next run, with 598 MB"
+
+
 def test_the_facts_are_the_last_line_and_an_interpreter_that_dies_is_told() -> None:
     told = '{"version": "2.13.0", "devices": [], "backends": ["gloo"]}'
     assert parse_facts(f"a library's words\n{told}\n", "", 0).backends == ("gloo",)
@@ -273,3 +281,25 @@ def test_where_stacks_cannot_be_read_the_way_out_is_told() -> None:
     assert "asked by a signal" in refused.text
     assert "SYS_PTRACE" in refused.fix
     assert stacks_row("py-spy is not installed").fix == "pip install py-spy"
+
+
+MANNER = {"spin_us": 40.0, "yields": 4, "is_crowded": False, "why": "a wake-up takes 20 us"}
+WAITING = {
+    "source": "kept", "file": "/home/a/.cache/lockstep/w.json", "trouble": "", "own": MANNER,
+    "shared": MANNER | {"spin_us": 2.0, "is_crowded": True},
+}  # fmt: skip
+
+
+def test_how_ranks_wait_is_told_with_where_it_is_known_from_and_how_to_measure_again():
+    assert waiting_row(CPU) == ok("waiting", "left to gloo")
+    kept = waiting_row(replace(CPU, waiting=WAITING))
+    assert kept.state is State.OK
+    assert "looks for 40 us, then sleeps (a wake-up takes 20 us)" in kept.text
+    assert "where ranks share a CPU a rank looks for 2 us, offers its CPU 4 times" in kept.text
+    assert "remove it to measure again" in kept.text
+    unkept = waiting_row(replace(CPU, waiting=WAITING | {"source": "measured", "file": "", "trouble": "no room"}))
+    assert (unkept.state, "no room" in unkept.text, "XDG_CACHE_HOME" in unkept.fix) == (State.NOTE, True, True)
+    one = WAITING | {"source": "usual", "file": "", "trouble": "there is only one CPU", "own": WAITING["shared"]}
+    assert waiting_row(replace(CPU, waiting=one)).text == (
+        "a rank looks for 2 us, offers its CPU 4 times, then sleeps. Not measured: there is only one CPU"
+    )

@@ -34,7 +34,7 @@ def script(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"strategies": "ddp,magic"}, "There is no strategy 'magic'. Use one of single, ddp"),
+        ({"strategies": "ddp,magic"}, "There is no strategy 'magic'. Use one of auto, single, ddp"),
         ({"strategies": ""}, "There is no strategy ''"),
         ({"steps": 0}, "--steps must be at least 1, but is 0"),
         ({"rounds": -1}, "--rounds must be at least 1"),

@@ -27,6 +27,7 @@ from benchmarks.parts.stepping import phases  # noqa: E402
 from benchmarks.parts.transport import lines_of  # noqa: E402
 from benchmarks.pictures.steps import draw_steps, rows  # noqa: E402
 from benchmarks.pictures.transport import draw_transport, series  # noqa: E402
+from benchmarks.pinning import Pinned, cpus_for  # noqa: E402
 from benchmarks.summary import (  # noqa: E402
     Aim,
     Kind,
@@ -266,7 +267,7 @@ def test_a_picture_without_matplotlib_is_refused(monkeypatch: pytest.MonkeyPatch
     assert "matplotlib" in objection(["steps"], Path("x.png"), 2, "")
 
 
-@pytest.mark.parametrize("words", [["speed"], ["--rounds", "3"], ["ddp", "--picture", "x.png"]])
+@pytest.mark.parametrize("words", [["speed"], ["--rounds", "3"], ["ddp", "--picture", "x.png"], ["--pinned", "two"]])
 def test_a_mistake_on_the_command_line_is_one_sentence_and_code_2(words, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(words)
@@ -285,3 +286,13 @@ def test_the_descriptions_are_measured_from_the_command_line_and_told_as_json() 
     lines = json.loads(done.stdout)["lines"]
     assert {line["row"] for line in lines} == {"op"}
     assert all(len(rounds) == 6 for line in lines for rounds in line["rounds"].values())
+
+
+def test_all_ranks_are_pinned_to_one_cpu_or_to_threads_of_one_core_where_it_has_them(monkeypatch) -> None:
+    allowed = frozenset(os.sched_getaffinity(0))
+    assert cpus_for(None) == Pinned()
+    assert cpus_for("one-cpu").cpus == {min(allowed)}
+    monkeypatch.setattr("benchmarks.pinning.siblings", lambda cpu: frozenset({cpu}))
+    assert "Take --pinned one-cpu" in cpus_for("siblings").problem
+    monkeypatch.setattr("benchmarks.pinning.siblings", lambda _: allowed)
+    assert cpus_for("siblings").cpus == (allowed if len(allowed) > 1 else frozenset())

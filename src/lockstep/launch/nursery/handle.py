@@ -17,6 +17,7 @@ from lockstep.errors import WorldError
 from lockstep.launch.nursery.channel import ChannelClosed, channel_pair
 from lockstep.launch.nursery.messages import Broken, MakeView, Message, Ready, ViewMade
 from lockstep.launch.nursery.rank_variables import nursery_variables
+from lockstep.launch.nursery.spare import take_spare
 from lockstep.launch.signals import CaughtSignals
 from lockstep.machine.leftovers import (
     MARKER,
@@ -58,8 +59,10 @@ class NurseryHandle:
         options = ["-P", "-m", "lockstep.launch.nursery.process", str(theirs.fileno()), ",".join(modules), launcher]
         variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ)}
         arguments = [sys.executable, *interpreter_options(), *options]
-        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        self.process = os.posix_spawn(sys.executable, arguments, variables, file_actions=null)
+        self.process = _become_spare(arguments, variables, modules, theirs.fileno())
+        if not self.process:
+            null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+            self.process = os.posix_spawn(sys.executable, arguments, variables, file_actions=null)
         theirs.close()
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
@@ -176,3 +179,13 @@ class NurseryHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _become_spare(words: Sequence[str], variables: Mapping[str, str], modules: Sequence[str], channel: int) -> int:
+    """Let the process be the nursery that was forked beside this launcher for that; 0: there is none that fits."""
+    spare = take_spare()
+    if spare is None:
+        return 0
+    process = spare.become(words, variables, modules, channel)
+    spare.close()
+    return process

@@ -29,6 +29,7 @@ from lockstep.run.loop.note_keys import CHECKED
 from lockstep.run.run_state import RunState
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.bit_sums import bit_sums, packed
+from lockstep.strategy.shown_state import state_here
 
 
 def begin_checks(run: RunState) -> None:
@@ -41,7 +42,7 @@ def begin_checks(run: RunState) -> None:
     if not tensors:
         return
     # Optimizers have their states after the first step only, and a replacement must choose as the others did.
-    updated = [one for one in tensors if one.requires_grad] * (2 if _compared_optimizers(run) else 0)
+    updated = [one for one in tensors if one.requires_grad] * (2 if _torchs_optimizers(run) else 0)
     num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
     checks.every = checks.asked or chosen_steps(num_bytes, len(updated))
 
@@ -162,6 +163,11 @@ def _raise(rank: int, damage: Damage, agreed: int) -> NoReturn:
 
 def _compared_optimizers(run: RunState) -> list[Optimizer]:
     """Those whose state every rank holds whole; what others keep in theirs is not known."""
+    return _torchs_optimizers(run) if run.machinery.strategy.name == "ddp" else []
+
+
+def _torchs_optimizers(run: RunState) -> list[Optimizer]:
+    """Those of `ddp`, where nobody knows yet which of them are shared out later."""
     if run.setup.mesh.strategy != "ddp":
         return []
     optimizers = [one for one in run.progress.taken if isinstance(one, Optimizer)]
@@ -171,7 +177,7 @@ def _compared_optimizers(run: RunState) -> list[Optimizer]:
 def _states(run: RunState, names: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
     """The optimizers' tensors, in an order that is the same on every rank."""
     for optimizer in _compared_optimizers(run):
-        state = optimizer.state
+        state = state_here(optimizer)
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             label = names.get(id(parameter), "a parameter")
             for key, value in sorted(state.get(parameter, {}).items(), key=lambda item: str(item[0])):

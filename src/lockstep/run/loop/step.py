@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, overload
+from typing import Any
 
 from torch import Tensor
 
@@ -136,6 +137,9 @@ class Step:
                     lane.backward(term, 1.0)
 
     def _in_order(self, current: OrderedPass, loss_of: Callable[[Any], Tensor]) -> None:
+        until = time.monotonic() + current.spare_s
+        while len(self._batches) < len(self._lanes) and time.monotonic() < until:
+            self._fetch(len(self._batches))  # nothing else could be done now
         for action in current.order(len(self._lanes)):
             part = self._lanes[action.micro_batch]
             if action.kind is not Kind.FORWARD:
@@ -216,11 +220,8 @@ class Step:
                 run.machinery.witness.samples(self._lanes[position].lane, self._batches[position])
         return self._batches[position]
 
-    @overload
-    def _enter_lane(self, part: LanePart, current: Pass) -> OpenLane: ...
-    @overload
-    def _enter_lane(self, part: LanePart, current: None) -> None: ...
-    def _enter_lane(self, part: LanePart, current: Pass | None) -> OpenLane | None:
+    def _enter_lane(self, part: LanePart, current: Pass | None) -> Any:
+        """Enter the lane; return it opened, None where an ordered pass opens it."""
         run = self._run
         run.progress.position.region, run.progress.position.lane = Region.LANE, part.lane
         run.progress.position.num_samples = len(part.indices)

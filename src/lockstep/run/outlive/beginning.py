@@ -6,7 +6,7 @@ of then can be written as long as nobody has changed them since, which their ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from typing import Any
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
-from lockstep.run.run_state import Progress, RunState
-from lockstep.run.saving.changes import Small, bits_of, versions
+from lockstep.run.run_state import RunState
+from lockstep.run.saving.changes import Bits, Small, Versions
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
 from lockstep.run.watch.carried import may_write_uncounted
 
@@ -34,15 +34,18 @@ class Beginning:
         self._run = run
         self.moment: Moment | None = None
         """None before the first one."""
-        self._written: Callable[[Progress], list[Any]] = versions
+        self._written: Versions | Bits = Versions(run.progress)
         """What changes with every write of the script to what a state holds."""
         self.small = Small.of(run.progress)
-        self._versions, self._tallies = versions(run.progress), 0
+        self._of_updates: list[Any] = []
+        self._of_lanes: list[Any] = []
+        self._tallies = 0
         self.evaluation = ""
 
     def look_at_source(self) -> None:
         """Compare bits from here on, if the script writes what torch does not count. Call it inside the loops."""
-        self._written = bits_of if may_write_uncounted() else versions
+        if may_write_uncounted():
+            self._written = Bits(self._run.progress)
 
     def note(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> None:
         """The run can go on from here.
@@ -52,21 +55,29 @@ class Beginning:
             keeps_streams: whether what comes next draws from the random streams of here; a step has its own.
         """
         progress, streams = self._run.progress, self._run.machinery.streams
-        self.small, self._versions = Small.of(progress), self._written(progress)
+        self.small = Small.of(progress)
+        self._of_updates, self._of_lanes = self._written.of_updates(), self._written.of_lanes()
         self._tallies, self.evaluation = progress.tallies.changes, progress.evaluation
         told = counters(self._run, inside, with_tallies=keeps_streams)
         snapshot = streams.snapshot() if keeps_streams else None
         self.moment = Moment(told, snapshot, self.small.states, self.small.values, progress.modes(), streams.seen)
 
     def change(self) -> str:
-        """What the script has changed since then and would change once more; empty for nothing."""
+        """What the script has changed since then and would change once more; empty for nothing.
+
+        Call it before the lanes, which write to buffers; ask `updated` where a rank has died, in the lanes or behind them.
+        """
         if self.moment is None:
             return ""
-        if self._written(self._run.progress) != self._versions:
+        if self._written.of_lanes() != self._of_lanes:
             return CHANGED
         if "tallies" not in self.moment.counters and self._run.progress.tallies.changes != self._tallies:
             return UNHEARD
         return ""
+
+    def updated(self) -> str:
+        """The same of weights and the states of optimizers, which nobody writes to from the lanes' beginning to the update."""
+        return CHANGED if self.moment is not None and self._written.of_updates() != self._of_updates else ""
 
     def write(self, folder: Path) -> None:
         """Write the state of then, without the others.

@@ -92,7 +92,9 @@ class LastSnapshot(NoRescue):
     def _write(self) -> bool | None:
         """Whether there is one now; None where another rank of this node writes one."""
         step = self._step
-        if not step or self._objection:  # lanes have written to buffers, which are as they were again
+        if (
+            not step or self._objection or self._beginning.updated()
+        ):  # lanes have written to buffers, which are as they were again
             return False
         place = self._snapshots.last_place(step)
         if place is None:

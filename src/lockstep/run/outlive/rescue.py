@@ -177,9 +177,9 @@ class Rescue(NoRescue):
             return "the script has exchanged something through torch.distributed"
         if lost := self._beginning.small.objection or self._lost_to_a_new_rank():
             return lost
-        if self._transport.history.gap or self._transport.is_whole:
+        if self._transport.history.gap:
             return self._transport.history.gap
-        return self._beginning.change()
+        return ("" if self._transport.is_whole else self._beginning.change()) or self._beginning.updated()
 
     def _lost_to_a_new_rank(self) -> str:
         """What the script has done or keeps that no state holds."""

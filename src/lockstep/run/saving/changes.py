@@ -8,16 +8,23 @@ were; for the others torch's version counters tell.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lockstep.run.run_state import Progress
 from lockstep.run.saving.state import optimizers_of, schedulers_of
 from lockstep.strategy.bit_sums import bit_sums, packed
+from lockstep.strategy.shown_state import is_hidden, state_here
+
+_written = attrgetter("_version")
 
 
 @dataclass(frozen=True)
@@ -53,36 +60,97 @@ class Small:
             return cls({}, options, {}, f"a scheduler cannot be copied ({type(error).__name__}: {error})")
 
 
-def versions(progress: Progress) -> list[Any]:
-    """What changes with every write to what is large: weights, buffers, optimizer states, tracked objects, tensors."""
-    found: list[Any] = [
-        _version(tensor)
-        for model in progress.models
-        for tensors in (model.parameters(), model.buffers())
-        for tensor in tensors
-    ]
-    for _, optimizer in optimizers_of(progress):
-        for state in optimizer.state.values():
-            found.extend(_versions(state))
-    for thing in progress.tracked.values():
-        found.extend(_versions(thing.state_dict()))
-    for value in vars(progress.values).values():
-        found.extend(one for one in _versions(value) if isinstance(one, tuple))
-    return found
+class Versions:
+    """What changes with every write that torch counts to what is large.
+
+    A step asks for it with cold caches, so that what is there is looked up once, and again when an object was replaced.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._members = progress, progress.members
+        self._counts = -1, True
+        """Whether all of these members count writes; tensors of inference mode do not."""
+        self._states: WeakKeyDictionary[Optimizer, tuple[list[Any], list[Tensor], list[Any]]] = WeakKeyDictionary()
+        """The values in each optimizer's state, sorted."""
+
+    def of_lanes(self) -> list[Any]:
+        """Of what lanes may write to as well, and is put back after each: buffers; tracked objects, tensors of `run.state`."""
+        self._members.follow()
+        found: list[Any] = self._versions_of(self._members.buffers)
+        for thing in self._progress.tracked.values():
+            found.extend(_versions(thing.state_dict()))
+        for value in vars(self._progress.values).values():
+            found.extend(one for one in _versions(value) if isinstance(one, tuple))
+        return found
+
+    def of_updates(self) -> list[Any]:
+        """Of what an update writes to, and no lane: weights and the states of optimizers. 0.1 ms for 600 of 32 x 32."""
+        self._members.follow()
+        found: list[Any] = self._versions_of(self._members.parameters)
+        for _, optimizer in optimizers_of(self._progress):
+            if is_hidden(optimizer):
+                continue
+            values = list(chain.from_iterable(map(_parts, state_here(optimizer).values())))
+            tensors, others = self._sorted(optimizer, values)
+            found += [list(map(Tensor.data_ptr, tensors)), list(map(_written, tensors))]
+            found.extend(chain.from_iterable(map(_versions, others)))
+        return found
+
+    def _sorted(self, optimizer: Optimizer, values: list[Any]) -> tuple[list[Tensor], list[Any]]:
+        """The tensors among the values of a state that count writes, and what else there is."""
+        known, tensors, others = self._states.get(optimizer, ([], [], []))
+        if len(known) != len(values) or not all(map(is_, known, values)):
+            tensors = [value for value in values if type(value) is Tensor and not value.is_inference()]
+            counted = {*map(id, tensors)}
+            others = [value for value in values if id(value) not in counted]
+            self._states[optimizer] = values, tensors, others
+        return tensors, others
+
+    def _versions_of(self, tensors: Sequence[Tensor]) -> list[int]:
+        if self._counts[0] != self._members.number:
+            each = (*self._members.parameters, *self._members.buffers)
+            self._counts = self._members.number, not any(one.is_inference() for one in each)
+        return list(map(_written if self._counts[1] else _version, tensors))
+
+
+class Bits:
+    """The same by bits, however they are written: `p.data.mul_(2)` is a write that nobody counts."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def of_lanes(self) -> list[Any]:
+        """See `Versions`."""
+        found: list[Any] = [buffer for model in self._progress.models for buffer in model.buffers()]
+        for thing in self._progress.tracked.values():
+            found.extend(_values(thing.state_dict()))
+        return _bits(found)
+
+    def of_updates(self) -> list[Any]:
+        """See `Versions`."""
+        found: list[Any] = [parameter for model in self._progress.models for parameter in model.parameters()]
+        for _, optimizer in optimizers_of(self._progress):
+            for state in state_here(optimizer).values():
+                found.extend(_values(state))
+        return _bits(found)
 
 
 def bits_of(progress: Progress) -> list[Any]:
-    """What changes with the bits of the same, however they are written: `p.data.mul_(2)` is a write that nobody counts."""
-    found: list[Any] = [tensor for model in progress.models for tensor in (*model.parameters(), *model.buffers())]
-    for _, optimizer in optimizers_of(progress):
-        for state in optimizer.state.values():
-            found.extend(_values(state))
-    for thing in progress.tracked.values():
-        found.extend(_values(thing.state_dict()))
+    """What changes with the bits of what is large: weights, buffers, optimizer states, tracked objects."""
+    bits = Bits(progress)
+    return [*bits.of_updates(), *bits.of_lanes()]
+
+
+def _bits(found: Sequence[Any]) -> list[Any]:
     dense = [
         one.detach() for one in found if isinstance(one, Tensor) and one.layout is torch.strided and not one.is_meta
     ]
     return [*bit_sums(packed(dense)), *(one for one in found if not isinstance(one, Tensor))]
+
+
+def _parts(state: Any) -> Iterable[Any]:
+    """What the state of one parameter consists of."""
+    return state.values() if isinstance(state, dict) else (state,)
 
 
 def unsaved_versions(progress: Progress) -> list[Any]:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lockstep.strategy.shown_state import state_here
+
 MAX_DEPTH = 3
 """How deep objects of the script's own classes, lists and dictionaries are looked into."""
 MAX_MEMBERS = 64
@@ -156,8 +158,9 @@ def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
             *optimizer.param_groups,
             *(group["params"] for group in optimizer.param_groups),
         ]
-        found += [optimizer.state, *optimizer.state.values()]
-        found += [value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()]
+        states = [*state_here(optimizer).values()]
+        found += [optimizer.state, *states]
+        found += [value for state in states if isinstance(state, dict) for value in state.values()]
     return found
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 from weakref import WeakSet
 
@@ -21,6 +22,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep.errors import UsageError
 from lockstep.run.position.region import LoopPosition, Region
+
+_grad = attrgetter("grad")
 
 Mark = tuple[int, int] | None
 """Identity and version of a gradient."""
@@ -43,7 +46,10 @@ class Strangers:
         self._had_lanes = False
         self._of_lane: WeakSet[Optimizer] = WeakSet()
         """Made in the current lane, such as one of an inner loop over a copy: there it may step what it likes."""
-        self._before: list[tuple[Tensor, Mark]] = []
+        self._watched: list[Tensor] = []
+        """What those have that are not taken, while a lane is open; parameters of prepared models are among them."""
+        self._before: list[Mark] = []
+        """The marks of their gradients when the lane began."""
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
         self._unknown.update(_living())
@@ -59,18 +65,27 @@ class Strangers:
         """Begin a lane, or an evaluation of one rank's share: what happens to gradients from here on happens in it."""
         self._had_lanes = True
         if self._unknown:
-            found = chain.from_iterable(map(self._strange, self._unknown))
-            self._before = [(tensor, _mark(tensor)) for tensor in found]
+            self._watched = list(chain.from_iterable(map(_listed, self._unknown)))
+            self._before = _marks(self._watched)
 
     def end_lane(self) -> None:
         """End the lane, also when it was left early."""
-        for tensor, mark in self._before:
-            if (now := _mark(tensor)) is not None and now != mark:
-                self._fed[id(tensor)] = tensor, now[0]
-        self._before = []
+        if self._watched:
+            self._feed()
+        self._watched, self._before = [], []
         if self._of_lane:
             self._unknown.update(self._of_lane)
             self._of_lane.clear()
+
+    def _feed(self) -> None:
+        """Note which of the watched tensors got a gradient in the lane. Nearly always none did."""
+        marks = _marks(self._watched)
+        if marks == self._before:
+            return
+        prepared = self._prepared()
+        for tensor, before, now in zip(self._watched, self._before, marks, strict=True):
+            if now is not None and now != before and id(tensor) not in prepared:
+                self._fed[id(tensor)] = tensor, now[0]
 
     def close(self) -> None:
         """Restore torch's optimizers."""
@@ -87,9 +102,11 @@ class Strangers:
 
     def _strange(self, optimizer: Optimizer) -> list[Tensor]:
         """The tensors that it updates and no prepared model has."""
-        prepared = {id(parameter) for model in self._models for parameter in model.parameters()}
-        listed = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-        return [tensor for tensor in listed if id(tensor) not in prepared]
+        prepared = self._prepared()
+        return [tensor for tensor in _listed(optimizer) if id(tensor) not in prepared]
+
+    def _prepared(self) -> set[int]:
+        return {id(parameter) for model in self._models for parameter in model.parameters()}
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
         if optimizer in self._taken or optimizer in self._of_lane:
@@ -104,9 +121,22 @@ class Strangers:
         """Whether its gradient comes from lanes: from the current one, or from an earlier one if not replaced since."""
         if (now := _mark(tensor)) is None:
             return False
-        if any(tensor is one and now != mark for one, mark in self._before):
+        if any(tensor is one and now != mark for one, mark in zip(self._watched, self._before, strict=True)):
             return True
         return id(tensor) in self._fed and self._fed[id(tensor)][1] == now[0]
+
+
+def _listed(optimizer: Optimizer) -> Iterator[Tensor]:
+    """The tensors that it updates."""
+    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
+def _marks(tensors: Sequence[Tensor]) -> list[Mark]:
+    """The marks of all their gradients. About 50 ns for one that is not there."""
+    gradients = list(map(_grad, tensors))
+    if not any(gradient is not None for gradient in gradients):
+        return gradients
+    return list(map(_mark, tensors))
 
 
 def _mark(tensor: Tensor) -> Mark:

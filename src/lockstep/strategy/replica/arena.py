@@ -255,6 +255,10 @@ class ParameterArena:
             list(map(_trainable, parameters)),
         )
 
+    def marks_as_laid(self) -> Marks:
+        """`marks`, right after `has_changed` has said no."""
+        return list(map(_version, self.parameters)), self._layout[0], self._layout[3]
+
     def checksums(self) -> list[int]:
         """One number from the bits of each flat: it also changes on writes through `.data`."""
         return bit_sums(self._compared)

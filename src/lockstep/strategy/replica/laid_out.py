@@ -78,7 +78,9 @@ class LaidOut:
         self.listener: Listener | None = None
         """Set while a lane's backward runs."""
         self.arrivals: list[int] = []
-        """In a run with one lane: the parameters that the lane's backward calls reached."""
+        """The parameters that the lane's backward calls reached, as far as they are only noted."""
+        self.only_notes = False
+        """Whether small gradients of the running backward need only be noted."""
         self.result: Slot | None = None
         """The last pass's result, as long as `p.grad` is its view."""
         self.on_watch: Callable[[], None] = _nothing
@@ -223,18 +225,22 @@ class LaidOut:
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         bucket, note = self.bucket_of[number], self.arrivals.append
+        notes_always = self._in_one_lane
 
         def gradient_arrived(_: Tensor) -> None:
             if self.listener is None:
                 raise _misplaced_backward()
             self.listener.gradient_arrived(number, bucket)
 
-        def only_gradient_arrived(_: Tensor) -> None:  # runs for every parameter, so it does little and calls nothing
+        def gradient_noted(_: Tensor) -> None:  # runs for every parameter, so it does little and calls nothing
             if self.listener is None:
                 raise _misplaced_backward()
-            note(number)
+            if notes_always or self.only_notes:
+                note(number)
+            else:
+                self.listener.gradient_arrived(number, bucket)
 
-        return only_gradient_arrived if self._in_one_lane else gradient_arrived
+        return gradient_noted if notes_always or not self.pool.is_copied[number] else gradient_arrived
 
     def kept_sparse(self) -> frozenset[int]:
         """The trainable parameters whose `p.grad` is sparse after a pass in which all their gradients were."""

@@ -24,6 +24,8 @@ class Lane(ABC):
         self.weight: float | None = None
         self.explicit = False
         self.losses: list[Tensor] = []
+        self.came_twice = False
+        """Whether a parameter is known to have got several gradients, from several backward calls or nested ones."""
 
     def weigh(self, weight: float | None, by_samples: float) -> None:
         """Set the lane's weight, as a backward call gives it; without `weight=` it is `by_samples`.

@@ -25,7 +25,7 @@ from lockstep.strategy.replica.only_lane import OnlyLane
 from lockstep.strategy.replica.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
 from lockstep.strategy.replica.reduction import Reduction
 from lockstep.strategy.replica.rows import Rows, added_over_ranks, sum_of
-from lockstep.strategy.replica.slot_lane import SlotLane
+from lockstep.strategy.replica.slot_lane import SlotLane, set_gradients
 from lockstep.strategy.replica.slots import WIDE, PartialSums, Slot
 from lockstep.transport.contract import Transport
 
@@ -55,6 +55,8 @@ class PassSetting:
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
     """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
+    came_twice: bool = False
+    """Whether a lane's parameter got several gradients: then each lane's are added up apart from others."""
     abandoned: list[Pass] = field(default_factory=list)
     """Passes that were left early: what they began to send must stay, and waiting for it could take forever."""
 
@@ -86,10 +88,10 @@ def _nothing() -> None:
     """Do nothing: nobody listens."""
 
 
-def _gradients_of(number: int, laid: LaidOut, *, only: bool) -> Lane:
+def _gradients_of(number: int, laid: LaidOut, onto: Slot | None, *, only: bool) -> Lane:
     if only:
         return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
-    return SlotLane(number, laid.pool, laid.kept_sparse())
+    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse())
 
 
 class LanePass(Pass):
@@ -129,7 +131,7 @@ class LanePass(Pass):
         self._buffers = BufferPass(laid.bank, cut, tells_late=setting.tells_late)
         self.reduction = Reduction(peers, placement, laid.pool.buckets, laid.name_of)
         self._next_lane = setting.lanes.start
-        self._marks = laid.arena.marks()
+        self._marks = laid.arena.marks_as_laid()
         self._open: ReplicaLane | None = None
         self._only: OnlyLane | None = None
         """The finished lane, if the run has one lane."""
@@ -148,14 +150,25 @@ class LanePass(Pass):
         self.setting.precision.enter()
         return opened
 
-    def open_lane(self, lane: int) -> ReplicaLane:
-        """Begin a lane whose forward has been computed already, or elsewhere."""
+    def open_lane(self, lane: int, *, has_one_backward: bool = False) -> ReplicaLane:
+        """Begin a lane whose forward has been computed already, or elsewhere.
+
+        Args:
+            lane: its number.
+            has_one_backward: whether exactly one backward call is to come, without `weight=`.
+        """
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
-        gradients = _gradients_of(lane, laid, only=setting.has_one_lane)
+        onto = self._sums.onto(lane) if has_one_backward and self._may_add(lane) else None
+        gradients = _gradients_of(lane, laid, onto, only=setting.has_one_lane)
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
+
+    def _may_add(self, lane: int) -> bool:
+        """Whether a lane's gradients can be added to those of earlier lanes as they arrive."""
+        setting = self.setting
+        return self.cut.weights[lane] == 1.0 and not (setting.has_one_lane or setting.observers or setting.came_twice)
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
         """Whether buckets may begin in the lane's `number`th backward.
@@ -202,7 +215,10 @@ class LanePass(Pass):
                 self._losses.append(loss)
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
-        rows = lane.fill() if isinstance(lane, SlotLane) else {}
+        rows: Mapping[int, Rows] = {}
+        if isinstance(lane, SlotLane):
+            rows = lane.fill()
+            setting.came_twice = setting.came_twice or lane.came_twice
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:
@@ -287,10 +303,15 @@ class LanePass(Pass):
     def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
         laid = self.setting.laid
-        keep, sparse = False, laid.kept_sparse() & self._rows.keys()
+        sparse = laid.kept_sparse() & self._rows.keys()
         for number, rows in self._rows.items():
-            if number not in sparse:
+            if used[number] and number not in sparse:
                 rows.fill(slot.views[number])
+        if all(used) and not sparse and not any(gradient is not None for gradient in self.held):
+            set_gradients(laid.trainable, slot.views)
+            laid.result = slot
+            return
+        keep = False
         for number, (parameter, view, before) in enumerate(zip(laid.trainable, slot.views, self.held, strict=True)):
             if not used[number]:
                 parameter.grad = before
@@ -318,7 +339,7 @@ class LanePass(Pass):
             setting.abandoned.append(self)
             return
         self._sums.give_up()
-        if opened is not None and isinstance(opened.gradients, SlotLane):
+        if opened is not None and isinstance(opened.gradients, SlotLane) and not opened.gradients.is_added:
             laid.pool.give_back(opened.gradients.slot)
 
     def let_go(self) -> None:
@@ -372,7 +393,7 @@ class ReplicaLane(OpenLane, Listener):
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
-        laid.listener = self
+        laid.listener, laid.only_notes = self, self._pass.may_lack is _never and self._pass.reduction.is_quiet
         self.gradients.begin_backward()
         try:
             backward()

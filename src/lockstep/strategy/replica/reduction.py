@@ -44,6 +44,11 @@ class Reduction:
         """The number of buckets that this rank has begun, from the first on."""
         return len(self._under_way)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether gradients that arrive change nothing here: no bucket has begun, and none may begin."""
+        return self._slot is None and not self._under_way
+
     def arm(self, slot: Slot) -> None:
         """Begin buckets of `slot`, the rank's only lane, as soon as they are complete."""
         if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):

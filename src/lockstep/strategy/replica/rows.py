@@ -130,18 +130,19 @@ def added_over_ranks(
 
     Args:
         parts: for each table, this rank's part of each of its subtrees.
-        counts: see `agreed`; those with 0 are left out.
+        counts: see `agreed`; of those with 0, nothing travels.
         parameters: by number.
         ranks: the transport, and the lanes on its ranks.
         dtypes: in which dtype a table is added up, if not in its own; what every sum is multiplied by.
     """
     (transport, placement), (wide, scale) = ranks, dtypes
     numbers = [number for number, count in counts.items() if count]
+    likes = ((number, parameters[number]) for number, count in counts.items() if not count)
+    found = {number: Rows.none(like, wide.get(like.dtype, like.dtype)) for number, like in likes}
     if not numbers:
-        return {}
+        return found
     found_unions = _unions([parts[number] for number in numbers], [counts[number] for number in numbers], transport)
     unions = dict(zip(numbers, found_unions, strict=True))
-    found: dict[int, Rows] = {}
     kinds: dict[torch.dtype, list[int]] = {}
     for number in numbers:
         kinds.setdefault(wide.get(parameters[number].dtype, parameters[number].dtype), []).append(number)

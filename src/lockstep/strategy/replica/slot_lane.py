@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor, nn
 
+from lockstep.errors import UsageError
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
 from lockstep.strategy.replica.rows import Rows, is_rows
 from lockstep.strategy.replica.slots import Slot, SlotPool
+
+_grad = attrgetter("grad")
 
 
 class SlotLane(Lane):
@@ -18,19 +24,35 @@ class SlotLane(Lane):
     Args:
         number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
+        arrivals: gets the number of each small parameter that a backward reaches, where that is all there is to do.
+        onto: a sum of earlier lanes to which this one is added as its gradients arrive, in place of a slot of its own.
+            It must have one backward, which reaches each parameter once, and a weight of 1. Not where there are tables.
         sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
     """
 
-    def __init__(self, number: int, pool: SlotPool, sparse: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        number: int,
+        pool: SlotPool,
+        arrivals: list[int],
+        onto: Slot | None = None,
+        sparse: frozenset[int] = frozenset(),
+    ) -> None:
         super().__init__(number)
-        self.slot: Slot = pool.take_unfilled()
+        self.slot: Slot = pool.take_unfilled() if onto is None else onto
+        self.is_added = onto is not None
+        """Whether the slot holds earlier lanes too."""
         self._parameters: Sequence[nn.Parameter] = pool.parameters
-        self._kept_sparse = sparse
-        self._copied, self._tables = pool.copied, pool.tables
-        self._flat_of = [segment.flat for segment in pool.segments]
+        self._kept_sparse, self._tables = sparse, pool.tables
+        self._pool, self._flat_of, self._arrivals = pool, pool.flat_of, arrivals
+        self._is_copied = pool.is_copied if onto is None else [True] * len(self._parameters)
         self._arrived = [False] * len(self._parameters)
-        for parameter, view, is_copied in zip(self._parameters, self.slot.views, self._copied, strict=True):
-            parameter.grad = None if is_copied else view
+        self._expected: list[Tensor | None] = [*self.slot.views]
+        """What each parameter's `grad` must be."""
+        for copied in pool.copied if onto is None else range(len(self._parameters)):
+            self._expected[copied] = None
+        arrivals.clear()
+        set_gradients(self._parameters, self._expected)
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
         self._sparse: dict[int, tuple[Tensor, int]] = {}
@@ -55,29 +77,49 @@ class SlotLane(Lane):
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
+        if self._arrived[number]:
+            self._note_twice()
         if number in self._sparse:  # the first whole gradient; torch has added the rows to it
             del self._sparse[number]
             self._rows.pop(number, None)
-            self._arrived[number] = False
-        if self._copied[number] and not self._arrived[number]:
-            gradient = parameter.grad
-            if gradient is None:
-                raise gradient_taken_away()
-            if gradient.layout is torch.strided:
-                torch.add(gradient, 0, out=view)
-            else:
-                view.zero_().add_(gradient)
-            parameter.grad = view
+            self._put(number, parameter.grad)
+        elif self._is_copied[number] and not self._arrived[number]:
+            self._put(number, parameter.grad)
         self._arrived[number] = True
         self._seen[flat] = view._version  # noqa: SLF001 - changes when anything in the flat is written to
         return True
 
+    def _put(self, number: int, gradient: Tensor | None) -> None:
+        """Put the first whole gradient into its place, or add it to the earlier lanes' there."""
+        if gradient is None:
+            raise gradient_taken_away()
+        view = self.slot.views[number]
+        if self.is_added:
+            view.add_(gradient if gradient.layout is torch.strided else gradient.to_dense())
+        elif gradient.layout is torch.strided:
+            torch.add(gradient, 0, out=view)
+        else:
+            view.zero_().add_(gradient)
+        self._parameters[number].grad = self._expected[number] = view
+
     def _rows_arrived(self, number: int, gradient: Tensor | None) -> bool:
         """Leave a table's gradient as it is; say that there is none for a bucket."""
         assert gradient is not None
+        if self._arrived[number]:
+            self._note_twice()
         self._sparse[number] = gradient, gradient._version  # noqa: SLF001
+        self._expected[number] = gradient
         self._arrived[number] = True
         return False
+
+    def _note_twice(self) -> None:
+        self.came_twice = True
+        if self.is_added:
+            raise UsageError(
+                "A parameter got two gradients in one backward, which no lane before it did, so they were added in another "
+                "order than on one rank.",
+                "Use torch.utils.checkpoint with use_reentrant=False.",
+            )
 
     def take(self, number: int, gradient: Tensor) -> None:
         if number in self._tables and is_rows(gradient):
@@ -85,7 +127,7 @@ class SlotLane(Lane):
             self._rows_arrived(number, gradient)
             return
         view = self.slot.views[number]
-        self._parameters[number].grad = view.copy_(gradient)
+        self._parameters[number].grad = self._expected[number] = view.copy_(gradient)
         self._arrived[number] = True
         self._seen[self._flat_of[number]] = view._version  # noqa: SLF001
 
@@ -94,24 +136,24 @@ class SlotLane(Lane):
             self._parameters[number].grad = gradient
 
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
+        for number in self._arrivals:
+            if self._arrived[number]:
+                self._note_twice()
+            self._arrived[number] = True
+        self._arrivals.clear()
         for number, (gradient, _) in self._sparse.items():
             self._sparse[number] = gradient, gradient._version  # noqa: SLF001
             self._rows[number] = Rows.of(gradient)
             if number not in self._kept_sparse:
-                self._parameters[number].grad = view = self.slot.views[number]
+                self._parameters[number].grad = self._expected[number] = view = self.slot.views[number]
                 self._rows[number].fill(view)
         self._versions = self.slot.versions()
+        self._seen = [*self._versions]  # what `fill` wrote is no gradient that arrived
 
     def check_untouched(self) -> None:
-        same = all(
-            parameter.grad is (view if arrived or not is_copied else None) or number in self._sparse
-            for number, (parameter, view, arrived, is_copied) in enumerate(
-                zip(self._parameters, self.slot.views, self._arrived, self._copied, strict=True)
-            )
-        )
-        for number, (gradient, version) in self._sparse.items():
-            shown = gradient if number in self._kept_sparse else self.slot.views[number]
-            same = same and self._parameters[number].grad is shown and gradient._version == version  # noqa: SLF001
+        same = all(map(is_, map(_grad, self._parameters), self._expected))
+        for gradient, version in self._sparse.values():
+            same = same and gradient._version == version  # noqa: SLF001
         if not same or self._versions != self.slot.versions():
             raise gradients_touched()
 
@@ -130,11 +172,17 @@ class SlotLane(Lane):
         Returns:
             Tables of which there are only rows, by number, those without a gradient too; their places mean nothing.
         """
-        for number, (view, arrived, is_copied) in enumerate(
-            zip(self.slot.views, self._arrived, self._copied, strict=True)
-        ):
-            if number in self._tables and not arrived:
+        for number in () if self.is_added else self._pool.copied:
+            if self._arrived[number]:
+                continue
+            view = self.slot.views[number]
+            if number in self._tables:
                 self._rows[number] = Rows.none(view, view.dtype)
-            elif is_copied and not arrived:
+            else:
                 view.zero_()
         return self._rows
+
+
+def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Set `grad` of each parameter, in few steps of Python for all."""
+    deque(map(setattr, parameters, repeat("grad"), gradients), maxlen=0)

@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 
 import torch
 from torch import Tensor, nn
@@ -60,13 +61,17 @@ class Slot:
     """1-D, one for each (dtype, device) of parameters."""
     views: list[Tensor]
     """For each trainable parameter, its part of a flat, with the parameter's shape and strides."""
-    small: list[Tensor]
-    """The views below `COPIED_BYTES`: zeroed before a lane. The first gradient overwrites the others."""
+    zeroed: list[Tensor]
+    """Parts of the flats that hold views that are not copied, and nothing else: zeroed before a lane. The first gradient
+    overwrites the others."""
     unheld: list[int] = field(default_factory=list)
     """What `_references` counts while nothing else holds a gradient."""
     spans: tuple[Span, ...] = ()
     parts: list[Tensor] = field(default_factory=list)
     """For each span, its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
+    cut_views: list[Tensor] = field(default_factory=list)
+    """For each span, the view that it is cut from; then where they were made: their addresses and strides."""
+    cut_places: tuple[list[int], list[tuple[int, ...]]] = ([], [])
 
     def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
         """Whether `gradient` is view `number`, where it was made: `p.grad.data = ...` points the object elsewhere."""
@@ -75,6 +80,15 @@ class Slot:
             gradient is view
             and part.data_ptr() - view.data_ptr() == start * view.element_size()
             and (part.dim() != view.dim() or part.dim() == 1 or part.stride() == view.stride())
+        )
+
+    def still_show(self, gradients: Sequence[Tensor | None], spans: slice) -> bool:
+        """Whether these are the views that `spans` are cut from, and where they were made. Few steps of Python for all."""
+        addresses, strides = self.cut_places
+        return (
+            all(map(is_, gradients, self.cut_views[spans]))
+            and list(map(Tensor.data_ptr, self.cut_views[spans])) == addresses[spans]
+            and list(map(Tensor.stride, self.cut_views[spans])) == strides[spans]
         )
 
     def versions(self) -> list[int]:
@@ -114,10 +128,14 @@ class SlotPool:
         tables: frozenset[int] = frozenset(),
     ) -> None:
         self.parameters, self.tables = list(parameters), tables
-        self.copied = [one.nbytes >= COPIED_BYTES or number in tables for number, one in enumerate(self.parameters)]
-        """Whether a lane's first gradient is put into its place; others are added to zeros there."""
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
+        sizes = [segment.size * self._kinds[segment.flat].element_size() for segment in self.segments]
+        self.is_copied = [size >= COPIED_BYTES or number in tables for number, size in enumerate(sizes)]
+        """For each trainable parameter, whether its first gradient is copied into its view: large ones, and tables."""
+        self.copied = [number for number, is_copied in enumerate(self.is_copied) if is_copied]
+        self.flat_of = [segment.flat for segment in self.segments]
+        self._zeroed = _runs(self.segments, self.is_copied)
         self._transport = transport
         self._made: list[weakref.ref[Slot]] = []
         self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
@@ -146,7 +164,7 @@ class SlotPool:
         return slot
 
     def take_unfilled(self) -> Slot:
-        """Take a slot that nothing else can see; only `small` is certain to be zero."""
+        """Take a slot that nothing else can see; only `zeroed` is certain to be zero."""
         slot = self._unheld()
         if slot is None:
             slot = self._slot(private_zeros)
@@ -154,8 +172,8 @@ class SlotPool:
             return slot
         if slot.spans is not self.spans:
             self._cut(slot)
-        if slot.small:
-            zero_each(slot.small)
+        if slot.zeroed:
+            zero_each(slot.zeroed)
         return slot
 
     def _unheld(self) -> Slot | None:
@@ -174,7 +192,7 @@ class SlotPool:
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
-        slot = Slot(flats, views, [view for view, copied in zip(views, self.copied, strict=True) if not copied])
+        slot = Slot(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
         slot.unheld = _references(slot)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
@@ -203,6 +221,8 @@ class SlotPool:
     def _cut(self, slot: Slot) -> None:
         slot.spans = self.spans
         slot.parts = [self._part(slot, span) for span in self.spans]
+        slot.cut_views = [slot.views[span.number] for span in self.spans]
+        slot.cut_places = list(map(Tensor.data_ptr, slot.cut_views)), list(map(Tensor.stride, slot.cut_views))
         slot.unheld = _references(slot)
 
     def _part(self, slot: Slot, span: Span) -> Tensor:
@@ -214,6 +234,23 @@ class SlotPool:
     def give_back(self, slot: Slot) -> None:
         """Give back a slot; it may be taken again once nothing holds its gradients any more."""
         self._idle.append(slot)
+
+
+def _runs(segments: Sequence[Segment], is_copied: Sequence[bool]) -> list[tuple[int, int, int]]:
+    """The longest (flat, start, end) in which no parameter is copied, from one's start to another's end."""
+    runs: list[tuple[int, int, int]] = []
+    ordered = sorted(
+        (one.flat, one.offset, one.offset + one.size, copied) for one, copied in zip(segments, is_copied, strict=True)
+    )
+    goes_on = False
+    for flat, start, end, copied in ordered:
+        if not copied and end > start:
+            if goes_on and runs[-1][0] == flat:
+                runs[-1] = flat, runs[-1][1], end
+            else:
+                runs.append((flat, start, end))
+        goes_on = (goes_on or end > start) and not copied
+    return runs
 
 
 def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -260,16 +297,37 @@ class PartialSums:
         self._rows: dict[Node, dict[int, Rows]] = {}
         """By node, the tables of which it has rows; their places in the slot mean nothing."""
 
+    def onto(self, lane: int) -> Slot | None:
+        """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
+
+        The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros. Tables
+        are not added so: it is not known before a lane's end whether they are rows.
+        """
+        merges = merges_after(lane, self._subtrees)
+        if not merges or self.pool.tables or any(flat.dtype in WIDE for flat in self._slots[merges[0][0]].flats):
+            return None
+        return self._slots[merges[0][0]]
+
     def add(self, lane: int, slot: Slot | None, weight: float, rows: Mapping[int, Rows] | None = None) -> None:
-        """Add finished lane `lane` with its gradients (None: an empty lane, zeros). Lanes must come in order.
+        """Add finished lane `lane` with its gradients. Lanes must come in order.
 
         Args:
             lane: its number.
-            slot: the gradients, but for `rows`.
-            weight: what they are multiplied by.
+            slot: the lane's, but for `rows`; or what `onto` returned, which has it already; None: zeros, of an empty lane.
+            weight: what the lane counts; 1 if it has been added already.
             rows: by number, the tables of which the lane has rows.
         """
-        pool, node = self.pool, (lane, lane + 1)
+        merges = merges_after(lane, self._subtrees)
+        if slot is not None and merges and self._slots[merges[0][0]] is slot:
+            (left, right), *merges = merges
+            self._rename(left, (left[0], right[1]))
+        else:
+            self._keep((lane, lane + 1), slot, weight, rows or {})
+        for left, right in merges:
+            self._merge(left, right)
+
+    def _keep(self, node: Node, slot: Slot | None, weight: float, rows: Mapping[int, Rows]) -> None:
+        pool = self.pool
         if slot is None:
             slot = pool.take_unfilled()
             for part in pool.parts(slot.flats, pool.tables):
@@ -277,13 +335,9 @@ class PartialSums:
             rows = {number: Rows.none(pool.parameters[number], slot.views[number].dtype) for number in pool.tables}
         wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
         self._slots[node], self._wide[node] = slot, wide
-        self._rows[node] = {
-            number: one.to(wide[pool.segments[number].flat].dtype) for number, one in (rows or {}).items()
-        }
+        self._rows[node] = {number: one.to(wide[pool.flat_of[number]].dtype) for number, one in rows.items()}
         if self._scaled and weight != 1.0:
             self._weigh(node, weight)
-        for left, right in merges_after(lane, self._subtrees):
-            self._merge(left, right)
 
     def _weigh(self, node: Node, weight: float) -> None:
         rows = self._rows[node]
@@ -300,13 +354,16 @@ class PartialSums:
         parts = [self.pool.parts(self._wide[node], frozenset(both)) for node in (left, right)]
         for total, other in zip(*parts, strict=True):
             total.add_(other)
-        whole = left[0], right[1]
-        one, other = self._rows.pop(left), self._rows.pop(right)
-        self._rows[whole] = {number: one[number].plus(other[number]) for number in one}
-        self._wide[whole] = self._wide.pop(left)
+        others = self._rows.pop(right)
+        self._rows[left] = {number: one.plus(others[number]) for number, one in self._rows[left].items()}
         self._wide.pop(right)
-        self._slots[whole] = self._slots.pop(left)
         self.pool.give_back(self._slots.pop(right))
+        self._rename(left, (left[0], right[1]))
+
+    def _rename(self, node: Node, larger: Node) -> None:
+        self._wide[larger] = self._wide.pop(node)
+        self._slots[larger] = self._slots.pop(node)
+        self._rows[larger] = self._rows.pop(node)
 
     def _fill(self, node: Node, numbers: Iterable[int]) -> None:
         """Put tables into their places in the slot, whole."""

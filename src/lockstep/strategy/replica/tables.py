@@ -1,9 +1,9 @@
 """Which parameters are tables, whose gradients have some rows and otherwise zeros, and how embeddings come to tell them.
 
-`nn.Embedding(sparse=True)` makes such gradients by itself. Without `sparse`, autograd makes the whole table, new and full of
-zeros, in each backward: 18 ms for 40,000 x 256, of which a lane touches 800 rows. So while a lane is open, the embeddings
-of large tables get a backward that makes only the rows, with the same bits. Where it cannot be sure that nobody but
-us sees them, it makes the whole table like torch.
+`nn.Embedding(sparse=True)` makes such gradients by itself. Without `sparse`, autograd makes the whole table, full of
+zeros, in each backward, of which a lane may touch few rows. So while a lane is open, the embeddings of large tables get a
+backward that makes only the rows, with the same bits. Where it cannot be sure that nobody but us sees them, it makes the
+whole table like torch.
 """
 
 from __future__ import annotations

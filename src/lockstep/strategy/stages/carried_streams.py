@@ -50,7 +50,7 @@ class CarriedStreams:
 
     def states(self) -> dict[str, Tensor]:
         """Return the states of torch's own streams, for `go_to`."""
-        return {name: state for name, state in self._present().items() if isinstance(state, Tensor)}
+        return self._of_torch()
 
     def standing(self) -> list[Any]:
         """Return something that stays equal while no stream moves."""
@@ -65,10 +65,13 @@ class CarriedStreams:
             self._set(name, state)
 
     def _present(self) -> dict[str, Any]:
-        states: dict[str, Any] = {"torch": torch.get_rng_state()}
+        return {**self._of_torch(), "numpy": np.random.get_state(legacy=True), "random": random.getstate()}
+
+    def _of_torch(self) -> dict[str, Tensor]:
+        states = {"torch": torch.get_rng_state()}
         if self.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.device)
-        return states | {"numpy": np.random.get_state(legacy=True), "random": random.getstate()}
+        return states
 
     def _set(self, name: str, state: Any) -> None:
         if name == "torch":

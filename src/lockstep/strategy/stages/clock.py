@@ -6,6 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+SURE = 0.9
+"""Of the time until the last pass's first message: who looks for this one later than it came looks earlier next time."""
+
 
 class StageClock:
     """One rank's clock. Times are `time.monotonic`, which all processes of a node share."""
@@ -20,6 +23,13 @@ class StageClock:
         """Seconds of waiting for other stages."""
         self.num_passes = 0
         self._waited_since = 0.0
+        self._began = 0.0
+        self.spare_s = 0.0
+        """How long after its begin a pass can expect the first message: a little less than it took in the last one."""
+
+    def begin_pass(self) -> None:
+        """Note that a pass begins."""
+        self._began = time.monotonic()
 
     def note(self, kind: str, lane: int, began: float) -> None:
         """Note an action that has ended."""
@@ -30,6 +40,7 @@ class StageClock:
     def end_pass(self, waits: Sequence[tuple[float, float]]) -> None:
         """End a pass, all actions of which are done; `waits` are the begin and end of each wait in it."""
         self.last_pass, self._pass = [*self._pass, *(("W", -1, begin, end) for begin, end in waits)], []
+        self.spare_s = SURE * (waits[0][1] - self._began) if waits else 0.0
         waited_s = sum(end - begin for begin, end in waits)
         self.waited_s += waited_s
         self._waited_since += waited_s

@@ -173,6 +173,7 @@ class CutAtFirstCall:
         """Let the lane that was computed on the whole model go on in this rank's stage of it."""
         here, laid = opened.gradients, self._replica.laid
         here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
+        here.came_twice = lane.came_twice
         for number, parameter in enumerate(laid.trainable):
             if (gradient := gradients.get(id(parameter))) is not None:
                 here.take(number, gradient)

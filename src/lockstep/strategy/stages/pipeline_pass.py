@@ -46,6 +46,7 @@ class PipelinePass(OrderedPass):
 
     def __init__(self, inner: LanePass, cutting: CutAtFirstCall, stages: RankStages) -> None:
         self._staged, self._stages = StagedPass(inner, cutting, stages), stages
+        self.spare_s = stages.clock.spare_s if stages.links.stage else 0.0
         self._in_flight: dict[int, _InFlight] = {}
         self._whole_lane: int | None = None
         """The lane that was computed whole, before the model was cut."""
@@ -100,7 +101,7 @@ class PipelinePass(OrderedPass):
         flying = self._in_flight.pop(lane)
         assert self._stages.runner is not None
         gradients = self._stages.runner.gradients
-        opened = self._staged.inner.open_lane(lane)
+        opened = self._staged.inner.open_lane(lane, has_one_backward=True)
         with gradients.going_back([flying.call]):
             if flying.loss is not None:
                 opened.backward(flying.loss, None)

@@ -30,6 +30,7 @@ from lockstep.strategy.stages.ghosts.absent import let_go
 from lockstep.strategy.stages.links import Links
 from lockstep.strategy.stages.runner import StageRunner
 from lockstep.strategy.step_watch import StepWatch
+from lockstep.torch_private import DisableTorchFunctionSubclass
 from lockstep.transport.contract import Transport
 
 
@@ -55,8 +56,9 @@ class RankStages(Stages):
         self.runner: StageRunner | None = None
         """Set once the model is cut."""
         self._cut: ModelCut | None = None
-        self._model: nn.Module | None = None
         self._absent: Container[int] = ()
+        self._elsewhere: list[tuple[nn.Parameter, Tensor]] = []
+        """The parameters of other stages, each with what stands for its gradient."""
         self._guards: list[Any] = []
         self._guarded: list[Optimizer] = []
         self._optimizers: list[Optimizer] = []
@@ -89,13 +91,16 @@ class RankStages(Stages):
         laid.lay_out(compact=True, place=lambda _: self._device)
         for optimizer in self._optimizers:
             follow_parameters(optimizer)
-        self._model, self._cut, self._absent = model, cut, laid.absent
+        self._cut, self._absent = cut, laid.absent
+        gone = [tensor for _, tensor in absent if isinstance(tensor, nn.Parameter)]
+        self._elsewhere = [(parameter, torch.empty_like(parameter)) for parameter in gone]
         self._guards.append(model.register_state_dict_pre_hook(_refuse_partial_model))  # type: ignore[no-untyped-call]
         streams = CarriedStreams(self._device)
         self.runner = StageRunner(model, cut, self.links, streams, lambda: self.is_in_lane)
 
     def begin_pass(self) -> None:
         self.links.take_waits()  # an evaluation's waits are not the pass's
+        self.clock.begin_pass()
         if self.runner is not None:
             self.runner.loans.begin_pass()
 
@@ -113,10 +118,11 @@ class RankStages(Stages):
     def end_pass(self) -> None:
         self.links.flush()
         self.clock.end_pass(self.links.take_waits())
-        for parameter in self._model.parameters() if self._model is not None else ():
-            if id(parameter) in self._absent and parameter.requires_grad:
-                # A gradient on meta makes torch's own clipping raise, instead of clipping by this rank's norm.
-                parameter.grad = torch.empty_like(parameter)
+        with DisableTorchFunctionSubclass():  # asking an absent parameter what it is would cost more than the rest
+            for parameter, stand_in in self._elsewhere:
+                if parameter.requires_grad:
+                    # A gradient on meta makes torch's own clipping raise, instead of clipping by this rank's norm.
+                    parameter.grad = stand_in
 
     def before_update(self, optimizer: Optimizer) -> None:
         if not any(optimizer is other for other in self._guarded):

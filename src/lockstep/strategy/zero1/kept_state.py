@@ -38,12 +38,13 @@ class KeptState:
     """The shares of one optimizer's state.
 
     Args:
-        transport: the ranks. Nothing is kept unless it `outlives` the death of one.
+        transport: the ranks.
+        always: otherwise nothing is kept unless the transport `outlives` the death of a rank.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, always: bool = False) -> None:
         self._transport = transport
-        self._is_off = not transport.outlives
+        self._is_off = not (transport.outlives or always)
         self._regions: list[Region] = []
         """Those of all ranks."""
         self._memory: Tensor | None = None
@@ -65,6 +66,11 @@ class KeptState:
         """Take this rank's share, which was just loaded, for memory of ours. Saving it makes torch think otherwise."""
         values = values_of(_share(state, division))
         self._addresses = [value.data_ptr() for value in values if isinstance(value, Tensor)]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether other ranks can read this one's share; the same on every rank after an update."""
+        return bool(self._regions)
 
     def begin(self) -> None:
         """An update begins."""
@@ -145,15 +151,21 @@ class KeptState:
         self._addresses = list(map(Tensor.data_ptr, plan.tensors))
         self._mine.mark(2)
 
-    def whole(self, state: SpreadState, division: Division) -> dict[Any, Entry]:
+    def whole(self, state: SpreadState, division: Division, *, hidden: bool = False) -> dict[Any, Entry]:
         """The states of whole parameters, in memory order, from all shares. Not a collective.
+
+        Args:
+            state: this rank's share.
+            division: how it is cut.
+            hidden: whether no script can have changed any share since the last update. Then those of ranks that have
+                been replaced since will do, too.
 
         Raises:
             WorldError: where a share cannot be trusted, with the reason.
         """
         if not self._regions:
             raise WorldError(NOWHERE)
-        if self._transport.generation != self._generation:
+        if self._transport.generation != self._generation and not hidden:
             raise WorldError(NOT_AGAIN)
         if not self._holds(state):
             raise WorldError(CHANGED)
@@ -161,7 +173,7 @@ class KeptState:
             if region.updates != 2 * self._updates:
                 raise WorldError(TORN.format(rank))
         shares = [region.entries() for region in self._regions]
-        if not self._values and any(shares):  # whether the script changed something cannot be told
+        if not self._values and any(shares) and not hidden:  # whether the script changed something cannot be told
             raise WorldError(NOWHERE)
         return put_together(shares, state, division)
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
+from lockstep.strategy.replica.slot_lane import set_gradients
 from lockstep.strategy.replica.slots import Slot, Span
 from lockstep.strategy.zero1.division import Division, Piece
 from lockstep.strategy.zero1.spread_state import SpreadState
 from lockstep.transport.channel import is_dense
+
+_grad = attrgetter("grad")
 
 
 class Lending(ABC):
@@ -60,17 +64,34 @@ class Pieces(Lending):
         """The groups' own lists, while they hold pieces."""
         self._rows: list[tuple[Piece, int, int]] = []
         """For each piece, the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        self._of: list[nn.Parameter] = []
+        self._tensors: list[Tensor] = []
+        """The pieces' parameters and tensors."""
+        self._spans: slice | None = None
+        """Their spans in the pool, where all are trainable."""
 
     def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
         numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
-        self._groups, self._rows = sharing.groups, []
+        self._groups, self._rows, first = sharing.groups, [], len(spans)
         for piece in sharing.pieces:
             number = numbers.get(id(piece.parameter), -1)
             self._rows.append((piece, number, len(spans) if number >= 0 else -1))
             if number >= 0:
                 spans.append(Span(number, piece.start, piece.end))
+        self._of, self._tensors = [row[0].parameter for row in self._rows], [row[0].tensor for row in self._rows]
+        self._spans = slice(first, len(spans)) if len(spans) - first == len(self._rows) else None
 
     def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - it is kept by pieces
+        if slot is not None and self._spans is not None and slot.still_show(list(map(_grad, self._of)), self._spans):
+            set_gradients(self._tensors, slot.parts[self._spans])
+        else:
+            self._take_each(slot)
+        groups = self._optimizer.param_groups
+        self._lists = [group["params"] for group in groups]
+        for group, pieces in zip(groups, self._groups, strict=True):
+            group["params"] = pieces
+
+    def _take_each(self, slot: Slot | None) -> None:
         for piece, number, span in self._rows:
             gradient = piece.parameter.grad
             if gradient is None:
@@ -79,20 +100,16 @@ class Pieces(Lending):
                 piece.tensor.grad = slot.parts[span]
             else:
                 piece.tensor.grad = _part_of(gradient, piece)
-        groups = self._optimizer.param_groups
-        self._lists = [group["params"] for group in groups]
-        for group, pieces in zip(groups, self._groups, strict=True):
-            group["params"] = pieces
 
     def has_dropped(self) -> bool | None:
-        had = [piece for piece, *_ in self._rows if piece.parameter.grad is not None]
-        return all(piece.tensor.grad is None for piece in had) if had else None
+        gradients, left = list(map(_grad, self._of)), list(map(_grad, self._tensors))
+        had = [now for gradient, now in zip(gradients, left, strict=True) if gradient is not None]
+        return not any(now is not None for now in had) if had else None
 
     def leave(self, state: SpreadState) -> None:  # noqa: ARG002
         lists, self._lists = self._lists, None
         if lists is not None:
-            for piece, *_ in self._rows:
-                piece.tensor.grad = None  # so references to it are only the engine's
+            set_gradients(self._tensors, [None] * len(self._tensors))  # so references to them are only the engine's
         for group, parameters in zip(self._optimizer.param_groups, lists or (), strict=False):
             group["params"] = parameters
 

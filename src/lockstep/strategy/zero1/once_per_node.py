@@ -8,7 +8,10 @@ under `ddp`, take them over into the shared memory, and drop the copies. Updates
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cache
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -17,6 +20,27 @@ from lockstep.errors import UsageError
 from lockstep.strategy.bit_sums import bit_sums
 from lockstep.strategy.zero1.visibility import Stretch, Visibility
 from lockstep.transport.contract import SharedOnce, Transport
+
+PAGE = 4096
+"""The least that the kernel copies."""
+
+_memories: WeakSet[OncePerNode] = WeakSet()
+"""All of this process."""
+
+
+@cache
+def _see_forks() -> None:
+    """See to it that a process which this one forks (a loader worker that reads the model) keeps the values of that moment.
+
+    Otherwise it would see every update, as it sees the same memory. Costs a copy of the parameters, for the first of
+    several forks between two updates.
+    """
+    os.register_at_fork(before=_hold_all)
+
+
+def _hold_all() -> None:
+    for memory in _memories:
+        memory.hold()
 
 
 class OncePerNode(Visibility):
@@ -27,8 +51,12 @@ class OncePerNode(Visibility):
 
     is_shared = True
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, is_in_use: bool = True) -> None:
         self._transport, self._generation = transport, transport.generation
+        self.is_in_use = is_in_use
+        """Whether parameters are laid out in shared memory from now on; else in each rank's own."""
+        _see_forks()
+        _memories.add(self)
         self._made: list[tuple[SharedOnce, int]] = []
         """With the generation for which each was made."""
 
@@ -42,7 +70,7 @@ class OncePerNode(Visibility):
         return self._generation != self._transport.generation
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        if not size:
+        if not size or not self.is_in_use:
             return super().allocate(size, dtype, device)
         found = self._transport.allocate_once(size, dtype, device)
         self._made.append((found, self._transport.generation))
@@ -58,6 +86,23 @@ class OncePerNode(Visibility):
                 self._transport.free(part.master)
         self._generation = self._transport.generation
         self._made = [(part, self._generation) for part in kept]
+
+    def give_up(self) -> None:
+        """Share nothing any more. Each rank keeps seeing what it saw. Not a collective."""
+        self.is_in_use = False
+        for part, _ in self._made:
+            self._transport.free(part.master)
+        self._made, self._generation = [], self._transport.generation
+
+    def hold(self) -> None:
+        """Let this rank's view have pages of its own, as if its script had written to all of them. Not a collective."""
+        for part in self._parts:
+            part.mine.view(torch.uint8)[::PAGE].add_(0)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether there is any shared memory."""
+        return bool(self._parts)
 
     def publish(self) -> None:
         if self._parts:
@@ -75,17 +120,23 @@ class OncePerNode(Visibility):
         return self._transport.any(asks, "updated")
 
     def take_over(self) -> None:
-        parts = self._parts
-        sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
-        if any(one != sums[0] for one in sums):
+        if not self.takes_over():
             raise UsageError(
                 "The parameters differ between ranks: the script modified them on some ranks only, or with different "
                 "values.",
                 "Make the same change on every rank.",
             )
+
+    def takes_over(self) -> bool:
+        """`take_over`, unless ranks hold different values; return whether. Collective: call it on every rank."""
+        parts = self._parts
+        sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
+        if any(one != sums[0] for one in sums):
+            return False
         if self._transport.rank == 0:
             for part in parts:
                 part.master.copy_(part.mine)
         self._transport.barrier("parameters")
         for part in parts:
             part.forget_writes()
+        return True

@@ -36,6 +36,9 @@ class Share:
         require_same: raises if ranks do not pass equally often; takes what was called.
     """
 
+    keeps_always = False
+    """Whether others can read this rank's part of the state even where no rank is ever replaced."""
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -59,7 +62,7 @@ class Share:
         self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.division)
         self._take_state()
-        self._kept, self._generation = KeptState(transport), transport.generation
+        self._kept, self._generation = KeptState(transport, always=self.keeps_always), transport.generation
         self._lending: Lending = Pieces(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
@@ -94,7 +97,7 @@ class Share:
                 parameter.grad = None
         self.num_updates += 1
         order = self._state.order
-        if any(id(parameter) not in order for parameter in self.updated):
+        if not order.keys() >= {*map(id, self.updated)}:
             updated = {*map(id, self.updated)}
             order.update({one: None for group in self.division.listed for one in group if one in updated})
         return True
@@ -129,12 +132,15 @@ class Share:
 
     def settle(self, arena: ParameterArena) -> bool:
         """Follow what the script did to the optimizer since the last update; return whether the pieces have changed."""
-        changed = self.division.arena is not arena or self.division.listed != listed_in(self.optimizer)
+        changed = self._has_changed(arena)
         if changed:
             self._share_anew(arena)
         if self.optimizer.state is not self._state or self._state.has_whole:
             self._take_state()
         return changed
+
+    def _has_changed(self, arena: ParameterArena) -> bool:
+        return self.division.arena is not arena or self.division.listed != listed_in(self.optimizer)
 
     def _share_anew(self, arena: ParameterArena) -> None:
         """Share anew after parameters moved, came or went. This is rare, so the state passes through its whole form."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,8 +21,22 @@ from lockstep.errors import UsageError
 from lockstep.strategy.bit_sums import bit_sums
 from lockstep.transport.contract import Transport
 
+_grad = attrgetter("grad")
+
 UPDATE = "optimizer.step"
 SIMPLE = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all ranks know before an update."""
+
+    updated: list[nn.Parameter]
+    """The parameters that have a gradient."""
+    any_wrote: bool
+    """Whether any rank's script wrote to parameters."""
+    gives_way: bool
+    """Whether ranks must not divide the update: one says so, or they are about to make different ones."""
 
 
 def require_agreement(
@@ -30,10 +47,9 @@ def require_agreement(
     sums: Sequence[int],
     *,
     wrote: bool,
-) -> tuple[list[nn.Parameter], bool]:
+    gives_way: bool | None = None,
+) -> Agreement:
     """Raise `UsageError` on every rank if options, gradients or `sums` differ. Collective: call it on every rank.
-
-    Returns the parameters that have a gradient, and whether any rank `wrote`.
 
     Args:
         optimizer: about to update.
@@ -42,16 +58,19 @@ def require_agreement(
         where: the user's source line.
         sums: more numbers that must be equal, over the bits of the model. Empty: they are not compared.
         wrote: may differ between ranks.
+        gives_way: may differ, too. Where it is said at all, ranks that differ give way, and nothing is raised.
     """
-    presence = [parameter.grad is not None for parameter in parameters]
-    updated = [parameter for parameter, is_there in zip(parameters, presence, strict=True) if is_there]
+    presence = [gradient is not None for gradient in map(_grad, parameters)]
+    updated = list(compress(parameters, presence))
     options = [_options(group) for group in optimizer.param_groups]
     gradients = bit_sums([p.grad for p in updated if p.grad is not None]) if sums else []
     bits = [zlib.crc32(repr(gradients).encode()), *sums] if sums else []
     mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
-    frames = transport.exchange(UPDATE, b"01"[wrote : wrote + 1] + json.dumps(mine).encode(), where)
+    flags = b"%d" % (wrote + 2 * bool(gives_way))
+    frames = transport.exchange(UPDATE, flags + json.dumps(mine).encode(), where)
     told = [frame[1:] for frame in frames]
-    if len(set(told)) > 1:
+    differ = len(set(told)) > 1
+    if differ and gives_way is None:
         name = type(optimizer).__name__
         decoded = [json.loads(data) for data in told]
         if len({one[1] for one in decoded}) > 1:
@@ -66,7 +85,8 @@ def require_agreement(
             "Look for what depends on the rank outside the lanes: a gradient or a parameter that was written to on "
             "some ranks only.",
         )
-    return updated, any(frame[:1] == b"1" for frame in frames)
+    said = [int(frame[:1]) for frame in frames]
+    return Agreement(updated, any(flag & 1 for flag in said), differ or any(flag & 2 for flag in said))
 
 
 def _options(group: Mapping[str, Any]) -> list[list[Any]]:

@@ -25,7 +25,7 @@ from lockstep.strategy.replica.slots import Span
 from lockstep.strategy.replica.tables import refuse_sparse
 from lockstep.strategy.step_watch import StepWatch
 from lockstep.strategy.zero1.share import Share
-from lockstep.strategy.zero1.update_agreement import require_agreement
+from lockstep.strategy.zero1.update_agreement import Agreement, require_agreement
 from lockstep.strategy.zero1.visibility import Visibility
 from lockstep.transport.contract import Transport
 
@@ -57,10 +57,13 @@ class Zero1(Around):
         refuse_sparse(optimizer, self.laid.trainable, self.laid.tables)
         kind = kind_of(optimizer, updates_by)
         share = Share(optimizer, kind, self.laid.arena, self._transport, require_same)
+        self._take_share(share)
+
+    def _take_share(self, share: Share) -> None:
         self._shares.append(share)
         self._watches.append(
             StepWatch(
-                optimizer,
+                share.optimizer,
                 before=lambda: self._before_engine(share),
                 after=lambda: self._after_engine(share),
                 undo=share.leave,
@@ -105,17 +108,25 @@ class Zero1(Around):
             self._share_memory_again()
         if share.settle(self.laid.arena):
             self._cut_gradients()
+        if self._agree(share).any_wrote:
+            self._visibility.take_over()
+        self._enter(share)
+
+    def _agree(self, share: Share, *, gives_way: bool | None = None) -> Agreement:
         sums = self.laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
-        share.updated, any_wrote = require_agreement(
+        found = require_agreement(
             share.optimizer,
             share.division.parameters,
             self._transport,
             where(),
             sums,
             wrote=self._visibility.was_written(),
+            gives_way=gives_way,
         )
-        if any_wrote:
-            self._visibility.take_over()
+        share.updated = found.updated
+        return found
+
+    def _enter(self, share: Share) -> None:
         slot = self.laid.result
         share.enter(slot if slot is not None and slot.spans is self.laid.pool.spans else None)
 

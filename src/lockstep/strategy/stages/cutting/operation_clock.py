@@ -1,11 +1,14 @@
 """How long operations take, measured while they run for real: one run of a lane must do.
 
-A first run is a bad measurement: kernels are compiled, loaded and chosen. So operations that are known to be pure and
-took some time are run again on the same inputs, and the shortest time counts.
+A first run is a bad measurement: kernels are compiled, loaded and chosen; so
+operations of one kind, on inputs of the same shapes, are taken to cost the same: the least of all runs but the first.
+Where there is only one, and it is known to be pure and took some time, it is run again on the same inputs. That alone
+would be too little: what an operation has just used is in the caches, which a lane's weights are not.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lockstep.torch_private import TorchDispatchMode
+from lockstep.torch_private import TorchDispatchMode, pytree
 
 REPEATS = 2
 """The number of extra runs."""
@@ -33,6 +36,9 @@ _PURE = frozenset(
         "embedding_dense_backward",
         "native_layer_norm",
         "native_layer_norm_backward",
+        "native_batch_norm_backward",
+        "max_pool2d_with_indices",
+        "max_pool2d_with_indices_backward",
         "_softmax",
         "_softmax_backward_data",
         "_log_softmax",
@@ -55,19 +61,30 @@ class OperationClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._noted: list[tuple[int, float]] = []
+        self._noted: list[tuple[int, Any]] = []
+        """Position and kind of each operation."""
+        self._first: dict[Any, float] = {}
+        """Of each kind, the seconds of its first run, or of one again on the same inputs."""
+        self._later: dict[Any, float] = {}
+        """Of each kind that came several times, the least seconds since the first."""
 
     def run(self, position: int, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call `func` and return its result."""
-        began = self._now()
-        result = func(*args, **kwargs)
-        least = self._now() - began
-        if least > WORTH_REPEATING_S and (func in _PURE or _is_pointwise(func)):
+        with _uncollected():
+            began = self._now()
+            result = func(*args, **kwargs)
+            seconds = self._now() - began
+        kind = _kind(func, args, kwargs)
+        self._noted.append((position, kind))
+        if kind in self._first:
+            self._later[kind] = min(seconds, self._later.get(kind, seconds))
+            return result
+        if seconds > WORTH_REPEATING_S and (func in _PURE or _is_pointwise(func)):
             for _ in range(REPEATS):
                 began = self._now()
                 func(*args, **kwargs)
-                least = min(least, self._now() - began)
-        self._noted.append((position, least))
+                seconds = min(seconds, self._now() - began)
+        self._first[kind] = seconds
         return result
 
     def _now(self) -> float:
@@ -79,8 +96,8 @@ class OperationClock:
     def between(self, bounds: Sequence[int]) -> list[float]:
         """The seconds before the first of the rising positions `bounds`, between them, and from the last one on."""
         parts = [0.0] * (len(bounds) + 1)
-        for position, seconds in self._noted:
-            parts[bisect_right(bounds, position)] += seconds
+        for position, kind in self._noted:
+            parts[bisect_right(bounds, position)] += self._later.get(kind, self._first[kind])
         return parts
 
 
@@ -111,6 +128,29 @@ class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._position = end
         with self:
             yield
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A context in which no garbage collection begins: what is timed is an operation of less than a millisecond."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def _kind(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What operations that cost the same have in common: the function, the shapes of its tensors, its other arguments."""
+    return func, tuple(map(_word, pytree.tree_leaves((args, kwargs))))
+
+
+def _word(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf if isinstance(leaf, (bool, int, float)) else repr(leaf)
+    return tuple(leaf.shape), leaf.stride() if leaf.layout is torch.strided else leaf.layout, leaf.dtype, leaf.device
 
 
 def _is_pointwise(func: Any) -> bool:

@@ -1,0 +1,76 @@
+"""Results of one kind of machine: a file in benchmarks/results, whose parts are replaced when they are measured again.
+
+Medians and blocks are kept, not every round.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kinds import MachineKind, this_kind
+from benchmarks.summary import Line
+
+RESULTS = Path(__file__).parent / "results"
+FORMAT = 1
+PEERS = "peers"
+"""The part whose lines have many sides: `transport --peers`."""
+
+
+def keep(parts: Mapping[str, list[dict[str, Any]]], folder: Path = RESULTS) -> Path:
+    """Write these parts' lines into the file of this kind of machine; other parts stay. Returns the file."""
+    kind = this_kind()
+    path = folder / f"{kind.name}.json"
+    before = read(path)["parts"] if path.exists() else {}
+    when = {"date": dt.datetime.now(tz=dt.UTC).date().isoformat(), "commit": commit(), "torch": version("torch")}
+    now = {name: {**when, "lines": [_short(line) for line in lines]} for name, lines in parts.items()}
+    told = {"format": FORMAT, "kind": asdict(kind), "parts": dict(sorted({**before, **now}.items()))}
+    folder.mkdir(exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    temporary.replace(path)
+    return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of `keep`, with its `kind` as a MachineKind.
+
+    Raises:
+        ValueError: when it is something else; says so in one sentence.
+    """
+    try:
+        told = json.loads(path.read_text())
+        kind, parts = MachineKind(**told["kind"]), dict(told["parts"])
+        is_ours = told["format"] == FORMAT and all(map(_is_part, parts.items()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        is_ours = False
+    if not is_ours:
+        raise ValueError(f"{path} is no file of results. Write one with: python -m benchmarks PART --keep")
+    return {"kind": kind, "parts": parts}
+
+
+def _is_part(named: tuple[str, Any]) -> bool:
+    name, part = named
+    needed = (
+        {"what", "medians", "best_peer", "ratio", "ranks"} if name == PEERS else {field.name for field in fields(Line)}
+    )
+    return {"date", "commit", "torch"} <= set(part) and all(
+        needed <= {*line, "rounds", "notes"} for line in part["lines"]
+    )
+
+
+def commit() -> str:
+    """Of the source that was measured, with a + when it has been changed since; empty outside of a repository."""
+    command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _short(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in {"rounds", "notes"}}

@@ -1,0 +1,160 @@
+#include "tensors.hpp"
+
+#include <algorithm>
+
+#include "registered.hpp"
+#include "running.hpp"
+#include "shape.hpp"
+
+namespace nb = nanobind;
+
+namespace lockstep {
+namespace {
+
+// As dlpack.h lays them out, version 1.
+struct Exchange {
+  std::uint32_t major_version, minor_version;
+  const Exchange* older;
+  void* allocate;
+  void* from_object;
+  void* to_object;
+  int (*read)(void* object, void* tensor);
+};
+struct Tensor {
+  void* data;
+  std::int32_t device_type, device;
+  std::int32_t num_dims;
+  std::uint8_t type, bits;
+  std::uint16_t lanes;
+  const std::int64_t* shape;
+  const std::int64_t* strides;
+  std::uint64_t offset;
+};
+constexpr std::int32_t cpu = 1;
+enum Type : std::uint8_t { integer = 0, natural = 1, floating = 2, brain = 4, boolean = 6 };
+
+std::optional<Dtype> dtype_of(const Tensor& tensor) {
+  switch (tensor.lanes << 16 | tensor.type << 8 | tensor.bits) {
+    case 1 << 16 | floating << 8 | 64:
+      return Dtype::float64;
+    case 1 << 16 | floating << 8 | 32:
+      return Dtype::float32;
+    case 1 << 16 | floating << 8 | 16:
+      return Dtype::float16;
+    case 1 << 16 | brain << 8 | 16:
+      return Dtype::bfloat16;
+    case 1 << 16 | integer << 8 | 8:
+      return Dtype::int8;
+    case 1 << 16 | integer << 8 | 16:
+      return Dtype::int16;
+    case 1 << 16 | integer << 8 | 32:
+      return Dtype::int32;
+    case 1 << 16 | integer << 8 | 64:
+      return Dtype::int64;
+    case 1 << 16 | natural << 8 | 8:
+      return Dtype::uint8;
+    case 1 << 16 | boolean << 8 | 8:
+      return Dtype::boolean;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The number of elements; nothing when they are not one after the other.
+std::optional<std::uint64_t> count_of(const Tensor& tensor) {
+  std::int64_t count = 1;
+  bool in_a_row = true;
+  for (std::int32_t i = tensor.num_dims; i-- > 0;) {
+    const std::int64_t size = tensor.shape[i];
+    in_a_row = in_a_row && (size == 1 || tensor.strides == nullptr || tensor.strides[i] == count);
+    count *= size;
+  }
+  if (count != 0 && (!in_a_row || tensor.data == nullptr)) return std::nullopt;
+  return static_cast<std::uint64_t>(count);
+}
+
+bool is_false(nb::handle owner, nb::handle name) {
+  PyObject* const found = PyObject_GetAttr(owner.ptr(), name.ptr());
+  if (found == nullptr) PyErr_Clear();
+  Py_XDECREF(found);
+  return found == Py_False;
+}
+
+nb::str interned(const char* text) { return nb::steal<nb::str>(PyUnicode_InternFromString(text)); }
+
+}  // namespace
+
+Tensors::Tensors(nb::object exchange, std::vector<nb::object> types, std::vector<Watcher> watchers,
+                 std::vector<std::pair<std::int64_t, int>> ops)
+    : types_(std::move(types)),
+      watchers_(std::move(watchers)),
+      ops_(std::move(ops)),
+      is_neg_(interned("is_neg")),
+      async_op_(interned("asyncOp")),
+      reduce_op_(interned("reduceOp")) {
+  if (exchange.is_none()) return;
+  const auto* found = static_cast<const Exchange*>(PyCapsule_GetPointer(exchange.ptr(), "dlpack_exchange_api"));
+  if (found == nullptr) throw nb::python_error();
+  if (found->major_version == 1) read_ = found->read;
+  exchange.release();  // the table stays good
+}
+
+std::optional<Plain> Tensors::plain(nb::handle tensor) const {
+  if (read_ == nullptr) return std::nullopt;
+  const auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr()));
+  if (std::none_of(types_.begin(), types_.end(), [&](const nb::object& known) { return known.ptr() == type; })) {
+    return std::nullopt;
+  }
+  Tensor found{};
+  if (read_(tensor.ptr(), &found) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const auto dtype = found.device_type == cpu && found.offset == 0 ? dtype_of(found) : std::nullopt;
+  if (!dtype) return std::nullopt;
+  const auto count = count_of(found);
+  // The one thing about its numbers that DLPack does not tell: that they mean their negatives.
+  if (!count || tensor.attr(is_neg_)().ptr() != Py_False) return std::nullopt;
+  return Plain{found.data, *count, *dtype, {found.shape, static_cast<std::size_t>(found.num_dims)}};
+}
+
+bool Tensors::is_watched() const {
+  return std::any_of(watchers_.begin(), watchers_.end(), [](const Watcher& watcher) {
+    return PyDict_GetItemWithError(watcher.first.ptr(), watcher.second.ptr()) != Py_False;
+  });
+}
+
+std::optional<int> Tensors::op_of(nb::handle options) const {
+  const auto op = nb::steal(PyObject_GetAttr(options.ptr(), reduce_op_.ptr()));
+  const Py_hash_t hash = op.is_valid() ? PyObject_Hash(op.ptr()) : -1;
+  if (hash == -1) PyErr_Clear();
+  const auto found = std::find_if(ops_.begin(), ops_.end(), [&](const auto& each) { return each.first == hash; });
+  return hash == -1 || found == ops_.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool Tensors::sum(Group& group, nb::handle tensors, nb::handle options) const {
+  if (is_watched()) return false;
+  nb::handle tensor = tensors;
+  if (PyList_CheckExact(tensors.ptr())) {
+    if (PyList_Size(tensors.ptr()) != 1) return false;
+    tensor = PyList_GetItem(tensors.ptr(), 0);
+  }
+  const auto known = plain(tensor);
+  if (!known || !is_false(options, async_op_)) return false;
+  if (known->count * size_of(known->dtype) >= Registered::least_bytes) return false;  // it may be worth registering
+  const auto op = op_of(options);
+  if (!op) return false;
+  Request request;
+  request.shape = shape_code(known->shape);
+  request.site = group.caller();
+  request.kind = Kind::all_reduce;
+  request.dtype = known->dtype;
+  request.op = static_cast<ReduceOp>(*op);
+  request.count = known->count;
+  request.inputs = {known->data};
+  request.outputs = {known->data};
+  run(group, std::move(request));
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+"""Start a nursery that waits, from `lockstep warm` or from a run that is to keep one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lockstep.errors import WorldError
+from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS
+from lockstep.launch.nursery.rank_variables import nursery_variables
+from lockstep.launch.warm.asked import must_be_same
+from lockstep.launch.warm.standing_in import ROOM
+from lockstep.launch.warm.waiters import keep_longer, stop_oldest
+from lockstep.machine import packets
+from lockstep.machine.leftovers import MARKER
+from lockstep.machine.processes import interpreter_options
+
+MODULES = (*FOR_OPTIMIZERS, *OURS)
+"""What any run may want; a run that a nursery of its own would spare some of it finds them imported."""
+MOST = 3
+"""How many wait at the same time: for other interpreters, environments, numbers of threads."""
+
+
+def start_waiting(variables: Mapping[str, str], threads: int, for_s: float) -> dict[str, Any]:
+    """Start one and wait until it has imported everything; what it says of itself then.
+
+    Raises:
+        WorldError: when it cannot be.
+    """
+    process, end = _spawn(variables, threads, for_s)
+    try:
+        word, told, _ = packets.receive(end)
+    except BaseException:
+        os.kill(process, signal.SIGKILL)
+        raise
+    finally:
+        end.close()
+    if word != "ready":
+        os.waitpid(process, 0)
+        raise WorldError(str(told[0]) if told else "The process that was to wait was killed from outside.")
+    return {**told[0], "process": process}
+
+
+def keep_for_the_next(variables: Mapping[str, str], threads: int, for_s: float) -> None:
+    """Let one wait for the next run like this one; it begins to import when this process has ended its work."""
+    if keep_longer(variables, threads, for_s)[0] is None:
+        with suppress(OSError):
+            _spawn(variables, threads, for_s)[1].close()
+
+
+def _spawn(variables: Mapping[str, str], threads: int, for_s: float) -> tuple[int, socket.socket]:
+    stop_oldest(variables, MOST - 1)
+    told = {"same": must_be_same(), "variables": dict(variables), "modules": MODULES, "for_s": for_s}
+    order = os.memfd_create("lockstep-warm-order")
+    os.write(order, json.dumps(told).encode())
+    end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for descriptor in (order, theirs.fileno()):
+        os.set_inheritable(descriptor, True)
+    own = {**nursery_variables(threads, "", variables), "LOCKSTEP_WARM_ROOM": "x" * ROOM}
+    del own[MARKER]  # it is no process of a run
+    command = ["-P", "-m", "lockstep.launch.warm.process", str(order), str(theirs.fileno()), "x" * ROOM]
+    process = os.posix_spawn(
+        sys.executable,
+        [sys.executable, *interpreter_options(), *command],
+        {**variables, **own},
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        setsigmask=[],
+        setsigdef=_all_signals(),
+    )
+    os.close(order)
+    theirs.close()
+    return process, end
+
+
+def _all_signals() -> Sequence[int]:
+    return [number for number in signal.valid_signals() if number not in {signal.SIGKILL, signal.SIGSTOP}]

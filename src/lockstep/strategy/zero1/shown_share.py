@@ -1,0 +1,145 @@
+"""A share of an optimizer whose state a script may look at as it likes: then it is whole, and the rank's own, from there on.
+
+The next update must be one of the whole, which ranks have to agree on: `unasked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lockstep.caller import where
+from lockstep.strategy.optimizer_kinds import UpdatesBy
+from lockstep.strategy.replica.arena import ParameterArena
+from lockstep.strategy.shown_state import ShownState, state_here
+from lockstep.strategy.zero1.by_itself import is_held
+from lockstep.strategy.zero1.division import share_out
+from lockstep.strategy.zero1.kept_state import ordered
+from lockstep.strategy.zero1.share import Share
+from lockstep.strategy.zero1.spread_state import Entry
+from lockstep.transport.contract import Transport
+
+
+class ShownShare(Share):
+    """See the module. Outside of its steps, the optimizer has a `ShownState`.
+
+    Args:
+        optimizer: the user's, updated element by element.
+        arena: where its parameters are.
+        transport: the ranks.
+        require_same: see `Share`.
+    """
+
+    keeps_always = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        arena: ParameterArena,
+        transport: Transport,
+        require_same: Callable[[str], None],
+    ) -> None:
+        self._screen = ShownState(self._held, self._copied)
+        self._given: Mapping[Any, Entry] | None = None
+        """The whole state, which a rank that took a dead one's place has loaded."""
+        super().__init__(optimizer, UpdatesBy.ELEMENT, arena, transport, require_same)
+        for handle in self._handles:
+            handle.remove()
+        self._show()
+
+    def _take_state(self) -> None:
+        is_other = self.optimizer.state is not self._state
+        super()._take_state()
+        if is_other:
+            self._screen = ShownState(self._held, self._copied)
+
+    def settle(self, arena: ParameterArena) -> bool:
+        if self.optimizer.state is self._screen:
+            self.optimizer.state = self._state
+        return super().settle(arena)
+
+    def leave(self) -> None:
+        super().leave()
+        self._show()
+
+    def _show(self) -> None:
+        """Let the script see a state that is there when it looks."""
+        if self.optimizer.state is self._state:
+            self.optimizer.state = self._screen
+
+    def _held(self) -> Mapping[Any, Entry]:
+        return self._state
+
+    def _copied(self) -> Mapping[Any, Entry]:
+        """The whole state, in memory of this rank's own. Not a collective: the others' shares are read where they are."""
+        if self._given is not None:
+            return self._given
+        if not self._state.is_spread:
+            return dict(self._state.items())
+        found = ordered(self._kept.whole(self._state, self.division, hidden=True), self._state)
+        copied = {
+            parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
+            for parameter, entry in found.items()
+        }
+        return copied | self._state.others()
+
+    def is_whole(self) -> bool:
+        """Whether the script has looked at the state, or has put another one there that it holds itself too."""
+        if self.optimizer.state is self._screen:
+            return type(self._screen) is not ShownState or self._given is not None
+        if self.optimizer.state is self._state:
+            return False
+        return self._given is not None or is_held(self.optimizer)  # a variable here would hold it, too
+
+    def would_travel(self, arena: ParameterArena) -> bool:
+        """Whether the script has changed the optimizer or its parameters so that states must go to other ranks."""
+        if not self._state.is_spread or not self._has_changed(arena):
+            return False
+        new = share_out(self.optimizer, UpdatesBy.ELEMENT, arena, self._transport.rank, self._transport.world_size)
+        return self.division.layout != new.layout
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the script could look at the state; the same on every rank after an update."""
+        return self._kept.is_kept or not self._state.is_spread
+
+    def be_whole(self, *, together: bool) -> None:
+        """Divide nothing any more: give the optimizer the whole state, and let go of it.
+
+        Args:
+            together: whether every rank does so here; otherwise shares are read where they are.
+        """
+        self.leave()
+        if self.optimizer.state is self._screen and type(self._screen) is ShownState:
+            self._screen.fill(self._whole(everyone=True) if together else self._copied())
+        self._kept.close()
+
+    def make_memory(self) -> None:
+        super().make_memory()
+        self._transport.barrier("optimizer state")  # a script may look at once
+
+    @property
+    def is_spread(self) -> bool:
+        shown: Any = self.optimizer.state
+        is_ours = shown is self._state or (shown is self._screen and type(shown) is ShownState)
+        return is_ours and self._state.is_spread
+
+    def state_alone(self) -> Mapping[Any, Entry]:
+        if not self.is_spread:
+            return dict(state_here(self.optimizer).items())
+        return super().state_alone()
+
+    def take_over(self, left: list[int] | None) -> None:  # noqa: ARG002 - after this nothing is divided any more
+        self._given = dict(state_here(self.optimizer).items())
+
+    def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
+        shown: Any = self.optimizer.state
+        if self._transport.any(self.is_whole(), "optimizer state", where()) or shown is not self._screen:
+            return shown  # type: ignore[no-any-return]
+        return self._whole(everyone=everyone)
+
+    def close(self) -> None:
+        self.leave()  # the script may look at any time

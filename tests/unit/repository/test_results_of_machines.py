@@ -1,0 +1,104 @@
+"""Results of kinds of machines: what tells them apart, what is kept, and how they stand side by side."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no package that is installed
+
+from benchmarks.__main__ import as_told  # noqa: E402
+from benchmarks.compare import shares, tables  # noqa: E402
+from benchmarks.keeping import keep, read  # noqa: E402
+from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
+from benchmarks.peers.table import Row, as_json  # noqa: E402
+from benchmarks.pictures.kinds import draw_kinds  # noqa: E402
+from benchmarks.summary import Aim, compare  # noqa: E402
+
+XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.70GHz\ncpu family\t: 6\nmodel\t: 143\nprocessor\t: 1\n"
+
+
+def lines(share: float = 0.5) -> list[dict[str, object]]:
+    found = compare(Aim("C1", "sum"), ("windows", [2e3, 2e3]), ("Gloo", [8e3, 8e3]), ("copy", [2e3 * share] * 2))
+    return [as_told(found), as_told(compare(Aim("C11", "fork"), ("fork", [3e6])))]
+
+
+def test_two_threads_of_one_core_are_another_kind_than_two_cores() -> None:
+    threads, cores = (kind_of(XEON, siblings, "6.8.0-31") for siblings in ("0-1\n", "0\n"))
+    assert threads.name == "intel-xeon-6-143-2x2-linux-6.8"
+    assert cores.name == "intel-xeon-6-143-2x1-linux-6.8"
+    assert threads.said == "2 x Intel Xeon (family 6, model 143, 2 threads of a core each), Linux 6.8"
+
+
+@pytest.mark.parametrize(("text", "count"), [("0", 1), ("0-1", 2), ("0,2,5-7\n", 5), ("", 1), ("x", 1), ("1-", 1)])
+def test_lists_of_the_kernel_are_counted(text, count) -> None:
+    assert num_listed(text) == count
+
+
+def test_a_machine_that_tells_nothing_is_a_kind_too() -> None:
+    assert kind_of("", "", "6.8").num_cpus == 1
+
+
+def test_a_part_that_is_measured_again_replaces_itself_and_nothing_else(tmp_path: Path) -> None:
+    path = keep({"transport": lines(), "steps": lines()}, tmp_path)
+    assert keep({"transport": lines(0.9)}, tmp_path) == path
+    assert path.name == f"{this_kind().name}.json"
+    parts = read(path)["parts"]
+    assert [part["lines"][0]["reached"] for part in parts.values()] == [0.5, 0.9]
+    assert "rounds" not in parts["steps"]["lines"][0]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_kinds_stand_side_by_side_as_shares_of_the_limit(tmp_path: Path) -> None:
+    here = read(
+        keep({"transport": lines(), "peers": as_json([Row(2, "4 B", {"MPICH": [4.0], "windows": [2.0]})])}, tmp_path)
+    )
+    other = kind_of(XEON, "0-1", "6.8")
+    told = tables({here["kind"]: here["parts"], other: {"steps": here["parts"]["transport"]}})
+    assert f"### transport: {here['kind'].said}" in told
+    assert "| sum | windows | 2.00 µs | Gloo | 8.00 µs | 4x | copy 1.00 µs | 50% |" in told
+    assert "| 2 | 4 B | 4 ns | 2 ns | MPICH: windows 2.00 |" in told
+    assert "| sum, windows | 50% | 50% |" in told
+    assert shares(here["parts"]) == {"sum, windows": 0.5}
+    draw_kinds({"a": {"sum": 0.5}, "b": {"sum": 2.0, "send": 0.9}}, tmp_path / "kinds.png")
+    assert (tmp_path / "kinds.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 1}', '{"format": 1, "kind": {}, "parts": {}}', '{"format": 2}'])
+def test_another_file_is_refused_in_one_sentence_and_stays(text: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{this_kind().name}.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="is no file of results"):
+        keep({"transport": lines()}, tmp_path)
+    assert path.read_text() == text
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.compare", path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_a_line_without_its_numbers_is_no_result(tmp_path: Path) -> None:
+    path = keep({"transport": lines()}, tmp_path)
+    told = json.loads(path.read_text())
+    del told["parts"]["transport"]["lines"][0]["limit"]
+    path.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="is no file of results"):
+        read(path)
+
+
+def test_the_results_that_are_kept_here_can_be_compared() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.compare"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "### " in done.stdout

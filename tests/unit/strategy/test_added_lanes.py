@@ -1,0 +1,109 @@
+"""Lanes that are added to the sum of earlier ones as their gradients arrive: the bits of lanes that are added afterwards."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from lockstep.errors import UsageError
+from lockstep.layout.tree import maximal_subtrees, merges_after
+from lockstep.strategy.replica.slot_lane import SlotLane
+from lockstep.strategy.replica.slots import COPIED_BYTES, PartialSums, SlotPool
+from lockstep.transport.alone import AloneTransport
+
+VALUES = (-0.0, 0.0, 1e-8, 0.1, -0.1, 3.0, 16777216.0, -16777216.0)
+
+
+def arrived(lane, number):
+    def hook(_):
+        lane.gradient_arrived(number)
+
+    return hook
+
+
+def sums_of(lanes, parameters, losses, *, as_they_arrive):
+    """The bits of the sums of `lanes`, whose backwards autograd runs as in a pass."""
+    pool = SlotPool(parameters, AloneTransport(), 0)
+    sums = PartialSums(pool, maximal_subtrees(max(lanes) + 1, lanes[0], lanes[-1] + 1), scaled=True)
+    added = 0
+    for lane in lanes:
+        opened = SlotLane(lane, pool, [], sums.onto(lane) if as_they_arrive else None)
+        added += opened.is_added
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(arrived(opened, number))
+            for number, parameter in enumerate(parameters)
+        ]
+        losses(lane).backward()
+        for hook in hooks:
+            hook.remove()
+        opened.backward_finished()
+        opened.check_untouched()
+        opened.fill()
+        sums.add(lane, opened.slot, 1.0)
+    bits = [flat.clone().view(torch.int32) for parts in map(sums.bucket, pool.buckets) for flat in parts]
+    sums.give_up()
+    return bits, added
+
+
+@given(first=st.integers(0, 5), count=st.integers(1, 9), seed=st.integers(0, 1000))
+def test_a_sum_has_the_same_bits_however_its_lanes_are_added(first, count, seed):
+    numbers = torch.Generator().manual_seed(seed)
+    large = COPIED_BYTES // 4 + 3
+    parameters = [nn.Parameter(torch.ones(size)) for size in (5, large, 7)]
+    table = torch.tensor(VALUES)
+    gradients = [
+        [table[torch.randint(len(VALUES), p.shape, generator=numbers)] for p in parameters]
+        for _ in range(first + count)
+    ]
+
+    def losses(lane):
+        used = [n for n in range(3) if (lane + n + seed) % 4]  # some lanes miss a parameter
+        return sum((parameters[n] * gradients[lane][n]).sum() for n in used)
+
+    lanes = range(first, first + count)
+    apart, _ = sums_of(lanes, parameters, losses, as_they_arrive=False)
+    arriving, added = sums_of(lanes, parameters, losses, as_they_arrive=True)
+    assert all(map(torch.equal, apart, arriving))
+    assert added == sum(bool(merges_after(lane, maximal_subtrees(max(lanes) + 1, first, lanes.stop))) for lane in lanes)
+
+
+def test_sparse_gradients_are_put_together_before_they_are_added():
+    table = nn.Parameter(torch.zeros(10, 4))
+    rows = torch.tensor([1, 1, 1, 3])
+    weights = torch.tensor([16777216.0, 1.0, 1.0, 0.1])[:, None]
+
+    def losses(_):
+        return (F.embedding(rows, table, sparse=True) * weights).sum()
+
+    apart, _ = sums_of(range(4), [table], losses, as_they_arrive=False)
+    arriving, added = sums_of(range(4), [table], losses, as_they_arrive=True)
+    assert added == 2
+    assert all(map(torch.equal, apart, arriving))
+
+
+def test_a_lane_that_is_added_gets_one_gradient_for_each_parameter():
+    parameter = nn.Parameter(torch.ones(4))
+    pool = SlotPool([parameter], AloneTransport(), 0)
+    sums = PartialSums(pool, [(0, 2)], scaled=True)
+    first = SlotLane(0, pool, [])
+    for _ in range(2):
+        parameter.sum().backward()
+        first.gradient_arrived(0)
+    assert first.came_twice
+    sums.add(0, first.slot, 1.0)
+    second = SlotLane(1, pool, [], sums.onto(1))
+    parameter.sum().backward()
+    second.gradient_arrived(0)
+    parameter.sum().backward()
+    with pytest.raises(UsageError, match="use_reentrant=False"):
+        second.gradient_arrived(0)
+
+
+def test_gradients_that_are_added_up_in_another_dtype_get_a_slot_of_their_own():
+    parameter = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    pool = SlotPool([parameter], AloneTransport(), 0)
+    sums = PartialSums(pool, [(0, 2)], scaled=True)
+    sums.add(0, pool.take(), 1.0)
+    assert sums.onto(1) is None

@@ -56,6 +56,32 @@ def test_only_rows_that_somebody_touched_travel(over_gloo, sparse):
     assert {bits for *_, bits in told} == {alone}
 
 
+def looked_up_nothing():
+    """The gradients of tables whose lanes look up padding only, after steps that leave other numbers in their places."""
+    run = lockstep.init(seed=0, lanes=4)
+    kinds = {"sparse": True, "dense": False}
+    model = nn.ModuleDict({n: nn.Embedding(WORDS, WIDTH, padding_idx=0, sparse=one) for n, one in kinds.items()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(96), batch_size=32))
+    largest = []
+    for number, step in enumerate(run.steps(loader)):
+        for lane, (images, _) in enumerate(step):
+            words = embeddings.words_of(images, WORDS) * (number < 2)
+            used = kinds if number < 2 or lane else {"sparse": True}
+            run.backward(sum(model[name](words).sum() for name in used))
+        largest.append([model[name].weight.grad.to_dense().abs().sum().item() for name in kinds])
+        optimizer.step()
+        optimizer.zero_grad()
+    return largest
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_table_of_which_no_row_was_touched_has_a_gradient_of_zeros(ranks):
+    for told in run_ranks(looked_up_nothing, Started(ranks)):
+        assert all(min(sums) > 0 for sums in told[:-1])
+        assert told[-1] == [0, 0]
+
+
 def plainly(optimizers_of):
     """`embeddings.trained_sparsely` in torch alone, over the batches that lockstep gives."""
     run = lockstep.init(seed=3, lanes=1)

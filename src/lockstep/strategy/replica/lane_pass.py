@@ -69,6 +69,11 @@ class PassSetting:
         return self.placement.num_lanes == 1
 
     @property
+    def may_add(self) -> bool:
+        """Whether gradients of lanes with a weight of 1 may be added to those of earlier lanes as they arrive."""
+        return not (self.has_one_lane or self.observers or self.came_twice)
+
+    @property
     def tells_late(self) -> bool:
         """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can tell each other."""
         return self.laid.device.type != "cpu" and self.peers.world_size == self.transport.world_size
@@ -160,15 +165,11 @@ class LanePass(Pass):
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
-        onto = self._sums.onto(lane) if has_one_backward and self._may_add(lane) else None
+        may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
+        onto = self._sums.onto(lane) if may_add else None
         gradients = _gradients_of(lane, laid, onto, only=setting.has_one_lane)
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
-
-    def _may_add(self, lane: int) -> bool:
-        """Whether a lane's gradients can be added to those of earlier lanes as they arrive."""
-        setting = self.setting
-        return self.cut.weights[lane] == 1.0 and not (setting.has_one_lane or setting.observers or setting.came_twice)
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
         """Whether buckets may begin in the lane's `number`th backward.
@@ -215,10 +216,8 @@ class LanePass(Pass):
                 self._losses.append(loss)
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
-        rows: Mapping[int, Rows] = {}
-        if isinstance(lane, SlotLane):
-            rows = lane.fill()
-            setting.came_twice = setting.came_twice or lane.came_twice
+        rows = lane.fill() if isinstance(lane, SlotLane) else {}
+        setting.came_twice = setting.came_twice or lane.came_twice
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:

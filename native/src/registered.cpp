@@ -23,7 +23,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t room = std::size_t{16} << 30;  // of addresses; pages are allocated when something is registered
-constexpr std::size_t spare_maps = 64;               // of the kernel's limit of mappings
+constexpr std::size_t most_bytes = std::size_t{256} << 20;  // registered at a time: a forked process has copies of all
+constexpr std::size_t spare_maps = 64;                      // of the kernel's limit of mappings
 constexpr std::uint64_t is_of_a_file = std::uint64_t{1} << 61;  // in /proc/self/pagemap; shared memory is a file
 
 // Others (jemalloc, tcmalloc) count on freed pages being zeroed by MADV_DONTNEED, which shared ones are not.
@@ -194,11 +195,14 @@ bool Registered::add(const void* data, std::size_t bytes) {
   const auto start = reinterpret_cast<std::uintptr_t>(data), end = start + bytes;
   const std::uintptr_t first = (start + edge_bytes - 1) / edge_bytes * edge_bytes, last = end / edge_bytes * edge_bytes;
   if (bytes < least_bytes || last <= first || !begin()) return false;
+  const std::size_t length = last - first;
+  std::size_t together = length;
   for (const auto& [_, other] : ranges_) {
     const auto others = reinterpret_cast<std::uintptr_t>(other.first);
     if (first < others + other.length && others < last) return false;
+    together += other.length;
   }
-  const std::size_t length = last - first;
+  if (together > most_bytes) return false;
   struct stat file{};
   if (length > available_memory() / 2 || ::fstat(memory_->descriptor(), &file) != 0) return false;
   const Maps maps = maps_of(first, last, file.st_ino);

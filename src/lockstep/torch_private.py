@@ -112,6 +112,12 @@ PLACES = {
     "find_unfinite": PrivateName(
         "torch", "_amp_foreach_non_finite_check_and_unscale_", "16-mixed on GPUs: overflow in few kernels"
     ),
+    "global_forward_hooks": PrivateName(
+        "torch.nn.modules.module", "_global_forward_hooks", "the engine: rows of embeddings' gradients"
+    ),
+    "transforms": PrivateName(
+        "torch._C", "_functorch.peek_interpreter_stack", "the engine: rows of embeddings' gradients"
+    ),
     "storage_uses": PrivateName("torch._C", "_storage_Use_Count", "the engine: gradients that a script keeps"),
     "BatchNorm": PrivateName("torch.nn.modules.batchnorm", "_BatchNorm", "lockstep verify: naming BatchNorm layers"),
     "Norm": PrivateName("torch.nn.modules.batchnorm", "_NormBase", "the engine: running statistics"),
@@ -154,6 +160,8 @@ class Attributes:
 
 ATTRIBUTES = (
     Attributes("torch.Tensor", "_version", "the engine: gradients that a script has written to"),
+    Attributes("torch.Tensor", "_indices _values _backward_hooks _post_accumulate_grad_hooks", "the engine: rows"),
+    Attributes("torch.nn.Module", "_forward_hooks", "the engine: rows of embeddings' gradients"),
     Attributes("torch.Tensor", "_is_view", f"{STAGES}: where a model may be cut"),
     Attributes("torch.UntypedStorage", "_cdata", f"the engine: gradients that a script keeps; {STAGES}"),
     Attributes("torch.UntypedStorage", "_share_fd_cpu_", "lockstep.spawn: shared tensors"),

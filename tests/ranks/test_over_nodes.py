@@ -26,12 +26,12 @@ from lockstep.strategy.agreement import tensor_hash
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from lockstep.transport.across import Across
 from lockstep.transport.over_nodes import OverNodesTransport
-from tests.scripts import corner_cases, scenarios
+from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 from tests.scripts.staged_models import MODELS, train
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
-__all__ = ["corner_cases"]  # they register
+__all__ = ["corner_cases", "embeddings"]  # they register
 
 CPU = torch.device("cpu")
 QUICK = (scenarios.batch_norm_and_dropout, scenarios.several_backwards)

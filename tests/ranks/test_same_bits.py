@@ -3,11 +3,11 @@
 import pytest
 
 from lockstep.testing.ranks import Started, run_ranks
-from tests.scripts import corner_cases, scenarios
+from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 
 pytestmark = pytest.mark.ranks
-__all__ = ["corner_cases", "scenarios"]  # they register
+__all__ = ["corner_cases", "embeddings", "scenarios"]  # they register
 
 
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(number, marks=pytest.mark.thorough) for number in (2, 4))])

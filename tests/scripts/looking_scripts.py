@@ -15,7 +15,7 @@ import lockstep
 from lockstep.run import start
 from lockstep.strategy.shown_state import SeenState, ShownState
 from lockstep.testing.digests import digest_of
-from tests.scripts import scenarios
+from tests.scripts import embeddings, scenarios
 from tests.scripts.zero1_scripts import Lamb, adamw, one_step, prepared
 
 
@@ -353,6 +353,29 @@ def workers_that_read_the_model():
     return digest_of(model, optimizer)
 
 
+def sparse_gradients_that_come_later():
+    """SGD takes sparse gradients where it has no momentum; then they are sparse on any number of ranks."""
+    run = lockstep.init(seed=3, lanes=4)
+    model = embeddings.sparse_model()
+    model["small"].requires_grad_(False)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loader = DataLoader(scenarios.digits(), batch_size=32, shuffle=True)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    layouts, names = [], []
+    for step in run.steps(loader):
+        for images, labels in step:
+            hidden = model["large"](embeddings.words_of(images)) + model["small"](labels)
+            run.backward(F.cross_entropy(model["head"](hidden), labels))
+        layouts.append(str(model["large"].weight.grad.layout))
+        optimizer.step()
+        optimizer.zero_grad()
+        names.append(strategy())
+        if step.number == 2:
+            optimizer.param_groups[0]["momentum"] = 0.0
+            model["small"].requires_grad_(True)
+    return digest_of(model, optimizer), layouts, names[-1] == "zero1"
+
+
 def looking_after_the_end():
     run, model, optimizer, loader = prepared(adamw)
     for step in run.steps(loader):
@@ -384,6 +407,7 @@ SCRIPTS = [
     view_taken_in_the_middle, looking_after_the_end, a_second_run_of_the_same,
     workers_that_read_the_model, a_state_that_was_there_and_is_seen_before_the_first_update,
     a_closure_at_the_first_update, everything_loaded_again_at_every_step, a_scheduler_made_before_prepare,
+    sparse_gradients_that_come_later,
 ]  # fmt: skip
 
 

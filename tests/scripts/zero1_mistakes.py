@@ -190,7 +190,23 @@ def keeps_a_state_without_a_gradient():
     mistake(make=lambda model: Trusting(model.parameters(), True), updates_by="element")
 
 
+def with_a_table(make):
+    run = lockstep.init(lanes=4)
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    run.prepare(table, make(table.parameters()))
+
+
+def rows_only():
+    with_a_table(optim.SparseAdam)
+
+
+def rows_only_as_said():
+    with_a_table(optim.Adagrad)
+
+
 MISTAKES = {
+    rows_only: "SparseAdam updates only the rows of sparse gradients, but under zero1 gradients are dense",
+    rows_only_as_said: "Adagrad updates only the rows of sparse gradients, but under zero1 gradients are dense",
     closure_in_the_step: "but zero1 must prepare them before",
     needs_every_gradient: "must skip parameters whose grad is None",
     keeps_a_state_without_a_gradient: "made a state for a parameter",

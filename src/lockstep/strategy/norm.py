@@ -43,7 +43,7 @@ def require_norm_type(norm_type: float) -> None:
 
 def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:
     """The p-norm of each chunk of each gradient."""
-    flats = [gradient.detach().reshape(-1) for gradient in gradients]
+    flats = [gradient.detach().to_dense().reshape(-1) for gradient in gradients]  # strided ones stay what they are
     chunks = [flats[chunk.parameter][chunk.start : chunk.end] for chunk in chunks_of([flat.numel() for flat in flats])]
     values: list[float] = []
     for device, group in groupby(chunks, key=lambda chunk: chunk.device):

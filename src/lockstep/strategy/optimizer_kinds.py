@@ -42,6 +42,7 @@ KNOWN: dict[type[Optimizer], UpdatesBy] = {
     optim.Rprop: UpdatesBy.ELEMENT,
     optim.ASGD: UpdatesBy.ELEMENT,
     optim.Adafactor: UpdatesBy.PARAMETER,
+    optim.SparseAdam: UpdatesBy.PARAMETER,
     **({optim.Muon: UpdatesBy.PARAMETER} if hasattr(optim, "Muon") else {}),
 }
 

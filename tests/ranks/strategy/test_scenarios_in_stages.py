@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from tests.scripts import corner_cases, scenarios
+from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 
 pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
@@ -19,6 +19,8 @@ REFUSED = {
     "lanes_without_items": "can be cut nowhere",
     "lbfgs": "does not know whether LBFGS updates each element",
     "sharpness_aware": "does not know whether",
+    "sparse_gradients": "did not call the model as model",
+    "optimizers_of_sparse_gradients": "did not call the model as model",
 }
 LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps", "unused_parameters": "seen"}
 """Which of its results a scenario reads from gradients that another stage has."""
@@ -26,7 +28,7 @@ LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps", "unused_parameters
 
 def without_digests(scenario):
     """No rank can hash the whole model; losses and norms of many steps show as much."""
-    for module in (scenarios, corner_cases):
+    for module in (scenarios, corner_cases, embeddings):
         module.digest_of = lambda *_: "elsewhere"
     return scenario()
 

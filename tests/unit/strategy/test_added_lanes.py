@@ -107,3 +107,41 @@ def test_gradients_that_are_added_up_in_another_dtype_get_a_slot_of_their_own():
     sums = PartialSums(pool, [(0, 2)], scaled=True)
     sums.add(0, pool.take(), 1.0)
     assert sums.onto(1) is None
+
+
+def test_lanes_with_tables_get_slots_of_their_own():
+    parameter = nn.Parameter(torch.ones(4, 2))
+    pool = SlotPool([parameter], AloneTransport(), 0, tables=frozenset({0}))
+    sums = PartialSums(pool, [(0, 2)], scaled=True)
+    sums.add(0, pool.take(), 1.0)
+    assert sums.onto(1) is None
+
+
+def test_a_small_table_is_neither_zeroed_before_a_lane_nor_only_noted():
+    table, bias = nn.Parameter(torch.ones(6, 2)), nn.Parameter(torch.ones(3))
+    pool = SlotPool([table, bias], AloneTransport(), 0, tables=frozenset({0}))
+    assert pool.is_copied == [True, False]
+    stale = pool.take()
+    stale.views[0].fill_(float("nan"))
+    pool.give_back(stale)
+    del stale
+    lane = SlotLane(0, pool, [])
+    assert table.grad is None
+    assert lane.slot.views[0].isnan().all()
+    (F.embedding(torch.tensor([1, 1, 4]), table, sparse=True).sum() + bias.sum()).backward()
+    assert not lane.gradient_arrived(0)  # for a bucket there is none
+    lane.backward_finished()
+    assert table.grad is lane.slot.views[0]
+    assert table.grad[:, 0].tolist() == [0, 2, 0, 0, 1, 0]
+    lane.check_untouched()
+    lane.begin_backward()
+    (table.sum() * 2).backward()
+    assert lane.gradient_arrived(0)
+    lane.backward_finished()
+    lane.check_untouched()
+    assert lane.came_twice
+    assert table.grad[:, 0].tolist() == [2, 4, 2, 2, 3, 2]
+    assert lane.fill() == {}
+    table.grad[0] += 1
+    with pytest.raises(UsageError, match="grad"):
+        lane.check_untouched()

@@ -91,7 +91,7 @@ def test_adafactor_and_muon_look_at_whole_parameters():
 
 def test_every_optimizer_of_torch_is_in_the_table_or_refused_elsewhere():
     there = {kind for kind in vars(optim).values() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
-    assert there - set(KNOWN) == {optim.Optimizer, optim.LBFGS, optim.SparseAdam}
+    assert there - set(KNOWN) == {optim.Optimizer, optim.LBFGS}
     assert set(FORMS) == {kind for kind, by in KNOWN.items() if by is UpdatesBy.ELEMENT}
 
 

@@ -90,6 +90,7 @@ class Overflow:
 def _all_finite(gradients: list[Tensor]) -> bool:
     """Whether no element is infinite or NaN; one look at each device for all of them."""
     found: dict[torch.device, Tensor] = {}
+    gradients = [one if one.layout is torch.strided else one.coalesce().values() for one in gradients]
     for (device, dtype), some in _by_kind(gradients).items():
         if device.type != "cpu" and dtype.is_floating_point:
             flag = found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim import Optimizer, SparseAdam
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -83,8 +83,6 @@ def _refuse(progress: Progress, thing: Any) -> None:
             f"run.prepare got {kind}(model), but lockstep reduces the gradients itself.",
             f"Pass the model without {kind}.",
         )
-    if isinstance(thing, SparseAdam):
-        raise UsageError("SparseAdam needs sparse gradients, but lanes make them dense to add them up.", "Use Adam.")
     if isinstance(thing, Tensor) and any(thing is one for model in progress.models for one in model.parameters()):
         raise UsageError(
             f"run.prepare got a parameter of shape {tuple(thing.shape)} that was already prepared with its module.",

@@ -167,9 +167,13 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch's own name for a documented idea
 
 
+def _place(tensor: Tensor) -> int:
+    return tensor.data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
 def _versions(value: Any) -> Iterator[Any]:
     for one in _values(value):
-        yield (one.data_ptr(), _version(one)) if isinstance(one, Tensor) else one
+        yield (_place(one), _version(one)) if isinstance(one, Tensor) else one
 
 
 def _values(value: Any) -> Iterator[Any]:

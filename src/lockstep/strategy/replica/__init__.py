@@ -5,6 +5,7 @@ begin_pass(cut)
   begin_lane(l):      gradients go into a slot                          lane, slot_lane, slots (or only_lane)
     backward(loss):   weighted; a complete bucket may leave early       reduction
   end_lane():         its buffers are noted                             buffer_pass
+                      of embeddings only the touched rows               tables, rows
 end_pass():           one frame from each rank, the same conclusion     pass_report
                       sums over ranks -> p.grad                         reduction, slots
 """

@@ -23,6 +23,7 @@ from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
 from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
+from lockstep.strategy.replica.tables import Tables
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.contract import Transport
 
@@ -43,10 +44,14 @@ class LaidOut:
         memory: where the parameters are.
         most_held: how many slots of gradients a pass needs at a time.
         in_one_lane: whether the run has one lane; then only the numbers of arriving gradients are noted.
+        looks: whether embeddings are made to tell which rows they touched.
     """
 
-    def __init__(self, peers: Transport, memory: ParameterMemory, most_held: int, *, in_one_lane: bool) -> None:
+    def __init__(
+        self, peers: Transport, memory: ParameterMemory, most_held: int, *, in_one_lane: bool, looks: bool = True
+    ) -> None:
         self._peers, self.memory, self._in_one_lane = peers, memory, in_one_lane
+        self._looks = looks and not in_one_lane
         self.models: list[tuple[str, nn.Module]] = []
         self.absent: set[int] = set()
         """Identities of parameters and buffers that other ranks hold."""
@@ -59,6 +64,10 @@ class LaidOut:
         """Of models that were brought here and are not laid out yet."""
         self.bank = BufferBank((), {})
         self.trainable: list[nn.Parameter] = []
+        self.tables = Tables()
+        """Those among `trainable`."""
+        self.optimizers: list[Optimizer] = []
+        """Those that update parameters as a whole, of which some want sparse gradients."""
         self.bucket_of: list[int] = []
         """The bucket of each trainable parameter; -1 if it has no elements."""
         self._num_slots = most_held + peers.outlives  # the sum is apart from what it is made of
@@ -194,7 +203,8 @@ class LaidOut:
         self.stop_watching()
         self.trainable = [parameter for parameter in self.arena.parameters if parameter.requires_grad]
         self.let_go_of_result()
-        self.pool = self._pools.of(self.arena.parameters)
+        self.tables = Tables.of(self.models, self.trainable, looks=self._looks)
+        self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         for number, parameter in enumerate(self.trainable):
@@ -231,6 +241,14 @@ class LaidOut:
                 self.listener.gradient_arrived(number, bucket)
 
         return gradient_noted if notes_always or not self.pool.is_copied[number] else gradient_arrived
+
+    def kept_sparse(self) -> frozenset[int]:
+        """The trainable parameters whose `p.grad` is sparse after a pass in which all their gradients were."""
+        return self.tables.kept_sparse(self.trainable, self.optimizers)
+
+    def listen(self) -> Callable[[], None]:
+        """Let embeddings tell which rows the open lane touches, until what is returned is called."""
+        return self.tables.listen(lambda: self.listener is not None)
 
     def let_go_of_result(self) -> None:
         """Let the last pass's slot be reused once the script holds no gradient of it any more."""

@@ -42,6 +42,9 @@ class Lane(ABC):
         self.explicit = weight is not None
         self.weight = by_samples if weight is None else float(weight)
 
+    def begin_backward(self) -> None:  # noqa: B027 - most have nothing to do
+        """Let gradients be what a backward adds to. Call it before each."""
+
     @abstractmethod
     def backward_finished(self, *, may_lack: bool = False) -> None:
         """Note that whatever is written to the gradients from here on is not ours.

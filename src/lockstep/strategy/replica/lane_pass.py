@@ -24,8 +24,9 @@ from lockstep.strategy.replica.late_losses import LateLosses
 from lockstep.strategy.replica.only_lane import OnlyLane
 from lockstep.strategy.replica.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
 from lockstep.strategy.replica.reduction import Reduction
+from lockstep.strategy.replica.rows import Rows, added_over_ranks, sum_of
 from lockstep.strategy.replica.slot_lane import SlotLane, set_gradients
-from lockstep.strategy.replica.slots import PartialSums, Slot
+from lockstep.strategy.replica.slots import WIDE, PartialSums, Slot
 from lockstep.transport.contract import Transport
 
 CHECKED_LANES = 4
@@ -68,6 +69,11 @@ class PassSetting:
         return self.placement.num_lanes == 1
 
     @property
+    def may_add(self) -> bool:
+        """Whether gradients of lanes with a weight of 1 may be added to those of earlier lanes as they arrive."""
+        return not (self.has_one_lane or self.observers or self.came_twice)
+
+    @property
     def tells_late(self) -> bool:
         """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can tell each other."""
         return self.laid.device.type != "cpu" and self.peers.world_size == self.transport.world_size
@@ -81,6 +87,16 @@ class PassSetting:
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> None:
+    """Do nothing: nobody listens."""
+
+
+def _gradients_of(number: int, laid: LaidOut, onto: Slot | None, *, only: bool) -> Lane:
+    if only:
+        return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
+    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse())
 
 
 class LanePass(Pass):
@@ -126,6 +142,8 @@ class LanePass(Pass):
         """The finished lane, if the run has one lane."""
         self._used = 0
         self._report = PassReport()
+        self._rows: dict[int, Rows] = {}
+        """The sums of tables that were exchanged by rows."""
         self._losses: list[Tensor] = []
         self._is_over = False
 
@@ -133,7 +151,7 @@ class LanePass(Pass):
         for observer in self.setting.observers:
             observer.begins(lane)
         opened = self.open_lane(lane)
-        opened.range = Range(f"lockstep: lane {lane}")
+        opened.range, opened.stop_listening = Range(f"lockstep: lane {lane}"), self.setting.laid.listen()
         self.setting.precision.enter()
         return opened
 
@@ -147,18 +165,11 @@ class LanePass(Pass):
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
-        onto = self._sums.onto(lane) if has_one_backward and self._may_add(lane) else None
-        only = setting.has_one_lane
-        gradients = (
-            OnlyLane(lane, laid.trainable, laid.arrivals) if only else SlotLane(lane, laid.pool, laid.arrivals, onto)
-        )
+        may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
+        onto = self._sums.onto(lane) if may_add else None
+        gradients = _gradients_of(lane, laid, onto, only=setting.has_one_lane)
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
-
-    def _may_add(self, lane: int) -> bool:
-        """Whether a lane's gradients can be added to those of earlier lanes as they arrive."""
-        setting = self.setting
-        return self.cut.weights[lane] == 1.0 and not (setting.has_one_lane or setting.observers or setting.came_twice)
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
         """Whether buckets may begin in the lane's `number`th backward.
@@ -205,9 +216,8 @@ class LanePass(Pass):
                 self._losses.append(loss)
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
-        if isinstance(lane, SlotLane):
-            lane.fill()
-            setting.came_twice = setting.came_twice or lane.came_twice
+        rows = lane.fill() if isinstance(lane, SlotLane) else {}
+        setting.came_twice = setting.came_twice or lane.came_twice
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:
@@ -217,7 +227,7 @@ class LanePass(Pass):
         if isinstance(lane, OnlyLane):
             self._only = lane
         elif isinstance(lane, SlotLane):
-            self._sums.add(lane.number, lane.slot, weight)
+            self._sums.add(lane.number, lane.slot, weight, rows)
         self._next_lane = lane.number + 1
 
     def _skip_lanes_before(self, end: int) -> None:
@@ -235,6 +245,7 @@ class LanePass(Pass):
             report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
         report.used, report.notes, report.seen = self._used, notes, seen
         report.buffers = self._buffers.header()
+        report.rows = {} if self.setting.has_one_lane else self._sums.num_rows()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
         all_ranks, slot = self.setting.transport.whole(self._exchange, self._restore)
         if slot is not None:
@@ -273,33 +284,40 @@ class LanePass(Pass):
 
     def _reduce(self, all_ranks: Conclusions) -> Slot:
         setting, laid = self.setting, self.setting.laid
-        used = flags_of(all_ranks.used, len(laid.trainable))
-        needed = {bucket for bucket, is_used in zip(laid.bucket_of, used, strict=True) if is_used and bucket >= 0}
-        self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened)
+        used, by_rows = flags_of(all_ranks.used, len(laid.trainable)), frozenset(all_ranks.rows)
+        whole = (at for number, at in enumerate(laid.bucket_of) if used[number] and number not in by_rows)
+        needed = {bucket for bucket in whole if bucket >= 0}
+        parts = self._sums.rows(by_rows)
+        self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened, by_rows)
         self._buffers.begin(all_ranks.buffers, setting.peers, setting.placement)
         if self._late is not None:
             self._late.begin(self._buffers.unnoticed, setting.peers, setting.placement)
-        slot = self.reduction.finish(all_ranks.scale * setting.precision.unscale)
+        scale = all_ranks.scale * setting.precision.unscale
+        slot = self.reduction.finish(scale)
+        ranks = setting.peers, setting.placement
+        self._rows = added_over_ranks(parts, all_ranks.rows, laid.trainable, ranks, (WIDE, scale))
         self._buffers.finish()
         return slot
 
     def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
         laid = self.setting.laid
-        if all(used) and not any(gradient is not None for gradient in self.held):
+        sparse = laid.kept_sparse() & self._rows.keys()
+        for number, rows in self._rows.items():
+            if used[number] and number not in sparse:
+                rows.fill(slot.views[number])
+        if all(used) and not sparse and not any(gradient is not None for gradient in self.held):
             set_gradients(laid.trainable, slot.views)
             laid.result = slot
             return
         keep = False
-        for parameter, view, before, is_used in zip(laid.trainable, slot.views, self.held, used, strict=True):
-            if not is_used:
+        for number, (parameter, view, before) in enumerate(zip(laid.trainable, slot.views, self.held, strict=True)):
+            if not used[number]:
                 parameter.grad = before
-            elif before is None:
-                parameter.grad = view
-                keep = True
-            else:
-                before.add_(view)
-                parameter.grad = before
+                continue
+            new = self._rows[number].sparse(parameter) if number in sparse else view
+            parameter.grad = new if before is None else sum_of(before, new)
+            keep = keep or parameter.grad is view
         if keep:
             laid.result = slot
         else:
@@ -314,6 +332,7 @@ class LanePass(Pass):
         self.restore_gradients()
         if opened is not None:
             opened.end_range()
+            opened.stop_listening()
             laid.bank.restore()
         if self.reduction.num_begun:
             setting.abandoned.append(self)
@@ -347,6 +366,8 @@ class ReplicaLane(OpenLane, Listener):
         """The number of backward calls."""
         self.range: Range | None = None
         """The range of its forward and backward in profiles."""
+        self.stop_listening: Callable[[], None] = _nothing
+        """Lets embeddings be as they are outside lanes."""
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
@@ -372,6 +393,7 @@ class ReplicaLane(OpenLane, Listener):
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
         laid.listener, laid.only_notes = self, self._pass.may_lack is _never and self._pass.reduction.is_quiet
+        self.gradients.begin_backward()
         try:
             backward()
         finally:
@@ -399,6 +421,7 @@ class ReplicaLane(OpenLane, Listener):
 
     def close(self, *, takes_buffers: bool) -> None:
         """End the lane; `takes_buffers` unless that was done after its forward."""
+        self.stop_listening()
         self.check()
         if takes_buffers:
             self._pass.take_buffers(self.gradients.number)

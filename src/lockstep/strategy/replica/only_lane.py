@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
+from lockstep.strategy.replica.rows import is_rows, sum_of
 from lockstep.strategy.replica.slots import Slot, SlotPool
 from lockstep.torch_private import multiply_each
 
@@ -27,10 +28,18 @@ class OnlyLane(Lane):
         number: the lane's.
         parameters: the trainable ones; their `grad` is used until the pass ends.
         arrivals: gets the number of each parameter that a backward reaches, from the parameters' watcher.
+        sparse: the parameters whose gradients stay sparse.
     """
 
-    def __init__(self, number: int, parameters: Sequence[nn.Parameter], arrivals: list[int]) -> None:
+    def __init__(
+        self,
+        number: int,
+        parameters: Sequence[nn.Parameter],
+        arrivals: list[int],
+        sparse: frozenset[int] = frozenset(),
+    ) -> None:
         super().__init__(number)
+        self._sparse = sparse
         self._parameters = parameters
         self._known: Sequence[Tensor | None] = [None] * len(parameters)
         self._present: Sequence[Tensor] = []
@@ -60,13 +69,16 @@ class OnlyLane(Lane):
         self._present = [gradient for gradient in known if gradient is not None] if missing else known
 
     def _make_dense(self) -> bool:
-        """Make sparse gradients dense, as in runs with several lanes; return whether there was one."""
+        """Make other sparse gradients dense, as in runs with several lanes; return whether there was one."""
         if {torch.strided}.issuperset(map(_layout, self._present)):
             return False
-        for parameter in self._parameters:
-            if parameter.grad is not None and parameter.grad.layout is not torch.strided:
-                parameter.grad = torch.zeros_like(parameter).add_(parameter.grad)
-        return True
+        found = False
+        for number, parameter in enumerate(self._parameters):
+            gradient = parameter.grad
+            if gradient is None or gradient.layout is torch.strided or (number in self._sparse and is_rows(gradient)):
+                continue
+            parameter.grad, found = torch.zeros_like(parameter).add_(gradient), True
+        return found
 
     def _make_disjoint(self) -> bool:
         """Separate gradients that share memory, where the next backward would add twice; return whether any did.
@@ -74,8 +86,9 @@ class OnlyLane(Lane):
         Autograd gives them one piece of memory in `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2, in
         torch 2.13.
         """
-        starts = list(map(Tensor.data_ptr, self._present))
-        ends = sorted(map(add, starts, map(_nbytes, self._present)))
+        present = self._strided()
+        starts = list(map(Tensor.data_ptr, present))
+        ends = sorted(map(add, starts, map(_nbytes, present)))
         starts.sort()
         if all(map(le, ends, islice(starts, 1, None))):  # each ends before the next starts
             return False
@@ -83,6 +96,12 @@ class OnlyLane(Lane):
             if parameter.grad is not None:
                 parameter.grad = parameter.grad.clone()
         return True
+
+    def _strided(self) -> Sequence[Tensor]:
+        """The gradients that are not sparse."""
+        if not self._sparse:
+            return self._present
+        return [gradient for gradient in self._present if gradient.layout is torch.strided]
 
     def check_untouched(self) -> None:
         same = all(map(is_, map(_grad, self._parameters), self._known))
@@ -95,8 +114,10 @@ class OnlyLane(Lane):
     def slot_for_reading(self, pool: SlotPool) -> Slot:
         slot = pool.take()
         for view, gradient in zip(slot.views, self._known, strict=True):
-            if gradient is not None:
+            if gradient is not None and gradient.layout is torch.strided:
                 view.copy_(gradient)
+            elif gradient is not None:
+                view.add_(gradient)
         return slot
 
     def hand_over(self, held: Sequence[Tensor | None], scale: float) -> None:
@@ -107,9 +128,12 @@ class OnlyLane(Lane):
             scale: exactly 1.0 multiplies nothing.
         """
         if scale != 1.0:
-            multiply_each(list(self._present), scale)
+            multiply_each(list(self._strided()), scale)
+            for one in self._present:
+                if one.layout is not torch.strided:
+                    one.mul_(scale)
         if all(map(is_, held, repeat(None))):
             return
         for parameter, before, gradient in zip(self._parameters, held, self._known, strict=True):
             if before is not None:
-                parameter.grad = before if gradient is None else before.add_(gradient)
+                parameter.grad = before if gradient is None else sum_of(before, gradient)

@@ -9,6 +9,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
 from lockstep.strategy.replica.buffer_pass import Header
+from lockstep.strategy.replica.rows import agreed
 
 
 def mask_of(flags: Sequence[bool]) -> int:
@@ -39,12 +40,15 @@ class PassReport:
     """The buckets among them that got a gradient afterwards."""
     seen: int = 0
     """Equal on all ranks that drew the same random numbers outside lanes."""
+    rows: Mapping[int, int] = field(default_factory=dict)
+    """The trainable parameters of which this rank has nothing but some rows, and at most how many."""
 
     def encode(self) -> list[Any]:
         """Encode as JSON values; lanes become strings."""
         lanes = {lane: [weight, explicit, self.losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
         notes = {str(lane): note for lane, note in self.notes.items()}
-        return [_texts(lanes), format(self.used, "x"), self.buffers, notes, self.begun, self.reopened, self.seen]
+        used, rows = format(self.used, "x"), _texts(self.rows)
+        return [_texts(lanes), used, self.buffers, notes, self.begun, self.reopened, self.seen, rows]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Conclusions:
     reopened: frozenset[int]
     apart: tuple[int, ...] = ()
     """Ranks that have drawn different random numbers outside lanes than rank 0."""
+    rows: Mapping[int, int] = field(default_factory=dict)
+    """The parameters that are exchanged by rows, and at most how many of each a rank has."""
 
     @property
     def scale(self) -> float:
@@ -98,6 +104,7 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
+        rows=agreed([(int(report[1], 16), _numbers(report[7])) for report in of_peers]),
     )
 
 
@@ -120,3 +127,7 @@ def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
 
 def _texts(values: Mapping[int, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
+
+
+def _numbers(values: Mapping[str, int]) -> dict[int, int]:
+    return {int(key): value for key, value in values.items()}

@@ -73,7 +73,14 @@ class Reduction:
         """End the backward: what has begun goes on, nothing else begins."""
         self._slot = None
 
-    def begin(self, sums: PartialSums, needed: set[int], begun: int, reopened: frozenset[int]) -> None:
+    def begin(
+        self,
+        sums: PartialSums,
+        needed: set[int],
+        begun: int,
+        reopened: frozenset[int],
+        left_out: frozenset[int] = frozenset(),
+    ) -> None:
         """Begin what is not under way yet. Collective: call it on every rank.
 
         All arguments but the first must be the same on every rank.
@@ -83,9 +90,11 @@ class Reduction:
             needed: the buckets in which some lane of any rank has a gradient.
             begun: the most buckets that any rank has begun.
             reopened: the buckets that any rank has reopened.
+            left_out: parameters that are not reduced here; no rank has begun a bucket with one of them.
         """
         numbers = sorted(needed | set(range(begun)))
-        parts = {number: sums.bucket(self._buckets[number]) for number in numbers}
+        pieces = {number: sums.pool.pieces(self._buckets[number], left_out) for number in numbers}
+        parts = {number: [(piece, sums.bucket(piece)) for piece in pieces[number]] for number in numbers}
         if self._transport.outlives:  # perhaps for the second time, with another rank
             self._under_way.clear()
         if self._result is None:
@@ -97,9 +106,12 @@ class Reduction:
             self._under_way[number].give_up()
             self._begin(number, parts[number])
 
-    def _begin(self, number: int, partials: Sequence[Tensor]) -> None:
-        out = _part(self._wide, self._buckets[number])
-        self._under_way[number] = self._transport.begin_all_reduce(partials, self._placement, out)
+    def _begin(self, number: int, parts: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> None:
+        begun = [
+            self._transport.begin_all_reduce(partials, self._placement, _part(self._wide, piece))
+            for piece, partials in parts
+        ]
+        self._under_way[number] = begun[0] if len(begun) == 1 else _Several(begun)
 
     def finish(self, scale: float) -> Slot:
         """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
@@ -122,6 +134,25 @@ class Reduction:
     def _text_of(self, number: int) -> str:
         """`bucket 2, first layer4.0.conv1.weight`: the parameter whose gradient is complete first."""
         return f"bucket {number}, first {self._name_of(self._buckets[number].members[0])}"
+
+
+class _Several(Pending):
+    """What is left of a bucket in several pieces."""
+
+    def __init__(self, pieces: Sequence[Pending]) -> None:
+        self._pieces = pieces
+
+    def advance(self, scale: float = 1.0) -> None:
+        for piece in self._pieces:
+            piece.advance(scale)
+
+    def finish(self) -> None:
+        for piece in self._pieces:
+            piece.finish()
+
+    def give_up(self) -> None:
+        for piece in self._pieces:
+            piece.give_up()
 
 
 def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:

@@ -24,6 +24,7 @@ from lockstep.strategy.precision import Precision
 from lockstep.strategy.replica.laid_out import LaidOut
 from lockstep.strategy.replica.lane_pass import CHECKED_LANES, LanePass, PassSetting
 from lockstep.strategy.replica.memory import ParameterMemory
+from lockstep.strategy.replica.tables import require_sparse
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.contract import Transport
 
@@ -53,7 +54,8 @@ class Replica(Strategy):
         self.name, self.placement = name, placement
         peers, memory = peers or transport, memory or ParameterMemory()
         most_held = placement.most_held() if peers.world_size > 1 else 0
-        self.laid = LaidOut(peers, memory, most_held, in_one_lane=placement.num_lanes == 1)
+        only = placement.num_lanes == 1
+        self.laid = LaidOut(peers, memory, most_held, in_one_lane=only, looks=part_of is None)
         self._setting = PassSetting(transport, peers, placement, part_of or (0,) * transport.world_size, self.laid)
         self._setting.lanes_checked = 0 if memory.is_ours else CHECKED_LANES
 
@@ -68,6 +70,10 @@ class Replica(Strategy):
     @precision.setter
     def precision(self, precision: Precision) -> None:
         self._setting.precision = precision
+
+    def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:  # noqa: ARG002
+        self.laid.optimizers.append(optimizer)
+        require_sparse(optimizer, self.laid.trainable, self.laid.tables)
 
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Add rules for buffers that differ between lanes; see `lockstep.strategy.replica.buffers`. Before `adopt`."""

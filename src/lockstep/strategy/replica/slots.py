@@ -8,9 +8,10 @@ differ in the sign of some zeros. (A run with one lane has one lane on any numbe
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from lockstep.layout.tree import Node, merges_after
 from lockstep.strategy.replica.arena import Allocate, Segment, lay_out, view_in
 from lockstep.strategy.replica.private_memory import private_zeros
+from lockstep.strategy.replica.rows import Rows, around
 from lockstep.torch_private import storage_uses, zero_each
 from lockstep.transport.contract import Transport
 
@@ -60,7 +62,7 @@ class Slot:
     views: list[Tensor]
     """For each trainable parameter, its part of a flat, with the parameter's shape and strides."""
     zeroed: list[Tensor]
-    """Parts of the flats that hold views below `COPIED_BYTES`, and nothing else: zeroed before a lane. The first gradient
+    """Parts of the flats that hold views that are not copied, and nothing else: zeroed before a lane. The first gradient
     overwrites the others."""
     unheld: list[int] = field(default_factory=list)
     """What `_references` counts while nothing else holds a gradient."""
@@ -114,6 +116,7 @@ class SlotPool:
         num_shared: this many slots are made at once, in the memory that is cheapest to reduce. More are this rank's
             own, made when they are taken.
         bucket_bytes: the approximate size of buckets; None: what fits the device.
+        tables: the numbers of the parameters whose gradients may come as rows; see `rows`.
     """
 
     def __init__(
@@ -122,13 +125,14 @@ class SlotPool:
         transport: Transport,
         num_shared: int,
         bucket_bytes: int | None = None,
+        tables: frozenset[int] = frozenset(),
     ) -> None:
-        self.parameters = list(parameters)
+        self.parameters, self.tables = list(parameters), tables
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
         sizes = [segment.size * self._kinds[segment.flat].element_size() for segment in self.segments]
-        self.is_copied = [size >= COPIED_BYTES for size in sizes]
-        """For each trainable parameter, whether its first gradient is copied into its view."""
+        self.is_copied = [size >= COPIED_BYTES or number in tables for number, size in enumerate(sizes)]
+        """For each trainable parameter, whether its first gradient is copied into its view: large ones, and tables."""
         self.copied = [number for number, is_copied in enumerate(self.is_copied) if is_copied]
         self.flat_of = [segment.flat for segment in self.segments]
         self._zeroed = _runs(self.segments, self.is_copied)
@@ -192,6 +196,22 @@ class SlotPool:
         slot.unheld = _references(slot)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
+
+    def pieces(self, bucket: Bucket, left_out: frozenset[int]) -> list[Bucket]:
+        """What is left of a bucket without some parameters."""
+        if left_out.isdisjoint(bucket.members):
+            return [bucket]
+        holes = [self.segments[number] for number in sorted(left_out.intersection(bucket.members))]
+        return [
+            Bucket(bucket.flat, start, end, bucket.members) for start, end in around(bucket.start, bucket.end, holes)
+        ]
+
+    def parts(self, flats: Sequence[Tensor], left_out: frozenset[int]) -> list[Tensor]:
+        """All memory of `flats` but that of some parameters."""
+        if not left_out:
+            return list(flats)
+        every = [piece for bucket in self.buckets for piece in self.pieces(bucket, left_out)]
+        return [flats[one.flat][one.start : one.end] for one in every]
 
     def cut(self, spans: Sequence[Span]) -> None:
         """Give every slot taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
@@ -271,53 +291,110 @@ class PartialSums:
     """The lanes of one rank, added up along the lane tree as they are finished."""
 
     def __init__(self, pool: SlotPool, subtrees: Sequence[Node], scaled: bool) -> None:
-        self._pool, self._subtrees, self._scaled = pool, subtrees, scaled
+        self.pool, self._subtrees, self._scaled = pool, subtrees, scaled
         self._slots: dict[Node, Slot] = {}
         self._wide: dict[Node, list[Tensor]] = {}
+        self._rows: dict[Node, dict[int, Rows]] = {}
+        """By node, the tables of which it has rows; their places in the slot mean nothing."""
 
     def onto(self, lane: int) -> Slot | None:
         """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
 
-        The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros.
+        The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros. Tables
+        are not added so: it is not known before a lane's end whether they are rows.
         """
         merges = merges_after(lane, self._subtrees)
-        if not merges or any(flat.dtype in WIDE for flat in self._slots[merges[0][0]].flats):
+        if not merges or self.pool.tables or any(flat.dtype in WIDE for flat in self._slots[merges[0][0]].flats):
             return None
         return self._slots[merges[0][0]]
 
-    def add(self, lane: int, slot: Slot | None, weight: float) -> None:
+    def add(self, lane: int, slot: Slot | None, weight: float, rows: Mapping[int, Rows] | None = None) -> None:
         """Add finished lane `lane` with its gradients. Lanes must come in order.
 
         Args:
             lane: its number.
-            slot: the lane's; or what `onto` returned, which has it already; None: zeros, of an empty lane.
+            slot: the lane's, but for `rows`; or what `onto` returned, which has it already; None: zeros, of an empty lane.
             weight: what the lane counts; 1 if it has been added already.
+            rows: by number, the tables of which the lane has rows.
         """
-        slot = slot or self._pool.take()
         merges = merges_after(lane, self._subtrees)
-        if merges and self._slots[merges[0][0]] is slot:
+        if slot is not None and merges and self._slots[merges[0][0]] is slot:
             (left, right), *merges = merges
             self._rename(left, (left[0], right[1]))
-            self._merge(merges)
-            return
-        node = (lane, lane + 1)
-        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
-        if self._scaled and weight != 1.0:
-            for flat in wide:
-                flat.mul_(weight) if weight else flat.zero_()  # a loss over nothing is 0 / 0
-        self._slots[node], self._wide[node] = slot, wide
-        self._merge(merges)
-
-    def _merge(self, merges: Sequence[tuple[Node, Node]]) -> None:
+        else:
+            self._keep((lane, lane + 1), slot, weight, rows or {})
         for left, right in merges:
-            for total, other in zip(self._wide[left], self._wide.pop(right), strict=True):
-                total.add_(other)
-            self._rename(left, (left[0], right[1]))
-            self._pool.give_back(self._slots.pop(right))
+            self._merge(left, right)
+
+    def _keep(self, node: Node, slot: Slot | None, weight: float, rows: Mapping[int, Rows]) -> None:
+        pool = self.pool
+        if slot is None:
+            slot = pool.take_unfilled()
+            for part in pool.parts(slot.flats, pool.tables):
+                part.zero_()
+            rows = {number: Rows.none(pool.parameters[number], slot.views[number].dtype) for number in pool.tables}
+        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
+        self._slots[node], self._wide[node] = slot, wide
+        self._rows[node] = {number: one.to(wide[pool.flat_of[number]].dtype) for number, one in rows.items()}
+        if self._scaled and weight != 1.0:
+            self._weigh(node, weight)
+
+    def _weigh(self, node: Node, weight: float) -> None:
+        rows = self._rows[node]
+        if not (weight >= 0 and math.isfinite(weight)):  # what it makes of zeros is no zero, or another one
+            self._fill(node, set(rows))
+        for part in self.pool.parts(self._wide[node], frozenset(rows)):
+            part.mul_(weight) if weight else part.zero_()  # a loss over nothing is 0 / 0
+        self._rows[node] = {number: one.times(weight) for number, one in rows.items()}
+
+    def _merge(self, left: Node, right: Node) -> None:
+        both = self._rows[left].keys() & self._rows[right].keys()
+        for node in (left, right):
+            self._fill(node, self._rows[node].keys() - both)
+        parts = [self.pool.parts(self._wide[node], frozenset(both)) for node in (left, right)]
+        for total, other in zip(*parts, strict=True):
+            total.add_(other)
+        others = self._rows.pop(right)
+        self._rows[left] = {number: one.plus(others[number]) for number, one in self._rows[left].items()}
+        self._wide.pop(right)
+        self.pool.give_back(self._slots.pop(right))
+        self._rename(left, (left[0], right[1]))
 
     def _rename(self, node: Node, larger: Node) -> None:
         self._wide[larger] = self._wide.pop(node)
         self._slots[larger] = self._slots.pop(node)
+        self._rows[larger] = self._rows.pop(node)
+
+    def _fill(self, node: Node, numbers: Iterable[int]) -> None:
+        """Put tables into their places in the slot, whole."""
+        for number in numbers:
+            segment = self.pool.segments[number]
+            self._rows[node].pop(number).fill(
+                view_in(self._wide[node][segment.flat], segment, self.pool.parameters[number])
+            )
+
+    def num_rows(self) -> dict[int, int]:
+        """For each table of which this rank has nothing but rows, at most how many."""
+        if not self._subtrees:
+            return {}
+        first, *others = (self._rows[node] for node in self._subtrees)
+        return {
+            number: one.index.numel() + sum(rows[number].index.numel() for rows in others)
+            for number, one in first.items()
+            if all(number in rows for rows in others)
+        }
+
+    def rows(self, numbers: Collection[int]) -> dict[int, list[Rows]]:
+        """This rank's parts of the tables `numbers`, which are exchanged by rows; all others are in their slots now."""
+        for node in self._subtrees:
+            self._fill(node, self._rows[node].keys() - numbers)
+        return {number: [self._part(node, number) for node in self._subtrees] for number in numbers}
+
+    def _part(self, node: Node, number: int) -> Rows:
+        """The table's rows of a node; none where its lanes did not use it."""
+        parameter = self.pool.parameters[number]
+        dtype = WIDE.get(parameter.dtype, parameter.dtype)
+        return self._rows[node].get(number) or Rows.none(parameter, dtype)
 
     def bucket(self, bucket: Bucket) -> list[Tensor]:
         """The partial of each subtree for `bucket`, in order."""
@@ -326,7 +403,7 @@ class PartialSums:
     def give_up(self) -> None:
         """Give up the sum and return the slots to the pool."""
         for slot in self._slots.values():
-            self._pool.give_back(slot)
+            self.pool.give_back(slot)
         self._slots.clear()
 
     def result(self, *, apart: bool) -> tuple[Slot, list[Tensor]]:
@@ -338,14 +415,14 @@ class PartialSums:
         if self._subtrees and not apart:
             first = self._subtrees[0]
             return self._slots[first], self._wide[first]
-        slot = self._pool.take_unfilled()
+        slot = self.pool.take_unfilled()
         return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
 
     def finish(self, result: Slot) -> None:
         """Give back all slots but the result."""
         for slot in self._slots.values():
             if slot is not result:
-                self._pool.give_back(slot)
+                self.pool.give_back(slot)
         self._slots.clear()
 
 
@@ -363,16 +440,21 @@ class SlotPools:
 
     def __init__(self, transport: Transport, num_shared: int) -> None:
         self._transport, self._num_shared = transport, num_shared
-        self._pools: dict[tuple[bool, ...], SlotPool] = {}
+        self._pools: dict[tuple[tuple[bool, ...], frozenset[int]], SlotPool] = {}
         """The most recently used one comes last."""
 
-    def of(self, parameters: Sequence[nn.Parameter]) -> SlotPool:
-        """Return the pool for those of `parameters`, always the same list, that are trainable now."""
-        pattern = tuple(parameter.requires_grad for parameter in parameters)
+    def of(self, parameters: Sequence[nn.Parameter], tables: frozenset[int] = frozenset()) -> SlotPool:
+        """Return the pool for those of `parameters`, always the same list, that are trainable now.
+
+        Args:
+            parameters: all of them.
+            tables: see `SlotPool`.
+        """
+        pattern = tuple(parameter.requires_grad for parameter in parameters), tables
         pool = self._pools.pop(pattern, None)
         if pool is None:
             trainable = [parameter for parameter in parameters if parameter.requires_grad]
-            pool = SlotPool(trainable, self._transport, self._num_shared)
+            pool = SlotPool(trainable, self._transport, self._num_shared, tables=tables)
         self._pools[pattern] = pool
         if len(self._pools) > KEPT_POOLS:
             self._pools.pop(next(iter(self._pools))).close()

@@ -74,8 +74,9 @@ class CutModel(Around):
         self,
         optimizer: Optimizer,
         updates_by: str | None,
-        require_same: Callable[[str], None],  # noqa: ARG002 - every rank steps its own part
+        require_same: Callable[[str], None],
     ) -> None:
+        self._replica.take_optimizer(optimizer, updates_by, require_same)
         self._stages.take_optimizer(optimizer, updates_by)
 
     def before_update(self, optimizer: Optimizer) -> None:

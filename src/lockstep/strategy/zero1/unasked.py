@@ -52,9 +52,11 @@ class Unasked(Zero1):
         """All shares, again: here they are known as what they are."""
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
+        self._inner.take_optimizer(optimizer, updates_by, require_same)
         if self._is_over:
             return
-        if updates_by is not None or not suits(optimizer) or not (self._shares or self._moves_in()):
+        fits = updates_by is None and suits(optimizer) and not self.laid.kept_sparse()
+        if not fits or not (self._shares or self._moves_in()):
             self._give_way("")
             self._memory.give_up()
             return
@@ -112,6 +114,8 @@ class Unasked(Zero1):
             return "a rank was replaced"
         if is_scaled(share.optimizer):
             return "a GradScaler divides the gradients in the update"
+        if self.laid.kept_sparse():
+            return "an optimizer takes sparse gradients now, which cannot be divided"
         if share.would_travel(self.laid.arena):
             return "an optimizer got other parameters"
         return ""

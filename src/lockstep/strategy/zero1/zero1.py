@@ -22,6 +22,7 @@ from lockstep.strategy.optimizer_kinds import updates_by as kind_of
 from lockstep.strategy.other_users import used_elsewhere
 from lockstep.strategy.replica.replica import Replica
 from lockstep.strategy.replica.slots import Span
+from lockstep.strategy.replica.tables import refuse_sparse
 from lockstep.strategy.step_watch import StepWatch
 from lockstep.strategy.zero1.share import Share
 from lockstep.strategy.zero1.update_agreement import Agreement, require_agreement
@@ -53,6 +54,7 @@ class Zero1(Around):
         self._said = False
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
+        refuse_sparse(optimizer, self.laid.trainable, self.laid.tables)
         kind = kind_of(optimizer, updates_by)
         share = Share(optimizer, kind, self.laid.arena, self._transport, require_same)
         self._take_share(share)

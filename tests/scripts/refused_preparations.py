@@ -114,7 +114,7 @@ def synchronised_norm_on_cpu():
 
 REFUSED = {
     tied_by_data: "are different tensors in the same memory",
-    sparse_adam: "SparseAdam needs sparse gradients, but that of a parameter of shape (8, 8) on cpu would be dense",
+    sparse_adam: "SparseAdam needs sparse gradients, but that of a parameter of shape (10, 64) on cpu would be dense",
     lazy_buffers: "LazyBatchNorm1d.running_mean has no shape yet",
     synchronised_norm: "SyncBatchNorm communicates inside lanes",
     synchronised_norm_on_cpu: "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU",

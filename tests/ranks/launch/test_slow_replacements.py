@@ -72,4 +72,4 @@ def test_a_replacement_that_is_still_starting_is_waited_for_by_name_and_left_alo
         run.clean_up()
     assert done.code == 0, done.err
     assert "stalled" not in done.err
-    assert done.err.count("replaced") == 1, done.err
+    assert done.err.count("replaced in") == 1, done.err

@@ -346,7 +346,7 @@ def test_a_strangers_socket_is_not_used_and_a_stranger_is_not_served(warm: Warm,
     assert len(running.out.splitlines()) == 3, running.err
     heard, answered = running.out.splitlines()[1:3]
     assert heard == "b''", "nothing is said to a stranger"
-    assert answered == "b''" or "peer" in answered, answered
+    assert answered == "b''" or "peer" in answered or "Broken pipe" in answered, answered
 
 
 def test_a_run_keeps_one_for_the_next_where_it_is_asked_to(tmp_path: Path) -> None:

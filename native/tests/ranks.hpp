@@ -33,6 +33,16 @@ inline Tuning short_spin(std::size_t) {
   return tuning;
 }
 
+inline Request sum_of(float* data, std::size_t count) {
+  Request request;
+  request.kind = Kind::all_reduce;
+  request.dtype = Dtype::float32;
+  request.count = count;
+  request.inputs = {data};
+  request.outputs = {data};
+  return request;
+}
+
 // Runs `body(group)` in a thread for each rank. Every rank must return within a group's patience.
 inline void on_ranks(std::size_t world_size, const std::function<void(Group&)>& body,
                      const std::function<Tuning(std::size_t)>& tuning_of = short_spin) {

@@ -225,37 +225,6 @@ void messages_in_any_order(std::size_t world, unsigned seed) {
   });
 }
 
-// Blocks are used again in another order than that in which they lie: whole and half-read ones, of messages that end
-// anywhere in a block, while the reader is behind by all of them or by none.
-void messages_in_used_blocks(unsigned seed) {
-  on_ranks(2, [=](Group& group) {
-    std::mt19937 random(seed);
-    const std::size_t most = Layout::for_ranks(2).ring_bytes / 4;
-    std::vector<std::pair<std::shared_ptr<Message>, std::vector<float>>> under_way;
-    std::size_t bytes = 0;
-    for (std::uint32_t i = 0; i < 300; ++i) {
-      const std::size_t from = random() % 2, count = random() % 40000;
-      const bool catch_up = random() % 8 == 0;
-      const auto expected = values(from, i, count);
-      if (from == group.rank()) {
-        under_way.emplace_back(nullptr, expected);
-        auto& [message, sent] = under_way.back();
-        message = group.send(sent.data(), count * 4, Dtype::float32, 1 - from, 0);
-        bytes += count * 4;
-      } else {
-        std::vector<float> got(count);
-        group.wait(*group.receive(got.data(), count * 4, Dtype::float32, from, 0));
-        CHECK(got == expected);
-      }
-      if (!catch_up && bytes < most) continue;
-      for (auto& [message, sent] : under_way) group.wait(*message);
-      under_way.clear();
-      bytes = 0;
-    }
-    for (auto& [message, sent] : under_way) group.wait(*message);
-  });
-}
-
 // Rank 0 works all rows of the ring while rank 1 is away; rank 1 comes back by beginning one more.
 void a_rank_that_was_away_still_finds_its_rows() {
   std::atomic<int> stage = 0;
@@ -487,7 +456,6 @@ int main() {
       messages_in_any_order(world, seed);
     }
   }
-  for (const unsigned seed : {1u, 2u, 3u}) messages_in_used_blocks(seed);
   a_rank_that_was_away_still_finds_its_rows();
   a_window_once_for_all_takes_the_room_of_one();
   differing_calls_raise_everywhere();

@@ -8,16 +8,6 @@ using namespace lockstep;
 
 namespace {
 
-Request sum_of(float* data, std::size_t count) {
-  Request request;
-  request.kind = Kind::all_reduce;
-  request.dtype = Dtype::float32;
-  request.count = count;
-  request.inputs = {data};
-  request.outputs = {data};
-  return request;
-}
-
 // Rank 1 has worked all operations, and rank 0 none of them, when rank 0 begins one more than there are rows.
 void a_rank_does_not_overwrite_a_row_that_it_has_not_worked_itself() {
   std::promise<void> begun, ended, one_more;

@@ -11,16 +11,6 @@ using namespace lockstep;
 
 namespace {
 
-Request sum_of(float* data, std::size_t count) {
-  Request request;
-  request.kind = Kind::all_reduce;
-  request.dtype = Dtype::float32;
-  request.count = count;
-  request.inputs = {data};
-  request.outputs = {data};
-  return request;
-}
-
 // Runs it; returns how often the caller was told to let go.
 int run_counted(Group& group, Request request) {
   int times = 0;

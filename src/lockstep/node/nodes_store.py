@@ -23,7 +23,7 @@ def store_of_all_nodes(seat: Seat, patience: dt.timedelta) -> Store:
 
 def told_by_all(store: Store, keys: Sequence[str]) -> list[bytes]:
     """Wait until all keys are there, and read them: two requests, where the store can do that."""
-    if store.has_extended_api():
+    if store.has_extended_api():  # type: ignore[attr-defined]  # not in torch's stub
         return store.multi_get([*keys])
     return [store.get(key) for key in keys]
 
@@ -31,7 +31,7 @@ def told_by_all(store: Store, keys: Sequence[str]) -> list[bytes]:
 @contextmanager
 def waiting_at_most(store: Store, limit: dt.timedelta) -> Iterator[Store]:
     """The store with this patience: Gloo, where it reads all ranks' addresses at once, waits as long as the store does."""
-    before: dt.timedelta = store.timeout
+    before: dt.timedelta = store.timeout  # type: ignore[attr-defined]  # not in torch's stub
     store.set_timeout(limit)
     try:
         yield store

@@ -3,7 +3,8 @@
     added             each node tells what it has to tell with two requests, however many others tell something
     read_by_all       every node reads every batch of the log; a wave of answers that takes a second is some batches
     sent_bytes        every node reads every entry: this grows with the square of the nodes
-    met               what ranks ask the store to find each other
+    met               each rank asks the store three times where the others are
+    met_bytes         every rank reads where every other one is, and has a number for each: this grows with the cube of the ranks
 
 Everything else grows with the nodes, or not at all. docs/design/0028 has the table, and what would break first. The tests
 compare these numbers with those of the real log and of real groups.
@@ -29,8 +30,10 @@ PREFLIGHT_S = 5.0
 """How long it may take."""
 ADDS, READS = 2, 2
 """Requests of a node to add an entry: it is put into the queue, and the store says so; to read a batch: it waits for it, and takes it."""
-LOOKS_PER_RANK = 2
-"""How often a rank asks the store about each rank of a Gloo group before all are connected: until it is there, and where."""
+MEETS = 3
+"""How often a rank asks the store when a Gloo group is made: it says where it is, waits for all, and reads where they are."""
+PLACE_BYTES, PAIR_BYTES = 165, 8
+"""What it says and each other one reads: where it is, and a number for each rank of the group."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Control:
     """Of these requests, those of the preflight."""
     met: int
     """Requests of all ranks together to find each other."""
+    met_bytes: int
+    """That they read for that."""
     roster_bytes: int
     """The largest entry."""
     sent_bytes: int
@@ -79,7 +84,7 @@ class Control:
 
 def control(shape: Shape) -> Control:
     """What the log, the store and the gate have to do. Invariant: nothing becomes less with more nodes or ranks."""
-    nodes, ranks = shape.nodes, shape.ranks
+    nodes, ranks, world = shape.nodes, shape.ranks, shape.nodes * shape.ranks
     checks = int(shape.is_first)
     waves, alone = (
         2 + 2 * checks,
@@ -95,7 +100,8 @@ def control(shape: Shape) -> Control:
         batches=math.ceil(batches),
         read_by_all=READS * math.ceil(batches * (nodes - 1)),
         preflight=checks * ADDS * (2 * nodes + 1) + READS * math.ceil(check * (nodes - 1)),
-        met=LOOKS_PER_RANK * shape.groups * (nodes * ranks) ** 2,
+        met=MEETS * shape.groups * world,
+        met_bytes=shape.groups * world**2 * (PLACE_BYTES + PAIR_BYTES * world),
         roster_bytes=roster,
         sent_bytes=(nodes - 1)
         * (nodes * (waves * PACKED_BYTES + ranks * GAUGES_BYTES) + roster + checks * NODE_BYTES * nodes),
@@ -167,7 +173,8 @@ def _failures(costs: Control, limits: Limits) -> Mapping[str, bool]:
     in_time = limits.requests_per_s * limits.patience_s
     return {
         "the preflight takes longer than it may": costs.preflight > limits.requests_per_s * PREFLIGHT_S,
-        "the ranks have not found each other in time": costs.met > in_time,
+        "the ranks have not found each other in time": costs.met > in_time
+        or costs.met_bytes > limits.bytes_per_s * limits.patience_s,
         "the log has not been written and read in time": costs.added + costs.read_by_all > in_time,
         "the log's bytes have not left the first node in time": costs.sent_bytes
         > limits.bytes_per_s * limits.patience_s,
@@ -175,8 +182,3 @@ def _failures(costs: Control, limits: Limits) -> Mapping[str, bool]:
         "the beats alone keep the first node busy": costs.beats_per_s > limits.requests_per_s,
         "the first node may not open so many files": costs.files > limits.open_files,
     }
-
-
-def largest_world(limits: Limits) -> int:
-    """How many ranks find each other in time."""
-    return math.isqrt(int(limits.requests_per_s * limits.patience_s / LOOKS_PER_RANK))

@@ -5,7 +5,10 @@ The next update must be one of the whole, which ranks have to agree on: `unasked
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +17,6 @@ from torch.optim import Optimizer
 from lockstep.caller import where
 from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
-from lockstep.strategy.replica.slots import Slot
 from lockstep.strategy.shown_state import ShownState, state_here
 from lockstep.strategy.zero1.by_itself import is_held
 from lockstep.strategy.zero1.division import share_out
@@ -48,10 +50,43 @@ class ShownShare(Share):
         """The whole state, which a rank that took a dead one's place has loaded."""
         self._uncut: Mapping[Any, Entry] | None = None
         """The whole state that the optimizer had, or was given, until the next update: the others' shares of it are nowhere yet."""
+        self._is_torn = False
+        """Whether the last step has begun and not ended: an interrupt or an error came in between."""
+        self._thread = get_ident()
+        """The one that makes, or made last, a step."""
+        self._lent: list[list[Tensor]] | None = None
+        """The engine's lists, while `state_dict` is called in the middle of it."""
         super().__init__(optimizer, UpdatesBy.ELEMENT, arena, transport, require_same)
-        for handle in self._handles:
-            handle.remove()
         self._show()
+
+    def begins(self) -> bool:
+        self._is_torn, self._thread = True, get_ident()
+        return super().begins()
+
+    def ends(self) -> bool:
+        if not super().ends():
+            return False
+        self._is_torn, self._uncut = False, None
+        return True
+
+    def _show_whole_state(self) -> None:
+        """Show no pieces to `state_dict` in the middle of a step: a signal's handler sees all as it is; a thread waits."""
+        while self.is_in_step and self._thread != get_ident():
+            time.sleep(0.0005)
+        if not self.is_in_step or self.optimizer.state is not self._state:
+            len(self.optimizer.state)  # before the groups are looked at: no update is divided from here on
+            return
+        groups = self.optimizer.param_groups
+        self._lent = [group["params"] for group in groups]
+        for group, listed in zip(groups, self._lending.lists(groups), strict=True):
+            group["params"] = listed
+        self._shown = self.optimizer.state = defaultdict(dict, self._copied())
+
+    def _hide_whole_state(self) -> None:
+        lent, self._lent = self._lent, None
+        for group, listed in zip(self.optimizer.param_groups, lent or (), strict=False):
+            group["params"] = listed
+        super()._hide_whole_state()
 
     def _take_state(self) -> None:
         is_other = self.optimizer.state is not self._state
@@ -64,10 +99,6 @@ class ShownShare(Share):
         if self.optimizer.state is self._screen:
             self.optimizer.state = self._state
         return super().settle(arena)
-
-    def enter(self, slot: Slot | None) -> None:
-        self._uncut = None
-        super().enter(slot)
 
     def leave(self) -> None:
         super().leave()
@@ -87,9 +118,13 @@ class ShownShare(Share):
             return self._given
         if self._uncut is not None:
             return self._uncut
-        if not self._state.is_spread:
+        if self._is_torn:
+            found = self._kept.as_it_is(self._state, self.division)
+        elif not self._state.is_spread:
             return dict(self._state.items())
-        found = ordered(self._kept.whole(self._state, self.division, hidden=True), self._state)
+        else:
+            found = self._kept.whole(self._state, self.division, hidden=True)
+        found = ordered(found, self._state)
         copied = {
             parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
             for parameter, entry in found.items()
@@ -128,6 +163,8 @@ class ShownShare(Share):
             together: whether every rank does so here; otherwise shares are read where they are.
         """
         self.leave()
+        self._is_torn = False  # from here on ranks must have the same
+        self._see_nothing()
         if self.optimizer.state is self._screen and type(self._screen) is ShownState:
             self._screen.fill(self._whole(everyone=True) if together else self._copied())
         self._kept.close()
@@ -158,3 +195,9 @@ class ShownShare(Share):
 
     def close(self) -> None:
         self.leave()  # the script may look at any time
+        self._see_nothing()
+
+    def _see_nothing(self) -> None:
+        """Take back the hooks."""
+        for handle in self._handles:
+            handle.remove()

@@ -40,6 +40,7 @@ class Unasked(Zero1):
     """
 
     takes_closures = True
+    refuses_as = ""
 
     def __init__(self, transport: Transport, placement: Placement) -> None:
         self._memory = OncePerNode(transport, is_in_use=False)

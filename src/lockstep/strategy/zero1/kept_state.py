@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from operator import is_
+from sys import intern
 from typing import Any
 
 import torch
@@ -236,7 +237,7 @@ def put_together(
         if first is not None:
             spans = [(start, end) for _, start, end in parts]
             found[parameter] = {
-                key: _whole_value([entry[key] for entry in entries if entry is not None], spans, division.likes[number])
+                intern(key): _whole_value([entry[key] for entry in entries if entry is not None], spans, division.likes[number])
                 for key in first
             }
     return found

@@ -18,7 +18,7 @@ from lockstep.caller import where
 from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.shown_state import ShownState, state_here
-from lockstep.strategy.zero1.by_itself import is_held
+from lockstep.strategy.zero1.by_itself import is_held, lists_twice
 from lockstep.strategy.zero1.division import share_out
 from lockstep.strategy.zero1.kept_state import ordered
 from lockstep.strategy.zero1.share import Share
@@ -144,12 +144,16 @@ class ShownShare(Share):
         """Whether the script has neither looked at the state nor put another one there."""
         return self.optimizer.state is self._screen and not self.is_whole()
 
-    def would_travel(self, arena: ParameterArena) -> bool:
-        """Whether the script has changed the optimizer or its parameters so that states must go to other ranks."""
-        if not self._state.is_spread or not self._has_changed(arena):
-            return False
+    def objection(self, arena: ParameterArena) -> str:
+        """Why the update cannot be divided after what the script did to the optimizer; empty if it can."""
+        if not self._has_changed(arena):
+            return ""
+        if lists_twice(self.optimizer):
+            return "an optimizer lists a parameter twice"
+        if not self._state.is_spread:
+            return ""
         new = share_out(self.optimizer, UpdatesBy.ELEMENT, arena, self._transport.rank, self._transport.world_size)
-        return self.division.layout != new.layout
+        return "" if self.division.layout == new.layout else "an optimizer got other parameters"
 
     @property
     def is_kept(self) -> bool:

@@ -3,17 +3,12 @@
 Each returns what it saw. Some look on one rank only: what every rank does must not depend on it.
 """
 
-import contextlib
 import copy
-import hashlib
 import io
-import signal
-import threading
 
 import torch
 import torch.nn.functional as F
 from torch import optim
-from torch.optim import adam
 from torch.utils.data import DataLoader
 
 import lockstep
@@ -403,151 +398,6 @@ def a_second_run_of_the_same():
     return digest_of(model, optimizer)
 
 
-@contextlib.contextmanager
-def in_the_engine(inner):
-    """Call `inner` where AdamW has its lists and its state, before it changes a number."""
-    real = adam.adam
-
-    def instead(*args, **kwargs):
-        inner()
-        return real(*args, **kwargs)
-
-    adam.adam = instead
-    try:
-        yield
-    finally:
-        adam.adam = real
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def an_interrupt_in_an_update():
-    """The script saves what there is, and ends."""
-    run, model, optimizer, loader = prepared(adamw)
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        if step.number == 3:
-            with in_the_engine(interrupt), contextlib.suppress(KeyboardInterrupt):
-                optimizer.step()
-            break
-        optimizer.step()
-        optimizer.zero_grad()
-    state = optimizer.state_dict()
-    return digest_of(model, optimizer), [entry["exp_avg"].shape for entry in state["state"].values()]
-
-
-def an_interrupt_in_the_first_update():
-    """Nobody has a whole state yet."""
-    run, model, optimizer, loader = prepared(adamw)
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        with in_the_engine(interrupt), contextlib.suppress(KeyboardInterrupt):
-            optimizer.step()
-        break
-    shapes = [parameter.shape for parameter in model.parameters()]
-    found = optimizer.state_dict()["state"]
-    return digest_of(model), all(entry["exp_avg"].shape == shapes[number] for number, entry in found.items())
-
-
-def an_interrupt_after_a_state_was_loaded():
-    """What was loaded is still there: the shares of an earlier state are not it."""
-    run, model, optimizer, loader = prepared(adamw)
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        if step.number == 3:
-            state = copy.deepcopy(optimizer.state_dict())
-            for entry in state["state"].values():
-                entry["exp_avg"].fill_(2.0)
-            optimizer.load_state_dict(state)
-            del state, entry
-            with in_the_engine(interrupt), contextlib.suppress(KeyboardInterrupt):
-                optimizer.step()
-            break
-        optimizer.step()
-        optimizer.zero_grad()
-    return digest_of(model, optimizer)
-
-
-def an_update_that_raises_and_is_made_again():
-    found = []
-    for looks in (False, True):
-        run, model, optimizer, loader = prepared(adamw)
-        for step in run.steps(loader):
-            step.backward(lambda batch, model=model: F.cross_entropy(model(batch[0]), batch[1]))
-            if step.number == 2:
-                with in_the_engine(interrupt), contextlib.suppress(KeyboardInterrupt):
-                    optimizer.step()
-                found.append(digest_of(optimizer) if looks else "")
-            optimizer.step()
-            optimizer.zero_grad()
-        found.append(digest_of(model, optimizer))
-        lockstep.finish()
-    return found
-
-
-def a_signal_in_an_update_whose_handler_saves():
-    """It sees whole parameters; of the values some are old and some new, so they are not compared."""
-    run, model, optimizer, loader = prepared(adamw)
-    saved = []
-    signal.signal(signal.SIGUSR2, lambda *_: saved.append(copy.deepcopy(optimizer.state_dict())))
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        with in_the_engine(lambda: signal.raise_signal(signal.SIGUSR2)):
-            optimizer.step()
-        optimizer.zero_grad()
-    told = [
-        (one["param_groups"], {number: entry["exp_avg"].shape for number, entry in one["state"].items()})
-        for one in saved[1:]
-    ]
-    return digest_of(model, optimizer), told
-
-
-def a_thread_that_draws_in_an_update():
-    """A loader's or a tracker's; the engine itself draws nothing."""
-
-    def draw():
-        other = threading.Thread(target=torch.randn, args=(3,))
-        other.start()
-        other.join()
-
-    with in_the_engine(draw):
-        return looking(lambda *_: None)
-
-
-def mistakes_in_an_update():
-    """They are torch's own, and name no strategy."""
-    run, model, optimizer, loader = prepared(adamw)
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        optimizer.param_groups[0]["lr"] = None
-        try:
-            optimizer.step()
-        except TypeError as error:
-            return type(error).__name__, str(error)
-    return None
-
-
-def a_parameter_listed_twice_later():
-    def twice(run, model, optimizer):
-        optimizer.param_groups[0]["params"].append(model[1].weight)
-
-    def once(run, model, optimizer):
-        optimizer.param_groups[0]["params"].pop()
-
-    return looking(twice, after=once)
-
-
-def bytes_of_a_saved_state():
-    def save(run, model, optimizer):
-        file = io.BytesIO()
-        torch.save(optimizer.state_dict(), file)
-        return hashlib.sha256(file.getvalue()).hexdigest()
-
-    return looking(save)
-
-
 SCRIPTS = [
     state_on_one_rank, state_on_one_rank_after_the_first_update, state_in_a_lane, state_of_one_parameter,
     state_that_is_written_to, state_that_is_kept, state_taken_out, state_counted, a_copied_optimizer, a_pickled_optimizer,
@@ -557,9 +407,7 @@ SCRIPTS = [
     view_taken_in_the_middle, looking_after_the_end, a_second_run_of_the_same,
     workers_that_read_the_model, a_state_that_was_there_and_is_seen_before_the_first_update,
     a_closure_at_the_first_update, everything_loaded_again_at_every_step, a_scheduler_made_before_prepare,
-    sparse_gradients_that_come_later, an_interrupt_in_an_update, an_interrupt_in_the_first_update,
-    an_interrupt_after_a_state_was_loaded, an_update_that_raises_and_is_made_again, a_signal_in_an_update_whose_handler_saves,
-    a_thread_that_draws_in_an_update, mistakes_in_an_update, a_parameter_listed_twice_later, bytes_of_a_saved_state,
+    sparse_gradients_that_come_later,
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from lockstep.launch.nursery.spare import READ_ONCE, Spare, keep_spare
@@ -97,6 +98,7 @@ def stand_in(order: Order, descriptors: Sequence[int], end: socket.socket, peer:
         sys.path[:] = own_path
         return _spare(theirs, made)
     theirs.close()
+    Path("/proc/self/comm").write_bytes(Path(f"/proc/{peer}/comm").read_bytes())
     keep_spare(Spare(spare, mine, made.modules, {name: made.variables[name] for name in READ_ONCE}))
     if packets.receive(end)[0] != "go":
         os._exit(1)  # the command has not waited

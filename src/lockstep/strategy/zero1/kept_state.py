@@ -237,7 +237,9 @@ def put_together(
         if first is not None:
             spans = [(start, end) for _, start, end in parts]
             found[parameter] = {
-                intern(key): _whole_value([entry[key] for entry in entries if entry is not None], spans, division.likes[number])
+                intern(key): _whole_value(
+                    [entry[key] for entry in entries if entry is not None], spans, division.likes[number]
+                )
                 for key in first
             }
     return found

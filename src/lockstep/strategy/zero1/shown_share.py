@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from threading import get_ident
+from threading import RLock, get_ident
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.caller import where
+from lockstep.errors import WorldError
 from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.shown_state import ShownState, state_here
@@ -24,6 +25,9 @@ from lockstep.strategy.zero1.kept_state import ordered
 from lockstep.strategy.zero1.share import Share
 from lockstep.strategy.zero1.spread_state import Entry
 from lockstep.transport.contract import Transport
+
+ENDS_WITHIN_S = 60
+"""How long another thread waits for a step that waits for other ranks."""
 
 
 class ShownShare(Share):
@@ -52,6 +56,8 @@ class ShownShare(Share):
         """The whole state that the optimizer had, or was given, until the next update: the others' shares of it are nowhere yet."""
         self._is_torn = False
         """Whether the last step has begun and not ended: an interrupt or an error came in between."""
+        self._turn = RLock()
+        """Held where a step begins, and where another thread begins to look."""
         self._thread = get_ident()
         """The one that makes, or made last, a step."""
         self._lent: list[list[Tensor]] | None = None
@@ -60,8 +66,9 @@ class ShownShare(Share):
         self._show()
 
     def begins(self) -> bool:
-        self._is_torn, self._thread = True, get_ident()
-        return super().begins()
+        with self._turn:
+            self._is_torn, self._thread = True, get_ident()
+            return super().begins()
 
     def ends(self) -> bool:
         if not super().ends():
@@ -71,11 +78,27 @@ class ShownShare(Share):
 
     def _show_whole_state(self) -> None:
         """Show no pieces to `state_dict` in the middle of a step: a signal's handler sees all as it is; a thread waits."""
-        while self.is_in_step and self._thread != get_ident():
+        until_s = time.monotonic() + ENDS_WITHIN_S
+        while not self._shows_between_steps():
+            if self._thread == get_ident():
+                self._show_in_step()
+                return
+            if time.monotonic() > until_s:
+                raise WorldError(
+                    f"optimizer.state_dict() waited {ENDS_WITHIN_S} s for the end of a step in another thread."
+                )
             time.sleep(0.0005)
-        if not self.is_in_step or self.optimizer.state is not self._state:
-            len(self.optimizer.state)  # before the groups are looked at: no update is divided from here on
-            return
+
+    def _shows_between_steps(self) -> bool:
+        """Look, before the groups are looked at, so that no update is divided from here on; False in the middle of a step."""
+        with self._turn:
+            if self.is_in_step and (self._thread != get_ident() or self.optimizer.state is self._state):
+                return False
+            len(self.optimizer.state)
+            return True
+
+    def _show_in_step(self) -> None:
+        """Put all of it in its place until `state_dict` has read it."""
         groups = self.optimizer.param_groups
         self._lent = [group["params"] for group in groups]
         for group, listed in zip(groups, self._lending.lists(groups), strict=True):

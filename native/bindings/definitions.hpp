@@ -17,5 +17,6 @@ inline Nanoseconds microseconds(double value) {
 }
 
 void define_tuning(nanobind::module_& module);
+void define_parameters(nanobind::module_& module);
 
 }  // namespace lockstep

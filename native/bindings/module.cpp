@@ -292,6 +292,7 @@ NB_MODULE(_native, module) {
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 
   define_tuning(module);
+  define_parameters(module);
   nb::class_<Sites>(module, "Sites").def(nb::init<Sites::Describe>(), nb::arg("describe"));
 
   nb::class_<Tensors>(module, "Tensors")

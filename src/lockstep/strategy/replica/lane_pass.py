@@ -109,6 +109,7 @@ def _gradients_of(number: int, setting: PassSetting, onto: Slot | None, *, gathe
     laid = setting.laid
     if setting.has_one_lane:
         return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
+    gathers = gathers and onto is None and setting.gathers
     return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse(), gathers=gathers)
 
 
@@ -180,8 +181,7 @@ class LanePass(Pass):
         self._skip_lanes_before(lane)
         may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
         onto = self._sums.onto(lane) if may_add else None
-        gathers = onto is None and self.may_lack is _never and setting.gathers
-        gradients = _gradients_of(lane, setting, onto, gathers=gathers)
+        gradients = _gradients_of(lane, setting, onto, gathers=self.may_lack is _never)
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
 

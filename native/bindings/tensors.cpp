@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dlpack.hpp"
 #include "running.hpp"
 #include "shape.hpp"
 
@@ -10,27 +11,7 @@ namespace nb = nanobind;
 namespace lockstep {
 namespace {
 
-// As dlpack.h lays them out, version 1.
-struct Exchange {
-  std::uint32_t major_version, minor_version;
-  const Exchange* older;
-  void* allocate;
-  void* from_object;
-  void* to_object;
-  int (*read)(void* object, void* tensor);
-};
-struct Tensor {
-  void* data;
-  std::int32_t device_type, device;
-  std::int32_t num_dims;
-  std::uint8_t type, bits;
-  std::uint16_t lanes;
-  const std::int64_t* shape;
-  const std::int64_t* strides;
-  std::uint64_t offset;
-};
-constexpr std::int32_t cpu = 1;
-enum Type : std::uint8_t { integer = 0, natural = 1, floating = 2, brain = 4, boolean = 6 };
+using namespace dlpack;
 
 std::optional<Dtype> dtype_of(const Tensor& tensor) {
   switch (tensor.lanes << 16 | tensor.type << 8 | tensor.bits) {
@@ -91,11 +72,7 @@ Tensors::Tensors(nb::object exchange, std::vector<nb::object> types, std::vector
       is_neg_(interned("is_neg")),
       async_op_(interned("asyncOp")),
       reduce_op_(interned("reduceOp")) {
-  if (exchange.is_none()) return;
-  const auto* found = static_cast<const Exchange*>(PyCapsule_GetPointer(exchange.ptr(), "dlpack_exchange_api"));
-  if (found == nullptr) throw nb::python_error();
-  if (found->major_version == 1) read_ = found->read;
-  exchange.release();  // the table stays good
+  read_ = read_of(std::move(exchange));
 }
 
 std::optional<Plain> Tensors::plain(nb::handle tensor) const {
@@ -104,7 +81,7 @@ std::optional<Plain> Tensors::plain(nb::handle tensor) const {
   if (std::none_of(types_.begin(), types_.end(), [&](const nb::object& known) { return known.ptr() == type; })) {
     return std::nullopt;
   }
-  Tensor found{};
+  dlpack::Tensor found{};
   if (read_(tensor.ptr(), &found) != 0) {
     PyErr_Clear();
     return std::nullopt;

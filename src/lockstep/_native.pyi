@@ -80,6 +80,34 @@ class Tensors:
     def address(self, tensor: object | None) -> int | None: ...
     def sum(self, group: Group, tensors: object | None, options: object | None) -> bool: ...
 
+class Reader:
+    def __init__(self, exchange: object | None) -> None: ...
+
+class Places:
+    def __init__(self, reader: Reader, tensors: list) -> None: ...  # type: ignore[type-arg]  # as nanobind writes it
+    @property
+    def is_known(self) -> bool: ...
+    def same(self, tensors: list, only_addresses: bool = False) -> bool: ...  # type: ignore[type-arg]
+
+class Contents:
+    def __init__(self, tables: list) -> None: ...  # type: ignore[type-arg]
+    def same(self) -> bool: ...
+
+class Holders:
+    def __init__(self, objects: list) -> None: ...  # type: ignore[type-arg]
+    def same(self) -> bool: ...
+
+class Arrivals:
+    def __init__(self, numbers: list, otherwise: object) -> None: ...  # type: ignore[type-arg]
+    @property
+    def are_noted(self) -> bool: ...
+    @are_noted.setter
+    def are_noted(self, arg: bool, /) -> None: ...
+    def hook(self, number: int) -> object: ...
+
+def gather(reader: Reader, gradients: list, targets: list) -> bool: ...  # type: ignore[type-arg]
+def are_apart(reader: Reader, tensors: list) -> bool: ...  # type: ignore[type-arg]
+
 class Tuning:
     def __init__(
         self,

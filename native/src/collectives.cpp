@@ -172,6 +172,32 @@ Task Algorithms::reduce_staged() {
   has_worked();
 }
 
+// Two ranks swap all that they have, and each adds up all of it: the caches move as many bytes as if each added up a
+// half and handed the sums over, but there is one wait for a piece, and no line is asked for twice.
+Task Algorithms::reduce_swapped() {
+  const std::uint64_t capacity = swapped_capacity();
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    std::memcpy(staging(rank, piece), shared_input() + start * size, count * size);
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    co_await everyone(Counter::pieces, 2 * piece);
+    const void* inputs[] = {shared_input() + start * size, shared_input() + start * size};
+    inputs[1 - rank] = staging(1 - rank, piece);
+    void* const target = bytes(request.outputs[0]) + start * size;
+    lockstep::reduce(reduction(), inputs, {&target, 1}, count);
+  }
+  has_worked();
+}
+
 Task Algorithms::reduce_scatter() {
   std::vector<const void*> inputs(world);
   void* output = request.outputs[0];
@@ -186,14 +212,14 @@ Task Algorithms::reduce_scatter() {
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = group.pieces_.piece_bytes / world / size / 64 * 64;
+  const std::uint64_t capacity = is_swapped ? swapped_capacity() : group.pieces_.piece_bytes / world / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
     const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     for (std::size_t peer = 0; peer < world; ++peer) {
-      if (peer != rank) std::memcpy(staging(rank, piece) + peer * capacity * size, input(peer, start), count * size);
+      if (peer != rank) std::memcpy(part_of(rank, peer, piece, capacity), input(peer, start), count * size);
     }
     set_pieces(2 * piece);
   };
@@ -204,7 +230,7 @@ Task Algorithms::reduce_scatter() {
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     co_await everyone(Counter::pieces, 2 * piece);
     for (std::size_t peer = 0; peer < world; ++peer) {
-      inputs[peer] = peer == rank ? input(rank, start) : staging(peer, piece) + rank * capacity * size;
+      inputs[peer] = peer == rank ? input(rank, start) : part_of(peer, rank, piece, capacity);
     }
     void* const target = bytes(output) + start * size;
     lockstep::reduce(reduction(), inputs, {&target, 1}, count);
@@ -228,7 +254,9 @@ Task Algorithms::share() {
     co_return;
   }
   const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
-  const std::uint64_t capacity = std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes) / size;
+  const std::uint64_t capacity =
+      is_swapped ? swapped_capacity()
+                 : std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes) / size;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -273,7 +301,8 @@ Task Algorithms::deal() {
     }
   }
   const std::uint64_t capacity =
-      std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes / world) / size;
+      is_swapped ? swapped_capacity()
+                 : std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes / world) / size;
   const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto part = [&](std::uint64_t total, std::uint64_t index) {
@@ -285,7 +314,7 @@ Task Algorithms::deal() {
     for (std::size_t to = 0; has(rank) && to < world; ++to) {
       const Slice slice = part(sent(rank, to), index);
       if (to == rank || slice.size == 0) continue;
-      std::memcpy(staging(rank, piece) + to * capacity * size, bytes(request.inputs[to]) + slice.start * size,
+      std::memcpy(part_of(rank, to, piece, capacity), bytes(request.inputs[to]) + slice.start * size,
                   slice.size * size);
     }
     set_pieces(2 * piece);
@@ -299,7 +328,7 @@ Task Algorithms::deal() {
       const Slice slice = part(sent(from, rank), index);
       if (from == rank || slice.size == 0) continue;
       lockstep::copy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
-                     staging(from, piece) + rank * capacity * size, slice.size * size, written);
+                     part_of(from, rank, piece, capacity), slice.size * size, written);
     }
   }
   if (has(rank) && sent(rank, rank) != 0) {
@@ -369,7 +398,8 @@ Task start(Group& group, Operation& operation) {
   switch (request.kind) {
     case Kind::all_reduce:
     case Kind::reduce:
-      return algorithms.everyone_placed() ? algorithms.reduce_in_windows() : algorithms.reduce_staged();
+      if (algorithms.everyone_placed()) return algorithms.reduce_in_windows();
+      return algorithms.is_swapped ? algorithms.reduce_swapped() : algorithms.reduce_staged();
     case Kind::reduce_scatter:
       return algorithms.reduce_scatter();
     case Kind::broadcast:

@@ -38,6 +38,7 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   blocks_ = reinterpret_cast<RankBlock*>(control + layout_.ranks());
   rows_ = reinterpret_cast<Row*>(control + layout_.rows());
   staging_ = control + layout_.staging();
+  swapped_ = control + layout_.swapped();
   messages_ = std::make_unique<Messages>(control + layout_.rings(), layout_, rank);
   messages_->name_of = [this](std::size_t peer) { return settings_.name_of(peer); };
   messages_->on_change = [this](std::size_t peer) {

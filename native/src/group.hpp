@@ -175,6 +175,10 @@ class Group {
   std::byte* staging(std::size_t rank, std::uint32_t piece) const {
     return staging_ + (rank * num_buffers + piece % num_buffers) * pieces_.piece_bytes;
   }
+  // Of two ranks. What the other one has filled, and this one read, this one fills next, two pieces later.
+  std::byte* swapped(std::size_t rank, std::uint32_t piece) const {
+    return swapped_ + (piece % 2 * 2 + (piece / 2 + rank) % 2) * Pieces::largest_swapped;
+  }
   Place place_of(const void* data, std::size_t bytes) const;
   bool place(const Request& request, Row& mine) const;
   std::byte* at(const Place& place, std::size_t rank) const {
@@ -237,6 +241,7 @@ class Group {
   RankBlock* blocks_ = nullptr;
   Row* rows_ = nullptr;
   std::byte* staging_ = nullptr;
+  std::byte* swapped_ = nullptr;                         // only of two ranks
   std::vector<std::shared_ptr<PeerProcess>> processes_;  // null: not watched this way
   std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is not a member
 

@@ -24,6 +24,9 @@ struct Pieces {
   std::uint32_t whole_bytes = 32 << 10;  // tensors up to this size are added up by every rank: one step fewer
   // What is moved and not added up goes in smaller pieces: copying one in and the one before it out overlap.
   std::uint32_t moved_bytes = 32 << 10;
+  // What two ranks exchange goes through blocks of this size that change hands; see docs/design/0033.
+  static constexpr std::uint32_t largest_swapped = 256 << 10;
+  std::uint32_t swapped_bytes = 64 << 10;
 
   // The room of a buffer: every rank knows it before it can read what rank 0 has chosen. Untouched pages cost nothing.
   static constexpr std::uint32_t largest(std::size_t world_size) {
@@ -32,7 +35,8 @@ struct Pieces {
   }
   Pieces within_limits(std::size_t world_size) const {
     return {std::clamp(piece_bytes, smallest, largest(world_size)) / 4096 * 4096, whole_bytes,
-            std::clamp(moved_bytes, 4096u, largest(world_size)) / 4096 * 4096};
+            std::clamp(moved_bytes, 4096u, largest(world_size)) / 4096 * 4096,
+            std::clamp(swapped_bytes, 4096u, largest_swapped) / 4096 * 4096};
   }
 };
 

@@ -335,7 +335,9 @@ NB_MODULE(_native, module) {
             return reinterpret_cast<Address>(found->data);
           },
           nb::arg("tensor").none())
-      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none());
+      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none())
+      .def("move", &Tensors::move, nb::arg("group"), nb::arg("kind"), nb::arg("output").none(), nb::arg("input").none(),
+           nb::arg("options").none());
 
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
@@ -381,6 +383,16 @@ NB_MODULE(_native, module) {
             request.receives = std::move(receives);
             const nb::gil_scoped_release released;
             return group.begin(std::move(request));
+          },
+          nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"))
+      .def(
+          "run_all_to_all",
+          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs,
+             std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives) {
+            Request request = request_of(group, static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs);
+            request.sends = std::move(sends);
+            request.receives = std::move(receives);
+            run(group, std::move(request));
           },
           nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"))
       .def(

@@ -75,9 +75,17 @@ struct Algorithms {
   std::byte* part_of(std::size_t from, std::size_t to, std::uint32_t piece, std::uint64_t capacity) const {
     return staging(from, piece) + (is_swapped ? 0 : to * capacity * size);
   }
-  // Elements of a piece that is swapped. Where waiting is dear, few large ones.
-  std::uint64_t swapped_capacity() const {
-    return (anyone_crowded() ? Pieces::largest_swapped : group.pieces_.swapped_bytes) / size;
+  // Elements of a piece of `count` that are swapped. Where waiting is dear, few large ones.
+  std::uint64_t swapped_capacity(std::uint64_t count) const {
+    const std::uint64_t part = std::max(count * size / Pieces::swapped_pieces, Pieces::least_swapped);
+    const std::uint64_t most = anyone_crowded() ? Pieces::largest_swapped : group.pieces_.swapped_bytes;
+    return std::min(anyone_crowded() ? most : part / 4096 * 4096, most) / size;
+  }
+  // Of `count` that are moved, of which a buffer holds `parts` pieces.
+  std::uint64_t moved_capacity(std::uint64_t count, std::uint64_t parts) const {
+    const std::uint64_t part = std::max(count * size / Pieces::moved_pieces, Pieces::least_moved);
+    return std::min({part / 4096 * 4096, std::uint64_t{group.pieces_.moved_bytes}, group.pieces_.piece_bytes / parts}) /
+           size;
   }
   void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
   // Pieces are numbered across all operations of a group; returns this operation's first.
@@ -127,6 +135,7 @@ struct Algorithms {
   Task reduce_range();
   Task spread_range();
   Task reduce_scatter();
+  void broadcast_in_windows() const;
   Task share();
   Task deal();
 

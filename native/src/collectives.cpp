@@ -175,7 +175,7 @@ Task Algorithms::reduce_staged() {
 // Two ranks swap all that they have, and each adds up all of it: the caches move as many bytes as if each added up a
 // half and handed the sums over, but there is one wait for a piece, and no line is asked for twice.
 Task Algorithms::reduce_swapped() {
-  const std::uint64_t capacity = swapped_capacity();
+  const std::uint64_t capacity = swapped_capacity(request.count);
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -212,7 +212,8 @@ Task Algorithms::reduce_scatter() {
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = is_swapped ? swapped_capacity() : group.pieces_.piece_bytes / world / size / 64 * 64;
+  const std::uint64_t capacity =
+      is_swapped ? swapped_capacity(request.count) : group.pieces_.piece_bytes / world / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -238,13 +239,30 @@ Task Algorithms::reduce_scatter() {
   has_worked();
 }
 
+// Of a broadcast in windows: the root writes a rank's part of the tensor to every reader, who copies the rest
+// meanwhile.
+void Algorithms::broadcast_in_windows() const {
+  const auto root = static_cast<std::size_t>(request.root);
+  const std::uint64_t whole = request.count * size, pushed = slice_of(whole, 0, world).size;
+  const std::byte* const source = placed(root, 0);
+  if (rank != root) {
+    const std::uint64_t start = all_placed(rank) ? pushed : 0;
+    return lockstep::copy(output(root, start / size), source + start, whole - start, whole);
+  }
+  for (std::size_t peer = 0; peer < world; ++peer) {
+    if (peer != root && all_placed(peer)) lockstep::copy(placed(peer, 1), source, pushed, whole);
+  }
+  if (output(root, 0) != source) lockstep::copy(output(root, 0), source, whole);
+}
+
 // broadcast, all_gather, gather: sources show one tensor, readers copy it.
 Task Algorithms::share() {
   bool placed_sources = true;
   for (std::size_t peer = 0; peer < world; ++peer)
     placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
   if (placed_sources) {
-    for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
+    if (request.kind == Kind::broadcast) broadcast_in_windows();
+    for (std::size_t peer = 0; request.kind != Kind::broadcast && is_reader() && peer < world; ++peer) {
       const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
       if (source != nullptr && source != output(peer, 0)) lockstep::copy(output(peer, 0), source, request.count * size);
     }
@@ -254,9 +272,7 @@ Task Algorithms::share() {
     co_return;
   }
   const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
-  const std::uint64_t capacity =
-      is_swapped ? swapped_capacity()
-                 : std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes) / size;
+  const std::uint64_t capacity = is_swapped ? swapped_capacity(request.count) : moved_capacity(request.count, 1);
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -300,9 +316,7 @@ Task Algorithms::deal() {
       if (!is_scatter) group.check_expected(operation, from, to, sent(from, to));
     }
   }
-  const std::uint64_t capacity =
-      is_swapped ? swapped_capacity()
-                 : std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes / world) / size;
+  const std::uint64_t capacity = is_swapped ? swapped_capacity(most) : moved_capacity(most, world);
   const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto part = [&](std::uint64_t total, std::uint64_t index) {

@@ -140,7 +140,7 @@ class Group {
   void line_up(const std::shared_ptr<Operation>& operation);
   bool row_is_free(std::uint32_t number);
   void publish(Operation& operation);
-  bool can_be_quick(const Request& request) const;
+  bool has_nothing_else() const;
   bool finish_quickly(Operation& operation);
   bool come_at_once(Condition condition) const;
   void progress();

@@ -79,6 +79,9 @@ class Tensors:
     ) -> None: ...
     def address(self, tensor: object | None) -> int | None: ...
     def sum(self, group: Group, tensors: object | None, options: object | None) -> bool: ...
+    def move(
+        self, group: Group, kind: int, output: object | None, input: object | None, options: object | None
+    ) -> bool: ...
 
 class Tuning:
     def __init__(
@@ -145,6 +148,14 @@ class Group:
         sends: Sequence[int],
         receives: Sequence[int],
     ) -> Operation: ...
+    def run_all_to_all(
+        self,
+        dtype: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        sends: Sequence[int],
+        receives: Sequence[int],
+    ) -> None: ...
     def agree_on_group(self, ranks: Sequence[int]) -> None: ...
     def begin_tree_sum(
         self, dtype: int, count: int, inputs: Sequence[int], output: int, program: bytes, leaves: bytes, scale: float

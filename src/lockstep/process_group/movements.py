@@ -25,7 +25,9 @@ _GATHER, _SCATTER = c10d.GatherOptions(), c10d.ScatterOptions()
 class Movements(Membership):
     """Tensors of every dtype, from one rank, from every rank, or between two."""
 
-    def broadcast(self, tensors: Any, opts: Any = _BROADCAST, timeout: Any = None, *, root: int | None = None) -> Any:
+    def broadcast(  # type: ignore[override]  # torch's overloads in one
+        self, tensors: Any, opts: Any = _BROADCAST, timeout: Any = None, *, root: int | None = None
+    ) -> Any:
         """All tensors of every rank become the one of the root that `opts.rootTensor` names."""
         if timeout is root is None and self.exchange.moves(kinds.BROADCAST, None, tensors, opts):
             return DONE

@@ -200,6 +200,17 @@ Request request_of(const Group& group, int kind, int dtype, int op, std::int32_t
   return request;
 }
 
+using Counts = std::vector<std::uint64_t>;
+
+// all_to_all.
+Request dealing(const Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, const Counts& sends,
+                const Counts& receives) {
+  Request request = request_of(group, static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs);
+  request.sends = sends;
+  request.receives = receives;
+  return request;
+}
+
 // Every rank's bytes, one after the other; the same number from each.
 nb::bytes all_gather_bytes(Group& group, const nb::bytes& data) {
   std::vector<char> everyone(data.size() * group.world_size());
@@ -307,7 +318,9 @@ NB_MODULE(_native, module) {
             return reinterpret_cast<Address>(found->data);
           },
           nb::arg("tensor").none())
-      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none());
+      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none())
+      .def("move", &Tensors::move, nb::arg("group"), nb::arg("kind"), nb::arg("output").none(), nb::arg("input").none(),
+           nb::arg("options").none());
 
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
@@ -346,14 +359,17 @@ NB_MODULE(_native, module) {
           nb::arg("outputs"), nb::arg("shape") = Shape())
       .def(
           "begin_all_to_all",
-          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs,
-             std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives) {
-            Request request = request_of(group, static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs);
-            request.sends = std::move(sends);
-            request.receives = std::move(receives);
+          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, const Counts& sends,
+             const Counts& receives) {
+            Request request = dealing(group, dtype, inputs, outputs, sends, receives);
             const nb::gil_scoped_release released;
             return group.begin(std::move(request));
           },
+          nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"))
+      .def(
+          "run_all_to_all",
+          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, const Counts& sends,
+             const Counts& receives) { run(group, dealing(group, dtype, inputs, outputs, sends, receives)); },
           nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"))
       .def(
           "agree_on_group",

@@ -60,6 +60,21 @@ bool is_false(nb::handle owner, nb::handle name) {
   return found == Py_False;
 }
 
+std::optional<long> number(nb::handle owner, const char* name) {
+  const auto found = nb::steal(PyObject_GetAttrString(owner.ptr(), name));
+  const long value = found.is_valid() ? PyLong_AsLong(found.ptr()) : -1;
+  if (PyErr_Occurred() == nullptr) return value;
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+// The only tensor of a list, or what it is itself; nothing for other lists.
+std::optional<nb::handle> only(nb::handle tensors) {
+  if (!PyList_CheckExact(tensors.ptr())) return tensors;
+  if (PyList_Size(tensors.ptr()) != 1) return std::nullopt;
+  return nb::handle(PyList_GetItem(tensors.ptr(), 0));
+}
+
 nb::str interned(const char* text) { return nb::steal<nb::str>(PyUnicode_InternFromString(text)); }
 
 }  // namespace
@@ -110,12 +125,9 @@ std::optional<int> Tensors::op_of(nb::handle options) const {
 
 bool Tensors::sum(Group& group, nb::handle tensors, nb::handle options) const {
   if (is_watched()) return false;
-  nb::handle tensor = tensors;
-  if (PyList_CheckExact(tensors.ptr())) {
-    if (PyList_Size(tensors.ptr()) != 1) return false;
-    tensor = PyList_GetItem(tensors.ptr(), 0);
-  }
-  const auto known = plain(tensor);
+  const auto tensor = only(tensors);
+  if (!tensor) return false;
+  const auto known = plain(*tensor);
   if (!known || !is_false(options, async_op_)) return false;
   const auto op = op_of(options);
   if (!op) return false;
@@ -128,6 +140,45 @@ bool Tensors::sum(Group& group, nb::handle tensors, nb::handle options) const {
   request.count = known->count;
   request.inputs = {known->data};
   request.outputs = {known->data};
+  run(group, std::move(request));
+  return true;
+}
+
+std::optional<std::int32_t> Tensors::root_of(nb::handle options) {
+  const auto root = number(options, "rootRank"), which = number(options, "rootTensor");
+  if (!root || !which || *which != 0 || *root < 0) return std::nullopt;
+  return static_cast<std::int32_t>(*root);
+}
+
+bool Tensors::move(Group& group, int kind, nb::handle output, nb::handle input, nb::handle options) const {
+  if (is_watched()) return false;
+  const auto given = only(input);
+  if (!given) return false;
+  const auto from = plain(*given);
+  if (!from || !is_false(options, async_op_)) return false;
+  Request request;
+  request.kind = static_cast<Kind>(kind);
+  request.dtype = from->dtype;
+  request.count = from->count;
+  request.shape = shape_code(from->shape);
+  request.inputs = {from->data};
+  if (request.kind == Kind::broadcast) {
+    const auto root = root_of(options);
+    if (!root) return false;
+    request.root = *root;
+    request.outputs = {from->data};
+  } else {
+    const auto to = plain(output);
+    if (!to || to->dtype != from->dtype) return false;
+    const bool adds = request.kind == Kind::reduce_scatter;
+    if ((adds ? to : from)->count * group.world_size() != (adds ? from : to)->count) return false;
+    request.count = std::min(from->count, to->count);
+    request.outputs = {to->data};
+    const auto op = adds ? op_of(options) : std::optional(0);
+    if (!op) return false;
+    request.op = static_cast<ReduceOp>(*op);
+  }
+  request.site = group.caller();
   run(group, std::move(request));
   return true;
 }

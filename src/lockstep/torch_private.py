@@ -128,7 +128,9 @@ PLACES = {
     "cast": PrivateName("torch", "ops.aten._to_copy.default", f"{STAGES} under autocast"),
     "function_modes": PrivateName("torch.overrides", "_get_current_function_mode_stack", STAGES),
     "pytree": PrivateName("torch.utils._pytree", "", f"{STAGES}; dp"),
-    "saved_tensors_hooks": PrivateName("torch._C", "_autograd._top_saved_tensors_default_hooks", STAGES),
+    "saved_tensors_hooks": PrivateName(
+        "torch._C", "_autograd._top_saved_tensors_default_hooks", f"{STAGES}; the engine: rows of embeddings' gradients"
+    ),
     "run_backward": PrivateName("torch.autograd.graph", "_engine_run_backward", f"{STAGES}: models larger than a GPU"),
     "compiler_settings": PrivateName(
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
@@ -161,7 +163,16 @@ class Attributes:
 ATTRIBUTES = (
     Attributes("torch.Tensor", "_version", "the engine: gradients that a script has written to"),
     Attributes("torch.Tensor", "_indices _values _backward_hooks _post_accumulate_grad_hooks", "the engine: rows"),
-    Attributes("torch.nn.Module", "_forward_hooks", "the engine: rows of embeddings' gradients"),
+    Attributes(
+        "torch.nn.Module",
+        "_forward_hooks _backward_hooks _is_full_backward_hook",
+        "the engine: rows of embeddings' gradients",
+    ),
+    Attributes(
+        "the backward of an embedding",
+        "_saved_indices _saved_padding_idx _saved_scale_grad_by_freq _saved_sparse",
+        "the engine: rows of embeddings' gradients",
+    ),
     Attributes("torch.Tensor", "_is_view", f"{STAGES}: where a model may be cut"),
     Attributes("torch.UntypedStorage", "_cdata", f"the engine: gradients that a script keeps; {STAGES}"),
     Attributes("torch.UntypedStorage", "_share_fd_cpu_", "lockstep.spawn: shared tensors"),
@@ -308,6 +319,7 @@ def _examples(*, compiler: bool) -> dict[str, Any]:
             wrap_storage=storage, dtype=torch.float, _internal=True
         ),
         "torch.nn.Module": torch.nn.Linear(1, 1),
+        "the backward of an embedding": torch.nn.Embedding(1, 1)(torch.zeros(1, dtype=torch.int64)).grad_fn,
         "torch.nn.RNN": torch.nn.RNN(1, 1),
         "torch.optim.SGD": torch.optim.SGD,
         "torch._ops.OpOverload": torch.ops.aten.add.Tensor,

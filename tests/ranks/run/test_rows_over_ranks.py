@@ -1,5 +1,7 @@
 """Of a table's gradient only rows travel, over shared memory and over Gloo; and one lane is the plain loop."""
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -110,3 +112,36 @@ def test_one_lane_has_the_bits_of_the_plain_loop(optimizers_of):
     [plain] = run_ranks(plainly, Started(1), optimizers_of)
     assert found["model"] == plain
     assert found["layouts"] == ["torch.sparse_coo"]
+
+
+def kept_over_steps(place, stop_after=None):
+    """Two passes for each update, by optimizers that update rows only; a state after every step."""
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=4, threads=1, name="kept", save_every="1steps")
+    model = nn.ModuleDict({name: nn.Embedding(500, 8, sparse=True) for name in ("first", "second")})
+    optimizers = [
+        torch.optim.SparseAdam([model["first"].weight], lr=0.1),
+        torch.optim.Adagrad([model["second"].weight], lr=0.1),
+    ]
+    loader = DataLoader(digits(96), batch_size=16, shuffle=True)
+    model, loader, *optimizers = run.prepare(model, loader, *optimizers)
+    for _ in run.epochs(1):
+        for step in run.steps(loader):
+            if stop_after is not None and step.number > stop_after:
+                return "stopped"
+            for images, _ in step:
+                words = embeddings.words_of(images, 500)
+                run.backward((model["first"](words) * model["second"](words // 3)).tanh().sum() * 0.01)
+            if step.number % 3 == 0:
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    return digest_of(model, *optimizers)
+
+
+def test_sparse_gradients_that_are_kept_over_steps_are_sparse_in_a_run_that_goes_on(tmp_path):
+    for name in ("straight", "stopped"):
+        (tmp_path / name).mkdir()
+    [straight] = run_ranks(kept_over_steps, Started(1), str(tmp_path / "straight"))
+    assert run_ranks(kept_over_steps, Started(2), str(tmp_path / "stopped"), 4) == ["stopped"] * 2
+    assert run_ranks(kept_over_steps, Started(2), str(tmp_path / "stopped")) == [straight] * 2

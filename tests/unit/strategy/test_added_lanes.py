@@ -145,3 +145,35 @@ def test_a_small_table_is_neither_zeroed_before_a_lane_nor_only_noted():
     table.grad[0] += 1
     with pytest.raises(UsageError, match="grad"):
         lane.check_untouched()
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, _):
+        raise ValueError("in backward")
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["the first backward", "the second"])
+@pytest.mark.parametrize("sparse", [frozenset(), frozenset({0})], ids=["seen whole", "seen sparse"])
+def test_a_table_whose_rows_arrived_in_a_backward_that_failed_cannot_be_taken_for_complete(before, sparse):
+    table, early = nn.Parameter(torch.zeros(10, 4)), nn.Parameter(torch.ones(4))
+    pool = SlotPool([table, early], AloneTransport(), 0, tables=frozenset({0}))
+    lane = SlotLane(0, pool, [], sparse=sparse)
+    hook = table.register_post_accumulate_grad_hook(arrived(lane, 0))
+    rows = torch.tensor([1, 3])
+    for _ in range(before):
+        lane.begin_backward()
+        F.embedding(rows, table, sparse=True).sum().backward()
+        lane.backward_finished()
+        lane.check_untouched()
+    lane.begin_backward()
+    with pytest.raises(ValueError, match="in backward"):
+        (Fails.apply(early) + F.embedding(rows, table, sparse=True)).sum().backward()
+    hook.remove()
+    assert table.grad.layout is torch.sparse_coo, "its rows came first"
+    with pytest.raises(UsageError, match="Gradients were changed"):
+        lane.check_untouched()

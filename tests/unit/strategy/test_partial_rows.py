@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lockstep.layout.placement import place
-from lockstep.strategy.replica.rows import Rows
+from lockstep.strategy.replica.rows import Rows, agreed
 from lockstep.strategy.replica.slots import PartialSums, SlotPool
 from lockstep.transport.alone import AloneTransport
 
@@ -93,3 +93,20 @@ def test_the_sum_has_the_bits_of_whole_tables(kinds, weights, stay, dtype):
     for left, right in zip(whole, by_rows, strict=True):
         same = bytes_of(left) == bytes_of(right)
         assert (same.all(-1) | (left.isnan() & right.isnan())).all()
+
+
+def test_a_rank_without_lanes_has_no_row_of_any_table():
+    pool = SlotPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
+    sums = PartialSums(pool, [], scaled=True)
+    assert sums.num_rows() == {1: 0, 3: 0}
+    assert sums.rows({1, 3}) == {1: [], 3: []}
+
+
+def test_an_unused_table_is_whole_on_every_rank_where_a_lane_s_weight_makes_no_zeros_of_it():
+    """Else a rank that has no other lane would leave out what another number of ranks adds."""
+    pool = SlotPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
+    sums = PartialSums(pool, [(0, 1)], scaled=True)
+    slot = pool.take()
+    sums.add(0, slot, float("inf"), {n: Rows.none(slot.views[n], torch.float32) for n in TABLES})
+    assert agreed([sums.num_rows(), dict.fromkeys(TABLES, 5)]) == {}
+    assert slot.views[1].isnan().all()

@@ -1,6 +1,7 @@
 """Embeddings that tell which rows they touched: only where nobody but the engine sees it, and with torch's bits."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -87,6 +88,10 @@ def user_forward_hook(model):
     model.register_forward_hook(lambda *_: None)
 
 
+def old_hook_on_backward(model):
+    model.register_backward_hook(lambda *_: None)
+
+
 def replaced_forward(model):
     model.forward = lambda x: F.embedding(x, model.weight)
 
@@ -96,12 +101,73 @@ def replaced_weight(model):
 
 
 @pytest.mark.parametrize(
-    "change", [user_hook, user_hook_after, user_forward_hook, replaced_forward], ids=lambda one: one.__name__
+    "change",
+    [user_hook, user_hook_after, user_forward_hook, old_hook_on_backward, replaced_forward],
+    ids=lambda one: one.__name__,
 )
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
 def test_whoever_else_looks_at_it_sees_a_whole_gradient(change):
     model = table()
     change(model)
     assert gradient(LOSSES["once"], model).layout is torch.strided
+
+
+def padded_from_the_end(model, _):
+    model.padding_idx = 5 - WORDS
+
+
+def counted(model, _):
+    model.scale_grad_by_freq = True
+
+
+def other_indices(_, monkeypatch):
+    look_up = F.embedding
+    monkeypatch.setattr(F, "embedding", lambda x, *others: look_up(x // 2, *others))
+
+
+def other_padding(_, monkeypatch):
+    look_up = F.embedding
+    monkeypatch.setattr(F, "embedding", lambda x, weight, *_: look_up(x, weight, 3))
+
+
+@pytest.mark.parametrize(
+    "change", [padded_from_the_end, counted, other_indices, other_padding], ids=lambda one: one.__name__
+)
+def test_what_counts_is_how_rows_were_looked_up_and_not_what_the_module_said_before(change, monkeypatch):
+    model = table(padding_idx=0)
+    with Listening(model):
+        change(model, monkeypatch)
+        LOSSES["twice"](model).backward()
+    assert_torch_s(model.weight.grad, LOSSES["twice"], model)
+
+
+def test_a_copy_that_a_script_makes_or_saves_in_a_lane_is_an_ordinary_module():
+    model, file = table(), io.BytesIO()
+    with Listening(model):
+        copied = copy.deepcopy(model)
+        torch.save(model, file)
+        file.seek(0)
+        for one in (copied, torch.load(file, weights_only=False)):
+            LOSSES["once"](one).backward()
+            assert one.weight.grad.layout is torch.strided
+            assert one(INDICES).equal(model(INDICES))
+
+
+def test_a_module_of_two_models_tells_its_rows_once():
+    model = table()
+    found = Tables.of([("one", model), ("other", nn.Sequential(model))], [model.weight], looks=True)
+    undo = found.listen(lambda: True)
+    LOSSES["once"](model).backward()
+    undo()
+    assert model.weight.grad.layout is torch.sparse_coo
+    assert not model._forward_hooks
+
+
+def test_a_table_with_sparse_gradients_too_is_left_to_torch():
+    model = nn.ModuleList([table(), nn.Embedding(WORDS, WIDTH, sparse=True)])
+    model[1].weight = model[0].weight
+    found = Tables.of([("model", model)], list(model.parameters()), looks=True)
+    assert (found.sparse, found.embeddings) == ({0}, ())
 
 
 def test_a_hook_on_all_modules_sees_torch_s_own_output():
@@ -176,9 +242,11 @@ def test_transforms_and_compiled_functions_look_up_as_torch_does():
         nn.Embedding(10, 4),
         table(max_norm=1.0),
         table(scale_grad_by_freq=True),
+        table(dtype=torch.bfloat16),
+        table(dtype=torch.float16),
         type("Own", (nn.Embedding,), {"forward": lambda self, x: self.weight[x]})(WORDS, WIDTH),
     ],
-    ids=["small", "max_norm", "by frequency", "own forward"],
+    ids=["small", "max_norm", "by frequency", "bfloat16", "float16", "own forward"],
 )
 def test_what_is_left_to_torch(module):
     assert not Tables.of([("model", module)], list(module.parameters()), looks=True).numbers

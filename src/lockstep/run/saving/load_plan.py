@@ -22,7 +22,7 @@ from lockstep.checkpoint.manifest import DOCUMENTS, GRADIENTS, OTHER_TENSORS, Ma
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
 from lockstep.checkpoint.saved_counters import wrong_counters
-from lockstep.checkpoint.tensor_file import CODES, TensorFile
+from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.checkpoint.unique_json import loads
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
@@ -35,6 +35,7 @@ from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.modes import Modes
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.changes import Small, bits_of
+from lockstep.run.saving.kept_gradients import kept_gradients
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
@@ -219,16 +220,9 @@ class LoadPlan:
         """What each parameter's gradient becomes; nothing for a state between epochs, which has none."""
         if not self._counters.get("inside"):
             return []
-        file = TensorFile(self._file(GRADIENTS))
         known = {names[id(one)]: one for model in self._run.progress.models for one in model.parameters()}
-        for name, told in file.described.items():
-            if name not in known or (told.shape, told.code) != (tuple(known[name].shape), CODES[known[name].dtype]):
-                raise UsageError(f"its gradient {name} fits no parameter.", UNCHANGED)
-        return [
-            (parameter, file.get(name).clone() if name in file.described else None)
-            for name, parameter in known.items()
-            if not parameter.is_meta
-        ]
+        found = kept_gradients(TensorFile(self._file(GRADIENTS)), known, UNCHANGED)
+        return [(parameter, found.get(name)) for name, parameter in known.items() if not parameter.is_meta]
 
     def _add_optimizer(self, label: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         plan = OptimizerPlan(optimizer, self._document(label), self._entries[label], names)

@@ -36,6 +36,7 @@ from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
+from lockstep.run.saving.kept_gradients import add_gradients
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.together import Together
 
@@ -135,7 +136,7 @@ def collect(
     names = parameter_names(run.progress.models)
     told = at.counters if at is not None else counters(run, run.progress.inside)
     if told["inside"] is not None:
-        _add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
+        add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
     for label, optimizer in optimizers_of(run.progress):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
     for label, scheduler in schedulers_of(run.progress):
@@ -167,15 +168,6 @@ def _add_place(contents: Contents, run: RunState, told: dict[str, Any], *, is_no
     if told["inside"] is not None and is_now and steps is not None:
         told["account"] = {"loader": told["inside"]["loader"], **steps.account()}
     contents.add("the run", told, OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
-
-
-def _add_gradients(tensors: TensorSet, run: RunState, names: Mapping[int, str]) -> None:
-    """Gradients that are left between two steps: the next one may add to them."""
-    for model in run.progress.models:
-        for parameter in model.parameters():
-            if parameter.grad is not None and not parameter.is_meta and names[id(parameter)] not in tensors.tensors:
-                holder = run.machinery.strategy.holder_of(parameter)
-                tensors.add(names[id(parameter)], parameter.grad.to_dense(), holder)
 
 
 def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:

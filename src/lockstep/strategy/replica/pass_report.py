@@ -104,7 +104,7 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
-        rows=agreed([(int(report[1], 16), _numbers(report[7])) for report in of_peers]),
+        rows=agreed([_numbers(report[7]) for report in of_peers]),
     )
 
 

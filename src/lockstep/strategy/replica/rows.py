@@ -104,18 +104,15 @@ def around(start: int, end: int, holes: Iterable[Segment]) -> list[tuple[int, in
     return [*found, (start, end)] if start < end else found
 
 
-def agreed(told: Sequence[tuple[int, Mapping[int, int]]]) -> dict[int, int]:
+def agreed(told: Sequence[Mapping[int, int]]) -> dict[int, int]:
     """Which tables are exchanged by rows, and how many of each any rank has at most; the same on every rank.
 
     Args:
-        told: for each rank, the parameters that its lanes used, as a mask, and those of them (and of the unused ones) of
-            which it has nothing but rows, with their number.
+        told: for each rank, the tables of which it has nothing but rows, unused ones too, with their number.
     """
-    numbers = {number for _, rows in told for number in rows}
+    first, *others = told
     return {
-        number: max(rows.get(number, 0) for _, rows in told)
-        for number in sorted(numbers)
-        if all(number in rows or not used >> number & 1 for used, rows in told)
+        number: max(one[number] for one in told) for number in sorted(first) if all(number in other for other in others)
     }
 
 

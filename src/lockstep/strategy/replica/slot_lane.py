@@ -70,7 +70,7 @@ class SlotLane(Lane):
         self._sparse: dict[int, tuple[Tensor, int]] = {}
         """Of tables that have nothing but rows so far: the gradient as autograd made it, and its version."""
         self._rows: dict[int, Rows] = {}
-        """The same, added up."""
+        """The same, added up when the backward ended; what has arrived in one that failed is not."""
 
     def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
         """Take parameter `number`'s new gradient. A large first one moves into its place, as if added to zeros there.
@@ -120,6 +120,7 @@ class SlotLane(Lane):
         if self._arrived[number]:
             self._note_twice()
         self._sparse[number] = gradient, gradient._version  # noqa: SLF001
+        self._rows.pop(number, None)
         self._expected[number] = gradient
         self._arrived[number] = True
         return False
@@ -192,7 +193,7 @@ class SlotLane(Lane):
             self._expected[number] = view
 
     def check_untouched(self) -> None:
-        same = all(map(is_, map(_grad, self._parameters), self._expected))
+        same = all(map(is_, map(_grad, self._parameters), self._expected)) and self._rows.keys() == self._sparse.keys()
         for gradient, version in self._sparse.values():
             same = same and gradient._version == version  # noqa: SLF001
         if not same or self._versions != self.slot.versions():

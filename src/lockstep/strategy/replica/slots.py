@@ -373,9 +373,9 @@ class PartialSums:
             )
 
     def num_rows(self) -> dict[int, int]:
-        """For each table of which this rank has nothing but rows, at most how many."""
+        """For each table of which this rank has nothing but rows, at most how many; none of any, where it has no lanes."""
         if not self._subtrees:
-            return {}
+            return dict.fromkeys(self.pool.tables, 0)
         first, *others = (self._rows[node] for node in self._subtrees)
         return {
             number: one.index.numel() + sum(rows[number].index.numel() for rows in others)
@@ -387,13 +387,7 @@ class PartialSums:
         """This rank's parts of the tables `numbers`, which are exchanged by rows; all others are in their slots now."""
         for node in self._subtrees:
             self._fill(node, self._rows[node].keys() - numbers)
-        return {number: [self._part(node, number) for node in self._subtrees] for number in numbers}
-
-    def _part(self, node: Node, number: int) -> Rows:
-        """The table's rows of a node; none where its lanes did not use it."""
-        parameter = self.pool.parameters[number]
-        dtype = WIDE.get(parameter.dtype, parameter.dtype)
-        return self._rows[node].get(number) or Rows.none(parameter, dtype)
+        return {number: [self._rows[node][number] for node in self._subtrees] for number in numbers}
 
     def bucket(self, bucket: Bucket) -> list[Tensor]:
         """The partial of each subtree for `bucket`, in order."""

@@ -18,10 +18,13 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from lockstep.errors import UsageError
 from lockstep.strategy.replica.rows import Rows
-from lockstep.torch_private import global_forward_hooks, transforms
+from lockstep.torch_private import global_forward_hooks, saved_tensors_hooks, transforms
 
 TABLE_BYTES = 1024 * 1024
 """From this size on, an embedding without `sparse` is worth it."""
+
+SAME_SUMS = (torch.float32, torch.float64)
+"""Dtypes in which rows are added with the bits of torch's kernel; that rounds halves in other places."""
 
 MOST_OF = 2
 """A backward that looks up more than a table's rows divided by this makes the whole table."""
@@ -69,7 +72,8 @@ class Tables:
                 sparse |= {numbers[id(one)] for one in module.parameters(recurse=False) if id(one) in numbers}
             elif looks and _can_tell(module) and id(module.weight) in numbers:
                 embeddings.append((module, numbers[id(module.weight)]))
-        return cls(frozenset(sparse), tuple(embeddings))
+        # beside torch's own sparse gradients, rows would be added in another order than whole tables
+        return cls(frozenset(sparse), tuple(one for one in embeddings if one[1] not in sparse))
 
     def kept_sparse(self, trainable: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> frozenset[int]:
         """Those whose `p.grad` is sparse after a pass: they have an optimizer, and all that they have take it."""
@@ -91,8 +95,9 @@ class Tables:
         Returns:
             What undoes it.
         """
-        replace = _replacing_backward(is_ours)
-        handles = [module.register_forward_hook(replace, with_kwargs=True) for module, _ in self.embeddings]
+        told = _Telling(is_ours)
+        modules = {id(module): module for module, _ in self.embeddings}.values()
+        handles = [module.register_forward_hook(told, with_kwargs=True) for module in modules]
 
         def undo() -> None:
             for handle in handles:
@@ -137,28 +142,56 @@ def _can_tell(module: nn.Module) -> TypeGuard[nn.Embedding]:
         and module.max_norm is None
         and not module.scale_grad_by_freq
         and type(module.weight) is nn.Parameter
+        and module.weight.dtype in SAME_SUMS
         and module.weight.nbytes >= TABLE_BYTES
     )
 
 
-def _replacing_backward(is_ours: Callable[[], bool]) -> Callable[[nn.Module, Any, Any, Any], Tensor | None]:
-    def replace(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Tensor | None:
-        if torch.compiler.is_compiling() or not _is_plain(module, output):
+class _Telling:
+    """The forward hook of an embedding while a lane is open; a copy of a module, or a pickled one, gets one that does nothing.
+
+    Args:
+        is_ours: whether the backward that runs is the lane's; None: do nothing.
+    """
+
+    def __init__(self, is_ours: Callable[[], bool] | None = None) -> None:
+        self._is_ours = is_ours
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the hook of a copy."""
+        return _Telling, ()
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> Tensor | None:
+        """Return `output` with a backward of ours; None leaves it as it is."""
+        if self._is_ours is None or torch.compiler.is_compiling():
             return None
-        indices, about = args[0] if args else kwargs["input"], (module.padding_idx, is_ours)
+        indices = args[0] if args else kwargs["input"]
+        if not _is_plain(module, indices, output):
+            return None
+        padding = output.grad_fn._saved_padding_idx  # noqa: SLF001 - what was looked up with, whatever the module says
+        about = padding if padding < 1 << 63 else -1, self._is_ours  # torch shows -1 without its sign
         return _LookUp.apply(module.weight, indices, output.detach(), about)  # type: ignore[no-any-return, no-untyped-call]
 
-    return replace
 
-
-def _is_plain(module: nn.Module, output: Any) -> bool:
-    """Whether `output` comes from a look-up in the parameter itself, and nobody has it yet."""
+def _is_plain(module: nn.Module, indices: Any, output: Any) -> bool:
+    """Whether `output` comes from a look-up of `indices` in the parameter itself, and nobody has it yet."""
     made_by = getattr(output, "grad_fn", None)
     if type(output) is not Tensor or made_by is None or made_by.name() != "EmbeddingBackward0":
         return False
     if len(module._forward_hooks) > 1 or global_forward_hooks or transforms() is not None:  # noqa: SLF001
         return False
-    return getattr(made_by.next_functions[0][0], "variable", None) is module.weight and not module.sparse
+    if module._backward_hooks and not module._is_full_backward_hook:  # noqa: SLF001 - those look into the backward
+        return False
+    is_ordinary = not (made_by._saved_sparse or made_by._saved_scale_grad_by_freq)  # noqa: SLF001
+    variable = getattr(made_by.next_functions[0][0], "variable", None)
+    return is_ordinary and variable is module.weight and _looked_up(made_by, indices)
+
+
+def _looked_up(made_by: Any, indices: Any) -> bool:
+    """Whether `indices` themselves were looked up; where saved tensors are packed, to ask would unpack them."""
+    return saved_tensors_hooks(True) is not None or made_by._saved_indices.is_set_to(indices)  # noqa: SLF001
 
 
 class _LookUp(torch.autograd.Function):
@@ -178,11 +211,10 @@ class _LookUp(torch.autograd.Function):
         (indices,), (gradient,) = ctx.saved_tensors, gradients
         num_rows = ctx.weight.shape[0]
         if not ctx.is_ours() or _is_seen(ctx.weight) or indices.numel() * MOST_OF > num_rows:
-            padding = -1 if ctx.padding is None else ctx.padding
-            whole = torch.ops.aten.embedding_dense_backward(gradient, indices, num_rows, padding, False)
+            whole = torch.ops.aten.embedding_dense_backward(gradient, indices, num_rows, ctx.padding, False)
             return whole, None, None, None
         index, values = indices.reshape(-1), gradient.reshape(-1, gradient.shape[-1])
-        if ctx.padding is not None:
+        if ctx.padding >= 0:
             there = index != ctx.padding
             index, values = index[there], values[there]
         return Rows.summed(index.to(torch.int64), values).sparse(ctx.weight), None, None, None

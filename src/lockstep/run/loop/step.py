@@ -137,11 +137,9 @@ class Step:
                     lane.backward(term, 1.0)
 
     def _in_order(self, current: OrderedPass, loss_of: Callable[[Any], Tensor]) -> None:
-        until = time.monotonic() + current.spare_s
-        while len(self._batches) < len(self._lanes) and time.monotonic() < until:
-            self._fetch(len(self._batches))  # nothing else could be done now
         for action in current.order(len(self._lanes)):
             part = self._lanes[action.micro_batch]
+            self._fetch_for(current.spare_s(action.kind), part.lane)
             if action.kind is not Kind.FORWARD:
                 current.backward_of(part.lane)
                 continue
@@ -149,6 +147,13 @@ class Step:
             self._enter_lane(part, None)
             current.forward(part.lane, lambda batch=batch: loss_of(batch))  # type: ignore[misc]
             self._leave_lane(None)
+
+    def _fetch_for(self, seconds: float, lane: int) -> None:
+        """Fetch batches of the lanes to come while nothing else could be done for `lane`."""
+        until = time.monotonic() + seconds
+        while seconds and len(self._batches) < len(self._lanes) and time.monotonic() < until:
+            self._fetch(len(self._batches))
+            self._run.machinery.ledger.enter(Phase.COMPUTE, f"lane {lane}")
 
     def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:
         """Open each lane of a pass and yield it with its batch."""

@@ -160,7 +160,8 @@ class LanePass(Pass):
 
         Args:
             lane: its number.
-            has_one_backward: whether exactly one backward call is to come, without `weight=`.
+            has_one_backward: whether exactly one backward call is to come, without `weight=`, and `may_lack` says before it
+                what it says in it.
         """
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
@@ -169,6 +170,7 @@ class LanePass(Pass):
         onto = self._sums.onto(lane) if may_add else None
         gradients = _gradients_of(lane, laid, onto, only=setting.has_one_lane)
         self._open = ReplicaLane(self, gradients, checksums)
+        self._open.knows_lack = has_one_backward or self.may_lack is _never
         return self._open
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
@@ -364,6 +366,8 @@ class ReplicaLane(OpenLane, Listener):
         self._pass, self.gradients, self._checksums = of, gradients, checksums
         self.backwards = 0
         """The number of backward calls."""
+        self.knows_lack = False
+        """Whether `may_lack` stays the same while a backward runs."""
         self.range: Range | None = None
         """The range of its forward and backward in profiles."""
         self.stop_listening: Callable[[], None] = _nothing
@@ -392,7 +396,8 @@ class ReplicaLane(OpenLane, Listener):
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
-        laid.listener, laid.only_notes = self, self._pass.may_lack is _never and self._pass.reduction.is_quiet
+        lacks = not self.knows_lack or self._pass.may_lack()
+        laid.listener, laid.only_notes = self, not lacks and self._pass.reduction.is_quiet
         self.gradients.begin_backward()
         try:
             backward()

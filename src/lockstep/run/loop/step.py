@@ -150,9 +150,10 @@ class Step:
 
     def _fetch_for(self, seconds: float, lane: int) -> None:
         """Fetch batches of the lanes to come while nothing else could be done for `lane`."""
-        until = time.monotonic() + seconds
+        until, before = time.monotonic() + seconds, len(self._batches)
         while seconds and len(self._batches) < len(self._lanes) and time.monotonic() < until:
             self._fetch(len(self._batches))
+        if len(self._batches) > before:
             self._run.machinery.ledger.enter(Phase.COMPUTE, f"lane {lane}")
 
     def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:

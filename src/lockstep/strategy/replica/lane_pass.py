@@ -169,8 +169,7 @@ class LanePass(Pass):
         may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
         onto = self._sums.onto(lane) if may_add else None
         gradients = _gradients_of(lane, laid, onto, only=setting.has_one_lane)
-        self._open = ReplicaLane(self, gradients, checksums)
-        self._open.knows_lack = has_one_backward or self.may_lack is _never
+        self._open = ReplicaLane(self, gradients, checksums, knows_lack=has_one_backward or self.may_lack is _never)
         return self._open
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
@@ -360,14 +359,13 @@ class ReplicaLane(OpenLane, Listener):
         of: the pass.
         gradients: what the lane's backward writes into.
         checksums: those of the parameters before the lane, if they are compared.
+        knows_lack: whether the pass's `may_lack` stays the same while a backward runs.
     """
 
-    def __init__(self, of: LanePass, gradients: Lane, checksums: Sequence[int]) -> None:
-        self._pass, self.gradients, self._checksums = of, gradients, checksums
+    def __init__(self, of: LanePass, gradients: Lane, checksums: Sequence[int], *, knows_lack: bool) -> None:
+        self._pass, self.gradients, self._checksums, self._knows_lack = of, gradients, checksums, knows_lack
         self.backwards = 0
         """The number of backward calls."""
-        self.knows_lack = False
-        """Whether `may_lack` stays the same while a backward runs."""
         self.range: Range | None = None
         """The range of its forward and backward in profiles."""
         self.stop_listening: Callable[[], None] = _nothing
@@ -396,7 +394,7 @@ class ReplicaLane(OpenLane, Listener):
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
-        lacks = not self.knows_lack or self._pass.may_lack()
+        lacks = not self._knows_lack or self._pass.may_lack()
         laid.listener, laid.only_notes = self, not lacks and self._pass.reduction.is_quiet
         self.gradients.begin_backward()
         try:

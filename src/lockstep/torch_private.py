@@ -107,6 +107,7 @@ PLACES = {
     ),
     # of the engine
     "multiply_each": PrivateName("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
+    "add_each": PrivateName("torch", "_foreach_add_", "the engine: gradients in few kernels"),
     "zero_each": PrivateName("torch", "_foreach_zero_", "the engine: gradients in few kernels"),
     "norm_each": PrivateName("torch", "_foreach_norm", "run.clip_grad_norm_ on GPUs: norms in few kernels"),
     "find_unfinite": PrivateName(

@@ -2,9 +2,10 @@
 
 Each stage has a list of actions: the forward (F) or backward (B) of one micro-batch. GPipe (Huang et al., 2019) does
 all forwards first and keeps every micro-batch's activations; 1F1B (Narayanan et al., PipeDream-Flush, 2021) begins a
-backward as soon as it can and keeps at most as many as there are stages after it. With p equal stages and m
-micro-batches both idle for (p - 1) / m of the ideal time, and do the backwards in the order of the micro-batches, so
-the bits are the same.
+backward as soon as it can. There a stage is one forward ahead of what its backwards need: otherwise neighbours hand
+over to each other at the same moment, and each micro-batch waits for a message. So it keeps at most two micro-batches more
+than there are stages after it, the last stage one. With p equal stages and m micro-batches both idle for (p - 1) / m of
+the ideal time, and do the backwards in the order of the micro-batches, so the bits are the same.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ def _gpipe(_stage: int, _num_stages: int, num_micro_batches: int) -> Iterator[Ac
 
 
 def _one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int) -> Iterator[Action]:
-    ahead = min(num_stages - stage - 1, num_micro_batches)
+    behind = num_stages - stage - 1
+    ahead = min(behind + 1 if behind else 0, num_micro_batches)
     for micro_batch in range(ahead):
         yield Action(Kind.FORWARD, micro_batch)
     for micro_batch in range(num_micro_batches):

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
-from lockstep.layout.schedule import Action
+from lockstep.layout.schedule import Action, Kind
 from lockstep.strategy.pass_loss import PassLoss
 from lockstep.strategy.precision import Precision
 
@@ -105,12 +105,13 @@ class Pass(AnyPass):
 class OrderedPass(AnyPass):
     """A pass that works on several lanes at a time, in its own order. The loop must be `step.backward(loss_of)`."""
 
-    spare_s = 0.0
-    """Seconds in which this rank could not begin its first forward, because it would wait for another rank."""
-
     @abstractmethod
     def order(self, num_lanes: int) -> Sequence[Action]:
         """Order this rank's work on its `num_lanes` lanes of a pass, which are numbered by position."""
+
+    def spare_s(self, kind: Kind) -> float:  # noqa: ARG002 - most never wait
+        """Seconds in which this rank would only wait for another one if it went on with an action of this kind now."""
+        return 0.0
 
     @abstractmethod
     def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:

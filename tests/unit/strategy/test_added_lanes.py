@@ -16,23 +16,26 @@ from lockstep.transport.alone import AloneTransport
 VALUES = (-0.0, 0.0, 1e-8, 0.1, -0.1, 3.0, 16777216.0, -16777216.0)
 
 
-def arrived(lane, number):
+def arrived(lane, number, notes):
     def hook(_):
-        lane.gradient_arrived(number)
+        lane.gradient_arrived(number) if notes is None else notes.append(number)
 
     return hook
 
 
-def sums_of(lanes, parameters, losses, *, as_they_arrive):
+def sums_of(lanes, parameters, losses, *, as_they_arrive, notes_small=False):
     """The bits of the sums of `lanes`, whose backwards autograd runs as in a pass."""
     pool = SlotPool(parameters, AloneTransport(), 0)
     sums = PartialSums(pool, maximal_subtrees(max(lanes) + 1, lanes[0], lanes[-1] + 1), scaled=True)
     added = 0
     for lane in lanes:
-        opened = SlotLane(lane, pool, [], sums.onto(lane) if as_they_arrive else None)
+        notes = []
+        opened = SlotLane(lane, pool, notes, sums.onto(lane) if as_they_arrive else None)
         added += opened.is_added
         hooks = [
-            parameter.register_post_accumulate_grad_hook(arrived(opened, number))
+            parameter.register_post_accumulate_grad_hook(
+                arrived(opened, number, None if pool.is_copied[number] or not notes_small else notes)
+            )
             for number, parameter in enumerate(parameters)
         ]
         losses(lane).backward()
@@ -47,8 +50,8 @@ def sums_of(lanes, parameters, losses, *, as_they_arrive):
     return bits, added
 
 
-@given(first=st.integers(0, 5), count=st.integers(1, 9), seed=st.integers(0, 1000))
-def test_a_sum_has_the_same_bits_however_its_lanes_are_added(first, count, seed):
+@given(first=st.integers(0, 5), count=st.integers(1, 9), seed=st.integers(0, 1000), notes_small=st.booleans())
+def test_a_sum_has_the_same_bits_however_its_lanes_are_added(first, count, seed, notes_small):
     numbers = torch.Generator().manual_seed(seed)
     large = COPIED_BYTES // 4 + 3
     parameters = [nn.Parameter(torch.ones(size)) for size in (5, large, 7)]
@@ -64,12 +67,13 @@ def test_a_sum_has_the_same_bits_however_its_lanes_are_added(first, count, seed)
 
     lanes = range(first, first + count)
     apart, _ = sums_of(lanes, parameters, losses, as_they_arrive=False)
-    arriving, added = sums_of(lanes, parameters, losses, as_they_arrive=True)
+    arriving, added = sums_of(lanes, parameters, losses, as_they_arrive=True, notes_small=notes_small)
     assert all(map(torch.equal, apart, arriving))
     assert added == sum(bool(merges_after(lane, maximal_subtrees(max(lanes) + 1, first, lanes.stop))) for lane in lanes)
 
 
-def test_sparse_gradients_are_put_together_before_they_are_added():
+@pytest.mark.parametrize("notes_small", [False, True])
+def test_sparse_gradients_are_put_together_before_they_are_added(notes_small):
     table = nn.Parameter(torch.zeros(10, 4))
     rows = torch.tensor([1, 1, 1, 3])
     weights = torch.tensor([16777216.0, 1.0, 1.0, 0.1])[:, None]
@@ -78,7 +82,7 @@ def test_sparse_gradients_are_put_together_before_they_are_added():
         return (F.embedding(rows, table, sparse=True) * weights).sum()
 
     apart, _ = sums_of(range(4), [table], losses, as_they_arrive=False)
-    arriving, added = sums_of(range(4), [table], losses, as_they_arrive=True)
+    arriving, added = sums_of(range(4), [table], losses, as_they_arrive=True, notes_small=notes_small)
     assert added == 2
     assert all(map(torch.equal, apart, arriving))
 
@@ -99,6 +103,27 @@ def test_a_lane_that_is_added_gets_one_gradient_for_each_parameter():
     parameter.sum().backward()
     with pytest.raises(UsageError, match="use_reentrant=False"):
         second.gradient_arrived(0)
+
+
+def test_gradients_that_were_only_noted_are_added_once_or_not_at_all():
+    parameters = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(2))]
+    pool = SlotPool(parameters, AloneTransport(), 0)
+
+    def second():
+        sums, notes = PartialSums(pool, [(0, 2)], scaled=True), []
+        sums.add(0, pool.take(), 1.0)
+        return SlotLane(1, pool, notes, sums.onto(1)), notes
+
+    lane, notes = second()
+    parameters[0].sum().backward()
+    notes += [0, 0]
+    with pytest.raises(UsageError, match="use_reentrant=False"):
+        lane.backward_finished()
+    lane, notes = second()
+    parameters[0].sum().backward()
+    notes += [0, 1]  # a hook of the script took the other one away
+    with pytest.raises(UsageError, match="removed a parameter's gradient"):
+        lane.backward_finished()
 
 
 def test_gradients_that_are_added_up_in_another_dtype_get_a_slot_of_their_own():

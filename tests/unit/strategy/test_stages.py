@@ -68,14 +68,21 @@ def test_a_schedule_does_everything_once_and_idles_as_the_formula_says(name, sta
     for action in made.stages[0]:
         held += 1 if action.kind is Kind.FORWARD else -1
         most = max(most, held)
-    assert most == (micro_batches if name == "gpipe" else min(stages, micro_batches))
+    assert most == (micro_batches if name == "gpipe" else min(stages + (stages > 1), micro_batches))
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_two_stages_wait_for_a_message_once_in_each_direction(name):
+    made = schedule(name, 2, 16)
+    alone = made.simulate([1.0, 1.0]).total_s
+    assert made.simulate([1.0, 1.0], message_s=0.2).total_s == pytest.approx(alone + 2 * 0.2)
 
 
 def test_a_schedule_prints_itself_and_a_wrong_one_is_found():
     made = schedule("1f1b", 2, 3)
     assert str(made).splitlines() == [
         "1f1b: 2 stages, 3 micro-batches, 25% idle",
-        "stage 0  F0 F1       B0 B0 F2 B1 B1    B2 B2",
+        "stage 0  F0 F1 F2    B0 B0    B1 B1    B2 B2",
         "stage 1     F0 B0 B0 F1 B1 B1 F2 B2 B2",
     ]
     backwards_first = tuple(sorted(made.stages[1], key=lambda action: action.kind is Kind.FORWARD))

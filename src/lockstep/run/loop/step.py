@@ -41,11 +41,10 @@ class Step:
         """The step's number in its epoch, from 0, also where a resumed run goes on in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
-        self._passes = 0
+        self._passes, self._closed = 0, False
         self._current: AnyPass | None = None
         """The current pass."""
         self._result: PassResult | None = None
-        self._closed = False
 
     @property
     def number(self) -> int:
@@ -137,11 +136,9 @@ class Step:
                     lane.backward(term, 1.0)
 
     def _in_order(self, current: OrderedPass, loss_of: Callable[[Any], Tensor]) -> None:
-        until = time.monotonic() + current.spare_s
-        while len(self._batches) < len(self._lanes) and time.monotonic() < until:
-            self._fetch(len(self._batches))  # nothing else could be done now
         for action in current.order(len(self._lanes)):
             part = self._lanes[action.micro_batch]
+            self._fetch_until(time.monotonic() + current.spare_s(action.kind), part.lane)
             if action.kind is not Kind.FORWARD:
                 current.backward_of(part.lane)
                 continue
@@ -149,6 +146,12 @@ class Step:
             self._enter_lane(part, None)
             current.forward(part.lane, lambda batch=batch: loss_of(batch))  # type: ignore[misc]
             self._leave_lane(None)
+
+    def _fetch_until(self, until: float, lane: int) -> None:
+        """Fetch batches of the lanes to come while nothing else could be done for `lane`."""
+        while len(self._batches) < len(self._lanes) and time.monotonic() < until:
+            self._fetch(len(self._batches))
+            self._run.machinery.ledger.enter(Phase.COMPUTE, f"lane {lane}")
 
     def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:
         """Open each lane of a pass and yield it with its batch."""

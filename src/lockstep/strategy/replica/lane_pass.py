@@ -174,7 +174,8 @@ class LanePass(Pass):
 
         Args:
             lane: its number.
-            has_one_backward: whether exactly one backward call is to come, without `weight=`.
+            has_one_backward: whether exactly one backward call is to come, without `weight=`, and `may_lack` says before it
+                what it says in it.
         """
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
@@ -182,7 +183,7 @@ class LanePass(Pass):
         may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
         onto = self._sums.onto(lane) if may_add else None
         gradients = _gradients_of(lane, setting, onto, gathers=self.may_lack is _never)
-        self._open = ReplicaLane(self, gradients, checksums)
+        self._open = ReplicaLane(self, gradients, checksums, knows_lack=has_one_backward or self.may_lack is _never)
         return self._open
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
@@ -373,10 +374,11 @@ class ReplicaLane(OpenLane, Listener):
         of: the pass.
         gradients: what the lane's backward writes into.
         checksums: those of the parameters before the lane, if they are compared.
+        knows_lack: whether the pass's `may_lack` stays the same while a backward runs.
     """
 
-    def __init__(self, of: LanePass, gradients: Lane, checksums: Sequence[int]) -> None:
-        self._pass, self.gradients, self._checksums = of, gradients, checksums
+    def __init__(self, of: LanePass, gradients: Lane, checksums: Sequence[int], *, knows_lack: bool) -> None:
+        self._pass, self.gradients, self._checksums, self._knows_lack = of, gradients, checksums, knows_lack
         self.backwards = 0
         """The number of backward calls."""
         self.range: Range | None = None
@@ -407,8 +409,8 @@ class ReplicaLane(OpenLane, Listener):
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
-        only_notes = self._pass.may_lack is _never and self._pass.reduction.is_quiet
-        with laid.hear(self, only_notes=only_notes):
+        lacks = not self._knows_lack or self._pass.may_lack()
+        with laid.hear(self, only_notes=not lacks and self._pass.reduction.is_quiet):
             self.gradients.begin_backward()
             backward()
         self.gradients.backward_finished(may_lack=self._pass.may_lack())

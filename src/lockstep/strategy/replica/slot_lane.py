@@ -16,6 +16,7 @@ from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_
 from lockstep.strategy.replica.places import reader
 from lockstep.strategy.replica.rows import Rows, is_rows
 from lockstep.strategy.replica.slots import Slot, SlotPool
+from lockstep.torch_private import add_each
 
 _grad = attrgetter("grad")
 
@@ -114,6 +115,18 @@ class SlotLane(Lane):
             view.zero_().add_(gradient)
         self._parameters[number].grad = self._expected[number] = view
 
+    def _add_small(self) -> None:
+        """Add the small gradients that were only noted to the earlier lanes', all in one call."""
+        gradients = [self._parameters[number].grad for number in self._arrivals]
+        present = [one if one.layout is torch.strided else one.to_dense() for one in gradients if one is not None]
+        if len(present) < len(gradients):
+            raise gradient_taken_away()
+        views = [self.slot.views[number] for number in self._arrivals]
+        if views:
+            add_each(views, present)
+        for number, view in zip(self._arrivals, views, strict=True):
+            self._parameters[number].grad = self._expected[number] = view
+
     def _rows_arrived(self, number: int, gradient: Tensor | None) -> bool:
         """Leave a table's gradient as it is; say that there is none for a bucket."""
         assert gradient is not None
@@ -156,6 +169,8 @@ class SlotLane(Lane):
             else:
                 fresh.append(number)
             self._arrived[number] = True
+        if self.is_added:
+            self._add_small()
         self._arrivals.clear()
         if self._gathers and fresh:
             self._gather(fresh)

@@ -88,7 +88,7 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, Tensor):
         return torch.equal(left, right)
     return all(
-        np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+        one.tobytes() == other.tobytes() if isinstance(one, np.ndarray) else one == other
         for one, other in zip(left, right, strict=True)
     )
 

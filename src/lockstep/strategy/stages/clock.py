@@ -23,13 +23,23 @@ class StageClock:
         """Seconds of waiting for other stages."""
         self.num_passes = 0
         self._waited_since = 0.0
-        self._began = 0.0
-        self.spare_s = 0.0
-        """How long after its begin a pass can expect the first message: a little less than it took in the last one."""
+        self._due_s: dict[str, float] = {}
+        """When the first action of a kind was due in this pass."""
+        self._spare_s: dict[str, float] = {}
 
     def begin_pass(self) -> None:
         """Note that a pass begins."""
-        self._began = time.monotonic()
+        self._due_s.clear()
+
+    def spare_s(self, kind: str) -> float:
+        """How long the pass's first action of a kind, which is due now, will wait for its message.
+
+        It is a little less than the last pass's waited. 0 where nothing is known, and for a later action of the kind.
+        """
+        if kind in self._due_s:
+            return 0.0
+        self._due_s[kind] = time.monotonic()
+        return self._spare_s.pop(kind, 0.0)
 
     def note(self, kind: str, lane: int, began: float) -> None:
         """Note an action that has ended."""
@@ -40,7 +50,9 @@ class StageClock:
     def end_pass(self, waits: Sequence[tuple[float, float]]) -> None:
         """End a pass, all actions of which are done; `waits` are the begin and end of each wait in it."""
         self.last_pass, self._pass = [*self._pass, *(("W", -1, begin, end) for begin, end in waits)], []
-        self.spare_s = SURE * (waits[0][1] - self._began) if waits else 0.0
+        for kind, due in self._due_s.items():
+            end = next((end for begin, end in waits if begin >= due), due)
+            self._spare_s[kind] = SURE * (end - due)
         waited_s = sum(end - begin for begin, end in waits)
         self.waited_s += waited_s
         self._waited_since += waited_s

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.layout.schedule import Action, schedule
+from lockstep.layout.schedule import Action, Kind, schedule
 from lockstep.strategy.contract import OrderedPass, PassResult
 from lockstep.strategy.replica.lane_pass import LanePass, ReplicaLane
 from lockstep.strategy.stages.cut_at_first_call import CutAtFirstCall
@@ -46,7 +46,6 @@ class PipelinePass(OrderedPass):
 
     def __init__(self, inner: LanePass, cutting: CutAtFirstCall, stages: RankStages) -> None:
         self._staged, self._stages = StagedPass(inner, cutting, stages), stages
-        self.spare_s = stages.clock.spare_s if stages.links.stage else 0.0
         self._in_flight: dict[int, _InFlight] = {}
         self._whole_lane: int | None = None
         """The lane that was computed whole, before the model was cut."""
@@ -54,6 +53,11 @@ class PipelinePass(OrderedPass):
     def order(self, num_lanes: int) -> Sequence[Action]:
         mesh = self._stages.mesh
         return schedule(mesh.schedule, mesh.stages, num_lanes).stages[self._stages.links.stage]
+
+    def spare_s(self, kind: Kind) -> float:
+        stage, last = self._stages.links.stage, self._stages.num_stages - 1
+        waits = stage > 0 if kind is Kind.FORWARD else stage < last
+        return self._stages.clock.spare_s(kind) if waits else 0.0
 
     def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:
         if self._stages.runner is None:

@@ -47,7 +47,7 @@ class GhostLayer:
 
     def __init__(self, layer: nn.Module, following: Callable[[], bool], outside: Callable[[], Any]) -> None:
         self._layer, self._following, self._outside = layer, following, outside
-        self._known: dict[str, _Remembered | None] = {}
+        self._known: dict[Any, _Remembered | None] = {}
         self._forward = layer.forward
         self.remove = replace_method(layer, "forward", self._call)
         """Restore the layer."""
@@ -55,17 +55,19 @@ class GhostLayer:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if not self._following():
             return self._forward(*args, **kwargs)
-        leaves = pytree.tree_leaves((args, kwargs))
-        if not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
+        is_usual = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
+        leaves = args if is_usual else pytree.tree_leaves((args, kwargs))
+        if not is_usual and not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
             return self._forward(*args, **kwargs)  # it fills a cache, say
         with DisableTorchFunction():  # reading ghosts' shapes is no operation to follow
-            form = repr([_word(leaf) for leaf in leaves] + [self._layer.training, torch.is_grad_enabled()])
+            words = [*map(_word, leaves), self._layer.training, torch.is_grad_enabled()]
+        form = tuple(words) if is_usual else repr(words)  # among plain values 1, 1.0 and True are equal
         if form not in self._known:
             return self._follow(form, leaves, args, kwargs)
         known = self._known[form]
         return self._forward(*args, **kwargs) if known is None else _again(known, leaves)
 
-    def _follow(self, form: str, leaves: Sequence[Any], args: Any, kwargs: Any) -> Any:
+    def _follow(self, form: Any, leaves: Sequence[Any], args: Any, kwargs: Any) -> Any:
         before = self._outside()
         result = self._forward(*args, **kwargs)
         if len(self._known) >= MAX_FORMS:
@@ -97,7 +99,7 @@ def _again(known: _Remembered, arguments: Sequence[Any]) -> Any:
             )
             for leaf in known.leaves
         ]
-    return pytree.tree_unflatten(leaves, known.form)
+    return leaves[0] if known.form.is_leaf() else pytree.tree_unflatten(leaves, known.form)
 
 
 def _word(leaf: Any) -> Any:

@@ -162,10 +162,18 @@ def _heard_from_all(
     """
     keys = [f"{key}/{peer}" for peer in range(len(names))]
     for peer, name in enumerate(names):
-        if store.check(keys[peer:]):
-            yield from store.multi_get(keys[peer:])
+        if there := _read_together(store, keys[peer:]):
+            yield from there
             return
         yield _heard(store, keys[peer], name, known, here)
+
+
+def _read_together(store: Store, keys: list[str]) -> list[bytes]:
+    """What is at these keys; nothing as long as one is missing, or if the store fails, which `_heard` puts into words."""
+    try:
+        return store.multi_get(keys) if store.check(keys) else []
+    except RuntimeError:
+        return []
 
 
 def _heard(store: Store, key: str, name: int, known: Mapping[int, RankProcess], here: RankProcess) -> bytes:

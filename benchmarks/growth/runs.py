@@ -90,4 +90,4 @@ def _until(is_so: Callable[[], bool], launcher: subprocess.Popen[Any], folder: P
 
 def _failed(launcher: subprocess.Popen[Any], folder: Path) -> str:
     state = f"ended with {launcher.returncode}" if launcher.poll() is not None else f"took longer than {LIMIT_S:.0f} s"
-    return f"{' '.join(map(str, launcher.args[3:]))} {state}:\n{(folder / 'err').read_text()[-2000:]}"
+    return f"A run of {folder.name} {state}:\n{(folder / 'err').read_text()[-2000:]}"

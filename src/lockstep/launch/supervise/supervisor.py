@@ -292,8 +292,7 @@ class Supervisor:
         self.nursery.bury(self._ranks.running_pids.values())
         self._ranks.vanished(128 + signal.SIGKILL, signal.SIGKILL, time.monotonic_ns())
         if not (self._interruption.by or self._orders.gave_up):
-            if self.nursery.ready is None:
-                check_import(address_limit())
+            check_import(self.nursery.ready is not None, address_limit())
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
     def _sweep(self) -> None:

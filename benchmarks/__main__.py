@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
+from benchmarks.growth import command as growth
 from benchmarks.keeping import PEERS, keep
 from benchmarks.peers.measuring import measure_peers
 from benchmarks.peers.table import as_json, table_of_peers
@@ -41,6 +42,7 @@ class Parser(argparse.ArgumentParser):
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the options; exit with code 2 when they cannot be met here."""
     listed = "\n".join(f"  {name:14}{part.what}" for name, part in PARTS.items())
+    listed += f"\n  {growth.NAME:14}alone, with options of its own: how everything grows with the ranks of this node"
     parser = Parser(
         prog="python -m benchmarks",
         description="Compare lockstep with stock PyTorch, side by side.",
@@ -198,6 +200,9 @@ def _end(*_: object) -> NoReturn:
 
 
 def main() -> None:
+    if sys.argv[1:2] == [growth.NAME]:
+        growth.run(sys.argv[2:])
+        return
     options = parse(sys.argv[1:])
     if options.pinned.cpus:
         os.sched_setaffinity(0, options.pinned.cpus)  # the ranks inherit it

@@ -9,6 +9,11 @@
 #include "group.hpp"
 
 namespace lockstep {
+namespace {
+
+constexpr Nanoseconds shortest_pause = std::chrono::microseconds(100), longest_pause = std::chrono::milliseconds(5);
+
+}  // namespace
 
 std::size_t checked_size(std::size_t world_size) {
   if (world_size == 0 || world_size > 254) throw BadCall("a group has 1 to 254 ranks");
@@ -43,9 +48,11 @@ void Group::join() {
 }
 
 void Group::wait_until_joined(std::size_t peer, Clock::time_point deadline) {
+  auto pause = shortest_pause;
   while (blocks_[peer].joined.load(std::memory_order_acquire) == 0) {
     watch(peer);
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 5 / 4, longest_pause);  // many ranks that look all the time keep each other from coming
     settings_.while_waiting();
     throw_if_broken();
     if (has_ended(peer) && blocks_[peer].joined.load(std::memory_order_acquire) == 0)

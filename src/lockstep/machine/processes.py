@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -75,4 +76,28 @@ def most_open_files() -> int:
 
 
 def _limits_of_files() -> list[int]:
-    return [-1 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)]
+    return _limits(resource.RLIMIT_NOFILE)
+
+
+def _limits(which: int) -> list[int]:
+    return [-1 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(which)]
+
+
+def address_limit() -> int:
+    """How many bytes of addresses a process may have; -1 for any number."""
+    return _limits(resource.RLIMIT_AS)[0]
+
+
+def processes_left(proc: Path = Path("/proc")) -> int:
+    """How many processes and threads this user may still start; -1 for any number, as for root.
+
+    Only those that are seen here count as started: in a container there may be more, and then the kernel refuses one.
+    """
+    most = _limits(resource.RLIMIT_NPROC)[0]
+    if most < 0 or os.geteuid() == 0:
+        return -1
+    started = 0
+    for name in filter(str.isdigit, os.listdir(proc)):  # noqa: PTH208 - one of many on a busy machine
+        with suppress(OSError):
+            started += len(os.listdir(proc / name / "task")) if (proc / name).stat().st_uid == os.geteuid() else 0  # noqa: PTH208
+    return max(most - started, 0)

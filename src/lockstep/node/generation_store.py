@@ -33,6 +33,10 @@ class GenerationStore:
         """Whether all keys are there."""
         return self._store.check([f"{self._prefix}/{key}" for key in keys])
 
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Read several keys that are there."""
+        return self._store.multi_get([f"{self._prefix}/{key}" for key in keys])
+
     def get(self, key: str) -> bytes:
         """Read a key, waiting for it.
 

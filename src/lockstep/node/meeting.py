@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -29,9 +29,9 @@ PATIENCE = dt.timedelta(days=7)
 
 WITHOUT_IT = "Install g++ and lockstep again, or use the backend gloo."
 
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
-"""Between two looks at a store and at the process that should write to it. A store's own wait sees no process, and
-torch's TCPStore prints a warning whenever it ends without a key."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S, LONGER = 0.0005, 0.05, 1.25
+"""Between two looks at a store and at the process that should write to it, and so many times as long before the next one. A
+store's own wait sees no process, and torch's TCPStore prints a warning whenever it ends without a key."""
 
 
 class Store(Protocol):
@@ -45,6 +45,9 @@ class Store(Protocol):
 
     def check(self, keys: list[str], /) -> bool:
         """Whether all keys are there."""
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Read several keys that are there."""
 
 
 def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> UsageError:
@@ -94,8 +97,8 @@ def meet(
     here = known[names[rank]] = RankProcess.here(torch.get_num_threads())
     costs = costs_to_tell(rank, world_size)
     store.set(f"place/{rank}", json.dumps([names, vars(here), costs]))
-    for peer, name in enumerate(names):
-        members, place, told = json.loads(_heard(store, f"place/{peer}", name, known, here))
+    for name, said in zip(names, _heard_from_all(store, "place", names, known, here), strict=True):
+        members, place, told = json.loads(said)
         costs = costs or told
         if members != names:  # before waiting for a rank that may never come
             raise disagreement(name, members, names)
@@ -143,14 +146,34 @@ def _share(
         told["problem"] = error.strerror or str(error)
     try:
         store.set(f"{key}/{rank}", json.dumps(told))
-        everyone: list[Mapping[str, str]] = [
-            json.loads(_heard(store, f"{key}/{peer}", name, known, here)) for peer, name in enumerate(names)
-        ]
+        everyone: list[Mapping[str, str]] = [*map(json.loads, _heard_from_all(store, key, names, known, here))]
     finally:  # also when a rank does not come
         if name:
             compiled.unlink_name(name)
     failed = [f"rank {peer}: {each['problem']}" for peer, each in zip(names, everyone, strict=True) if each["problem"]]
     return (None, failed[0]) if failed else (control, "")
+
+
+def _heard_from_all(
+    store: Store, key: str, names: Sequence[int], known: Mapping[int, RankProcess], here: RankProcess
+) -> Iterator[bytes]:
+    """What each rank tells, in their order; raises as `_heard` does. What is there already is read at once: asking for each
+    key alone takes several times as long, and all ranks ask for those of all.
+    """
+    keys = [f"{key}/{peer}" for peer in range(len(names))]
+    for peer, name in enumerate(names):
+        if there := _read_together(store, keys[peer:]):
+            yield from there
+            return
+        yield _heard(store, keys[peer], name, known, here)
+
+
+def _read_together(store: Store, keys: list[str]) -> list[bytes]:
+    """What is at these keys; nothing as long as one is missing, or if the store fails, which `_heard` puts into words."""
+    try:
+        return store.multi_get(keys) if store.check(keys) else []
+    except RuntimeError:
+        return []
 
 
 def _heard(store: Store, key: str, name: int, known: Mapping[int, RankProcess], here: RankProcess) -> bytes:
@@ -186,4 +209,4 @@ def _await(store: Store, key: str, name: int, place: RankProcess, here: RankProc
                 is_dead=True,
             )
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(LONGER * pause_s, LONGEST_PAUSE_S)

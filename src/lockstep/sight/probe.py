@@ -54,7 +54,8 @@ class Probe:
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._over = threading.Event()
         self._refused, self._asked_at, self._native = 0, 0.0, ""
-        threading.Thread(target=self._run, name=f"probe of {pid}", daemon=True).start()
+        with suppress(RuntimeError):  # no memory, or no thread more for this user: then there are no samples
+            threading.Thread(target=self._run, name=f"probe of {pid}", daemon=True).start()
 
     @property
     def samples(self) -> tuple[Sample, ...]:

@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 from lockstep.errors import WorldError
 from lockstep.node import native
-from lockstep.node.meeting import meet
+from lockstep.node.meeting import _heard_from_all, meet
 from lockstep.node.process import RankProcess
+from lockstep.node.shared_store import new_store
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled part")
 
@@ -36,3 +37,72 @@ def test_a_name_in_shared_memory_is_taken_away_when_the_other_rank_does_not_come
         meet(store, 0, 2, lambda: "here.py:1")
     assert store.check(["named/0"])
     assert not list(Path("/dev/shm").glob(f"*{name.strip('/')}*"))
+
+
+class CountingStore:
+    """A store that counts what it is asked."""
+
+    timeout = dt.timedelta(seconds=1)
+
+    def __init__(self) -> None:
+        self._keys: dict[str, bytes] = {}
+        self.requests = 0
+
+    def set(self, key: str, value: str) -> None:
+        self._keys[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        self.requests += 1
+        return self._keys[key]
+
+    def check(self, keys: list[str]) -> bool:
+        self.requests += 1
+        return all(key in self._keys for key in keys)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.requests += 1
+        return [self._keys[key] for key in keys]
+
+
+@pytest.mark.parametrize("size", [2, 64])
+def test_what_all_ranks_have_told_is_read_at_once_however_many_they_are(size):
+    store, here = CountingStore(), RankProcess.here()
+    for rank in range(size):
+        store.set(f"place/{rank}", str(rank))
+    heard = list(_heard_from_all(store, "place", range(size), {}, here))
+    assert heard == [str(rank).encode() for rank in range(size)]
+    assert store.requests == 2
+
+
+@pytest.mark.parametrize("kind", ["hash", "file", "prefix", "shared"])
+def test_every_store_that_ranks_may_meet_at_reads_several_keys(kind, tmp_path):
+    kept = new_store()  # torch keeps no Python object alive
+    store = {
+        "hash": dist.HashStore,
+        "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
+        "prefix": lambda: dist.PrefixStore("a", dist.PrefixStore("b", dist.HashStore())),
+        "shared": lambda: dist.PrefixStore("a", kept),
+    }[kind]()
+    for rank in range(3):
+        store.set(f"place/{rank}", str(rank))
+    assert list(_heard_from_all(store, "place", range(3), {}, RankProcess.here())) == [b"0", b"1", b"2"]
+
+
+def test_a_store_that_fails_is_told_as_a_rank_that_never_came():
+    class Gone(CountingStore):
+        def check(self, keys):
+            raise dist.DistNetworkError("the connection is closed")
+
+    store, here = Gone(), RankProcess.here()
+    with pytest.raises(WorldError, match=r"Rank 0 never joined the group: the connection is closed\."):
+        list(_heard_from_all(store, "place", range(2), {0: dataclasses.replace(here, process=1)}, here))
+
+
+def test_a_rank_that_differs_is_heard_before_one_that_is_missing_is_waited_for():
+    store, here = CountingStore(), RankProcess.here()
+    store.set("place/0", "other ranks")
+    heard = _heard_from_all(store, "place", range(3), {}, here)
+    assert next(heard) == b"other ranks"
+    store.set("place/1", "1")
+    store.set("place/2", "2")
+    assert list(heard) == [b"1", b"2"]

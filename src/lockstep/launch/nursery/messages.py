@@ -94,6 +94,18 @@ class Spawned:
 
 
 @dataclass(frozen=True)
+class NotSpawned:
+    """To the launcher: the kernel makes no process for a rank."""
+
+    rank: int
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        return f"There is no process for rank {self.rank}: {self.why}. Start fewer ranks, or end other processes."
+
+
+@dataclass(frozen=True)
 class Exited:
     """To the launcher: a rank has ended."""
 
@@ -131,6 +143,7 @@ Message = (
     | Broken
     | ViewMade
     | Spawned
+    | NotSpawned
     | Exited
     | Signalled
     | Swept
@@ -148,6 +161,7 @@ _KINDS: dict[str, Callable[..., Message]] = {
         Broken,
         ViewMade,
         Spawned,
+        NotSpawned,
         Exited,
         Signalled,
         Swept,

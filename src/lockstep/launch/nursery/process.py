@@ -33,6 +33,7 @@ from lockstep.launch.nursery.messages import (
     Broken,
     Exited,
     MakeView,
+    NotSpawned,
     Ready,
     Signal,
     Signalled,
@@ -143,7 +144,11 @@ class Nursery:
 
     def _spawn(self, message: Spawn, descriptors: list[int]) -> Task | None:
         parent, (order, stdin, stdout, stderr, news, *place) = os.getpid(), descriptors
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError as error:  # no memory, or no process more for this user
+            self._channel.send(NotSpawned(message.rank, error.strerror or str(error)))
+            return None
         if process:
             self._children[process] = message.rank
             self._channel.send(Spawned(message.rank, process))

@@ -21,7 +21,7 @@ from lockstep.journal.failure import Failure
 from lockstep.journal.news import Event, read_news
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signalled, Spawned, Sweep, Swept
+from lockstep.launch.nursery.messages import Broken, Exited, NotSpawned, Ready, Signalled, Spawned, Sweep, Swept
 from lockstep.launch.recovery import Loss
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
@@ -29,6 +29,7 @@ from lockstep.launch.screen.rank_streams import RankStreams
 from lockstep.launch.screen.report import plain_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.sizing import check_import
 from lockstep.launch.supervise.ending_ranks import EndingRanks
 from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.supervise.last_snapshots import LastSnapshots
@@ -43,6 +44,7 @@ from lockstep.launch.supervise.stalls import Stalls
 from lockstep.launch.supervise.starting import Start
 from lockstep.launch.supervise.surroundings import Known, Surroundings
 from lockstep.launch.verdict import RankEnd
+from lockstep.machine.processes import address_limit
 from lockstep.nodes.cluster import Cluster
 from lockstep.sight.scenes import Scenes
 
@@ -218,7 +220,7 @@ class Supervisor:
                 self.nursery.ready = message
                 if not self._interruption.by:
                     self._start_ranks()
-            case Broken():
+            case Broken() | NotSpawned():
                 raise WorldError(message.sentence)
             case Spawned():
                 self._ranks.began(message.rank, message.pid)
@@ -290,6 +292,7 @@ class Supervisor:
         self.nursery.bury(self._ranks.running_pids.values())
         self._ranks.vanished(128 + signal.SIGKILL, signal.SIGKILL, time.monotonic_ns())
         if not (self._interruption.by or self._orders.gave_up):
+            check_import(self.nursery.ready is not None, address_limit())
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
     def _sweep(self) -> None:

@@ -211,7 +211,7 @@ class Reductions(Membership):
             kinds.REDUCE_SCATTER, terms.dtype, terms.op, -1, count, source, target, input.shape, buffers, [output], opts
         )
 
-    _reduce_scatter_base = reduce_scatter_single
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # torch names its parameters otherwise
 
     @seen(2, "reduce_scatter_coalesced")
     def reduce_scatter_single_coalesced(

@@ -21,6 +21,7 @@ from benchmarks.peers.measuring import measure_peers
 from benchmarks.peers.table import as_json, table_of_peers
 from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
+from benchmarks.workloads import WORKLOADS
 from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
@@ -54,6 +55,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
     parser.add_argument("--pinned", choices=KINDS, help="put all ranks on one CPU, or on the threads of one core")
+    parser.add_argument("--models", default="", metavar="NAME,NAME", help=f"only these of {', '.join(WORKLOADS)}")
     parser.add_argument("--peers", action="store_true", help="transport beside MPI, oneCCL and DeepSpeed (make peers)")
     parser.add_argument("--ranks", default=EVERY_NUMBER, metavar="N,N", help=f"of --peers [default: {EVERY_NUMBER}]")
     options = parser.parse_args(words)
@@ -61,8 +63,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(problem)
     options.parts = options.parts or list(PARTS)
     cores = usable_cores().count if options.pinned is None else CORES
-    if problem := objection(options.parts, options.picture, cores, why_not()):
+    problem = objection(options.parts, options.picture, cores, why_not())
+    if problem := problem or objection_to_models(options.parts, options.models):
         parser.error(problem)
+    options.models = tuple(filter(None, options.models.split(",")))
     options.pinned = cpus_for(options.pinned)
     if options.pinned.problem:
         parser.error(options.pinned.problem)
@@ -93,6 +97,18 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
         return f"--picture {picture}: the folder {picture.parent} does not exist."
     if find_spec("matplotlib") is None:
         return "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
+    return ""
+
+
+def objection_to_models(parts: Sequence[str], models: str) -> str:
+    """Why these models cannot be chosen, in one sentence; empty when they can, or none are."""
+    if not models:
+        return ""
+    if unknown := sorted(set(models.split(",")) - set(WORKLOADS)):
+        return f"There is no model {', '.join(map(repr, unknown))}. Choose from {', '.join(WORKLOADS)}."
+    if without := [name for name in parts if not PARTS[name].has_models]:
+        choosing = ", ".join(name for name, part in PARTS.items() if part.has_models)
+        return f"--models does not choose anything in {', '.join(without)}. Name parts that train several: {choosing}."
     return ""
 
 
@@ -192,7 +208,7 @@ def main() -> None:
         return
     rounds, steps = (6, 50) if options.quick else (24, 400)
     try:
-        lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))
+        lines = measure(options.parts, Amount(rounds, steps, options.picture is not None, options.models))
     except KeyboardInterrupt:
         _say("")
         sys.exit(130)

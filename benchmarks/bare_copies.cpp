@@ -10,6 +10,9 @@
 //   broadcast       the root's tensor into staging; out of it
 //   send            to the neighbour and back: into staging, and out of it, twice
 //
+// Two ranks that both have something for the other one swap slots: each fills the one that it has read. Then an
+// all_reduce is the whole tensor into a slot, and the other's added to the own one.
+//
 // Piece by piece: while a piece is read, the next one is staged. `piece` bytes and streaming stores are the caller's to
 // try.
 #include <algorithm>
@@ -48,12 +51,13 @@ Slice slice_of(std::size_t count, std::size_t rank, std::size_t num_ranks) {
 struct Bare {
   std::byte* shared;                               // Counters of each rank, then each rank's slots
   std::size_t rank, num_ranks, slot_bytes, piece;  // piece: floats of one step
-  bool streams;
+  bool streams, swaps;
   std::uint64_t first;
 
   Counters& of(std::size_t peer) const { return reinterpret_cast<Counters*>(shared)[peer]; }
   float* slot(std::size_t peer, std::uint64_t number) const {
-    return reinterpret_cast<float*>(shared + head + (peer * num_slots + number % num_slots) * slot_bytes);
+    const std::size_t at = swaps ? number % 2 * 2 + (number / 2 + peer) % 2 : peer * num_slots + number % num_slots;
+    return reinterpret_cast<float*>(shared + head + at * slot_bytes);
   }
   void copy_out(float* target, const float* source, std::size_t count) const {
     const bool aligned =
@@ -174,10 +178,23 @@ void sum_of_all(const Bare& bare, float* data, std::size_t count) {
       }});
 }
 
+void sum_of_two(const Bare& bare, float* data, std::size_t count) {
+  pieces(
+      bare, count, bare.num_ranks,
+      [&](std::uint64_t number, std::size_t start, std::size_t size) {
+        std::memcpy(bare.slot(bare.rank, number), data + start, size * sizeof(float));
+      },
+      [&](std::uint64_t number, std::size_t start, std::size_t size) {
+        reduce(bare, number, data + start, nullptr, data + start, 0, size);
+      },
+      Nothing{});
+}
+
 // reduce_scatter and all_to_all: `count` floats for each rank, side by side in a slot.
 void shares(const Bare& bare, Kind kind, const float* in, float* out, std::size_t count) {
   Bare narrow = bare;
-  narrow.piece = std::max<std::size_t>(16, bare.piece / bare.num_ranks / 16 * 16);
+  if (!bare.swaps) narrow.piece = std::max<std::size_t>(16, bare.piece / bare.num_ranks / 16 * 16);
+  const auto part_of = [&](std::size_t peer) { return bare.swaps ? 0 : peer * narrow.piece; };
   if (kind == all_to_all) {
     bare.copy_out(out + bare.rank * count, in + bare.rank * count, count);
   }
@@ -186,12 +203,11 @@ void shares(const Bare& bare, Kind kind, const float* in, float* out, std::size_
       [&](std::uint64_t number, std::size_t start, std::size_t size) {
         for (std::size_t peer = 0; peer < bare.num_ranks; ++peer) {
           if (peer == bare.rank) continue;
-          std::memcpy(bare.slot(bare.rank, number) + peer * narrow.piece, in + peer * count + start,
-                      size * sizeof(float));
+          std::memcpy(bare.slot(bare.rank, number) + part_of(peer), in + peer * count + start, size * sizeof(float));
         }
       },
       [&](std::uint64_t number, std::size_t start, std::size_t size) {
-        const std::size_t at = bare.rank * narrow.piece;
+        const std::size_t at = part_of(bare.rank);
         if (kind == reduce_scatter) {
           reduce(bare, number, out + start, nullptr, in + bare.rank * count + start, at, size);
           return;
@@ -253,11 +269,12 @@ std::size_t bare_bytes(std::size_t num_ranks, std::size_t most_piece_bytes) {
 // for all (all_reduce, broadcast, send), else of one share. In-place kinds work on `out`.
 void bare_exchange(std::byte* shared, int kind, std::size_t rank, std::size_t num_ranks, const float* in, float* out,
                    std::size_t count, std::size_t piece_bytes, std::size_t slot_bytes, bool streams) {
-  Bare bare{shared, rank, num_ranks, slot_bytes, piece_bytes / sizeof(float), streams, 0};
+  const bool swaps = num_ranks == 2 && kind != broadcast && kind != send;
+  Bare bare{shared, rank, num_ranks, slot_bytes, piece_bytes / sizeof(float), streams, swaps, 0};
   bare.first = bare.of(rank).read.load(std::memory_order_relaxed);
   switch (kind) {
     case all_reduce:
-      return sum_of_all(bare, out, count);
+      return swaps ? sum_of_two(bare, out, count) : sum_of_all(bare, out, count);
     case reduce_scatter:
     case all_to_all:
       return shares(bare, static_cast<Kind>(kind), in, out, count);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,9 @@ from benchmarks.pictures.transport import draw_transport
 from benchmarks.summary import Line
 from benchmarks.workloads import WORKLOADS
 
+LARGE = ("mlp", "gpt", "cnn")
+"""The models of parts that do not train all."""
+
 
 @dataclass(frozen=True)
 class Amount:
@@ -35,6 +38,12 @@ class Amount:
     steps: int
     """Of `overhead`, whose steps are very short."""
     picture: bool
+    models: tuple[str, ...] = ()
+    """Only these, of the parts that train several; empty: each part's own."""
+
+    def chosen(self, usual: Iterable[str]) -> list[str]:
+        """The models of a part, in the order in which they are usually measured."""
+        return [name for name in (WORKLOADS if self.models else usual) if name in self.models or not self.models]
 
 
 @dataclass(frozen=True)
@@ -48,18 +57,20 @@ class Part:
     """Whether it needs the compiled part of lockstep."""
     draw: Callable[[Sequence[Line], Path], None] | None = None
     """Writes the picture of its lines."""
+    has_models: bool = False
+    """Whether it trains several, of which `--models` chooses."""
 
 
 def _steps(amount: Amount) -> list[Measurement]:
     return [
-        Measurement(f"steps, {strategy}: {workload.what}", partial(measure_steps, name, strategy, amount.rounds))
-        for name, workload in WORKLOADS.items()
+        Measurement(f"steps, {strategy}: {WORKLOADS[name].what}", partial(measure_steps, name, strategy, amount.rounds))
+        for name in amount.chosen(WORKLOADS)
         for strategy in ("ddp", "zero1")
     ]
 
 
 def _alone(amount: Amount) -> list[Measurement]:
-    names = ("mlp", "gpt", "cnn")
+    names = amount.chosen(LARGE)
     return [
         Measurement(f"alone: {WORKLOADS[name].what}", partial(measure_alone, name, amount.rounds)) for name in names
     ]
@@ -78,7 +89,7 @@ def _overhead(amount: Amount) -> list[Measurement]:
 
 
 def _ddp(amount: Amount) -> list[Measurement]:
-    names = ("mlp", "gpt", "cnn")
+    names = amount.chosen(LARGE)
     return [Measurement(f"ddp: {WORKLOADS[name].what}", partial(measure_ddp, name, amount.rounds)) for name in names]
 
 
@@ -112,7 +123,7 @@ def _descriptions(amount: Amount) -> list[Measurement]:
 
 
 def _buckets(amount: Amount) -> list[Measurement]:
-    names = ("mlp", "gpt", "cnn")
+    names = amount.chosen(LARGE)
     return [
         Measurement(f"buckets: {WORKLOADS[name].what}", partial(measure_buckets, name, amount.rounds)) for name in names
     ]
@@ -121,11 +132,13 @@ def _buckets(amount: Amount) -> list[Measurement]:
 PARTS = {
     "transport": Part("collectives beside Gloo and a copy (C1-C4, C9)", _transport, draw=draw_transport),
     "descriptions": Part("what an operation costs beyond two flags", _descriptions),
-    "buckets": Part("the size of the buckets that gradients are added up in", _buckets),
-    "ddp": Part("a DDP script with our backend instead of Gloo (C5)", _ddp),
-    "steps": Part("our engine beside the best-tuned DDP (C6)", _steps, compiled=False, draw=draw_steps),
+    "buckets": Part("the size of the buckets that gradients are added up in", _buckets, has_models=True),
+    "ddp": Part("a DDP script with our backend instead of Gloo (C5)", _ddp, has_models=True),
+    "steps": Part(
+        "our engine beside the best-tuned DDP (C6)", _steps, compiled=False, draw=draw_steps, has_models=True
+    ),
     "update": Part("reduction and AdamW (C7)", _update, compiled=False),
-    "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False),
+    "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False, has_models=True),
     "launch": Part("launch to the first all_reduce (C10)", _launch, compiled=False),
     "replace": Part("fork to the first collective (C11)", _replace),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),

@@ -79,7 +79,7 @@ def by_handle(group: compiled.Group, collective: str, buffer: Buffer) -> Act:
     if collective == "all_to_all":
         counts = [count // group.world_size] * group.world_size
         ins, outs = ([at + peer * counts[0] * ELEMENT for peer in range(len(counts))] for at in (whole, part))
-        return lambda: group.wait(group.begin_all_to_all(FLOAT32, ins, outs, counts, counts), FOREVER_S)
+        return partial(group.run_all_to_all, FLOAT32, ins, outs, counts, counts)
     root, size, inputs, outputs = {
         "barrier": (NO_ROOT, 0, [], []),
         "broadcast": (0, count, [whole], [whole]),

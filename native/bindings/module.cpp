@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "collectives.hpp"
+#include "definitions.hpp"
 #include "group.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
@@ -21,7 +22,7 @@
 #include "sites.hpp"
 #include "table.hpp"
 #include "tensors.hpp"
-#include "wait_costs.hpp"
+#include "tuning.hpp"
 
 namespace nb = nanobind;
 using namespace lockstep;
@@ -50,10 +51,6 @@ std::vector<std::uint8_t> numbers(const nb::bytes& data) {
   const auto* first = static_cast<const std::uint8_t*>(data.data());
   return {first, first + data.size()};
 }
-
-Nanoseconds seconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e9) * 1e9)); }
-
-Nanoseconds microseconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e6) * 1e3)); }
 
 void check_signals() {
   const nb::gil_scoped_acquire held;
@@ -122,32 +119,6 @@ void define_table(nb::module_& module) {
       .def("num_keys", &Table::num_keys, Released())
       .def("keys", &Table::keys, Released())
       .def("repairs", &Table::repairs, Released());
-}
-
-// A value: what does not make sense is brought within limits where it is used.
-void define_tuning(nb::module_& module) {
-  const Tuning usual;
-  nb::class_<Tuning>(module, "Tuning")
-      .def(
-          "__init__",
-          [](Tuning* tuning, double spin_us, std::uint32_t yields, bool is_crowded, std::uint32_t piece_bytes,
-             std::uint32_t whole_bytes, std::size_t streamed_from_bytes) {
-            new (tuning)
-                Tuning{{microseconds(spin_us), yields, is_crowded}, {piece_bytes, whole_bytes}, streamed_from_bytes};
-          },
-          nb::kw_only(), nb::arg("spin_us") = static_cast<double>(usual.waiting.spin.count()) / 1e3,
-          nb::arg("yields") = usual.waiting.yields, nb::arg("is_crowded") = usual.waiting.is_crowded,
-          nb::arg("piece_bytes") = usual.pieces.piece_bytes, nb::arg("whole_bytes") = usual.pieces.whole_bytes,
-          nb::arg("streamed_from_bytes") = usual.streamed_from_bytes);
-  module.def(
-      "measure_wait_costs",
-      [](int cpu, int other_cpu, double at_most_s) -> std::optional<std::tuple<double, double>> {
-        const nb::gil_scoped_release released;
-        WaitCosts costs;
-        if (!measure_wait_costs(cpu, other_cpu, seconds(at_most_s), costs)) return std::nullopt;
-        return std::tuple(costs.wake_us, costs.slowed_by_spinning);
-      },
-      nb::arg("cpu"), nb::arg("other_cpu"), nb::arg("at_most_s"));
 }
 
 using Judge = std::function<std::tuple<bool, std::string>(std::vector<Sites::Places>)>;
@@ -226,6 +197,17 @@ Request request_of(const Group& group, int kind, int dtype, int op, std::int32_t
   request.count = count;
   request.inputs = sources(inputs);
   request.outputs = targets(outputs);
+  return request;
+}
+
+using Counts = std::vector<std::uint64_t>;
+
+// all_to_all.
+Request dealing(const Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, const Counts& sends,
+                const Counts& receives) {
+  Request request = request_of(group, static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs);
+  request.sends = sends;
+  request.receives = receives;
   return request;
 }
 
@@ -321,6 +303,7 @@ NB_MODULE(_native, module) {
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 
   define_tuning(module);
+  define_parameters(module);
   nb::class_<Sites>(module, "Sites").def(nb::init<Sites::Describe>(), nb::arg("describe"));
 
   nb::class_<Tensors>(module, "Tensors")
@@ -335,7 +318,9 @@ NB_MODULE(_native, module) {
             return reinterpret_cast<Address>(found->data);
           },
           nb::arg("tensor").none())
-      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none());
+      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none())
+      .def("move", &Tensors::move, nb::arg("group"), nb::arg("kind"), nb::arg("output").none(), nb::arg("input").none(),
+           nb::arg("options").none());
 
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
@@ -374,14 +359,17 @@ NB_MODULE(_native, module) {
           nb::arg("outputs"), nb::arg("shape") = Shape())
       .def(
           "begin_all_to_all",
-          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs,
-             std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives) {
-            Request request = request_of(group, static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs);
-            request.sends = std::move(sends);
-            request.receives = std::move(receives);
+          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, const Counts& sends,
+             const Counts& receives) {
+            Request request = dealing(group, dtype, inputs, outputs, sends, receives);
             const nb::gil_scoped_release released;
             return group.begin(std::move(request));
           },
+          nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"))
+      .def(
+          "run_all_to_all",
+          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, const Counts& sends,
+             const Counts& receives) { run(group, dealing(group, dtype, inputs, outputs, sends, receives)); },
           nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"))
       .def(
           "agree_on_group",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dlpack.hpp"
 #include "running.hpp"
 #include "shape.hpp"
 
@@ -10,27 +11,7 @@ namespace nb = nanobind;
 namespace lockstep {
 namespace {
 
-// As dlpack.h lays them out, version 1.
-struct Exchange {
-  std::uint32_t major_version, minor_version;
-  const Exchange* older;
-  void* allocate;
-  void* from_object;
-  void* to_object;
-  int (*read)(void* object, void* tensor);
-};
-struct Tensor {
-  void* data;
-  std::int32_t device_type, device;
-  std::int32_t num_dims;
-  std::uint8_t type, bits;
-  std::uint16_t lanes;
-  const std::int64_t* shape;
-  const std::int64_t* strides;
-  std::uint64_t offset;
-};
-constexpr std::int32_t cpu = 1;
-enum Type : std::uint8_t { integer = 0, natural = 1, floating = 2, brain = 4, boolean = 6 };
+using namespace dlpack;
 
 std::optional<Dtype> dtype_of(const Tensor& tensor) {
   switch (tensor.lanes << 16 | tensor.type << 8 | tensor.bits) {
@@ -79,6 +60,21 @@ bool is_false(nb::handle owner, nb::handle name) {
   return found == Py_False;
 }
 
+std::optional<long> number(nb::handle owner, const char* name) {
+  const auto found = nb::steal(PyObject_GetAttrString(owner.ptr(), name));
+  const long value = found.is_valid() ? PyLong_AsLong(found.ptr()) : -1;
+  if (PyErr_Occurred() == nullptr) return value;
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+// The only tensor of a list, or what it is itself; nothing for other lists.
+std::optional<nb::handle> only(nb::handle tensors) {
+  if (!PyList_CheckExact(tensors.ptr())) return tensors;
+  if (PyList_Size(tensors.ptr()) != 1) return std::nullopt;
+  return nb::handle(PyList_GetItem(tensors.ptr(), 0));
+}
+
 nb::str interned(const char* text) { return nb::steal<nb::str>(PyUnicode_InternFromString(text)); }
 
 }  // namespace
@@ -91,11 +87,7 @@ Tensors::Tensors(nb::object exchange, std::vector<nb::object> types, std::vector
       is_neg_(interned("is_neg")),
       async_op_(interned("asyncOp")),
       reduce_op_(interned("reduceOp")) {
-  if (exchange.is_none()) return;
-  const auto* found = static_cast<const Exchange*>(PyCapsule_GetPointer(exchange.ptr(), "dlpack_exchange_api"));
-  if (found == nullptr) throw nb::python_error();
-  if (found->major_version == 1) read_ = found->read;
-  exchange.release();  // the table stays good
+  read_ = read_of(std::move(exchange));
 }
 
 std::optional<Plain> Tensors::plain(nb::handle tensor) const {
@@ -104,7 +96,7 @@ std::optional<Plain> Tensors::plain(nb::handle tensor) const {
   if (std::none_of(types_.begin(), types_.end(), [&](const nb::object& known) { return known.ptr() == type; })) {
     return std::nullopt;
   }
-  Tensor found{};
+  dlpack::Tensor found{};
   if (read_(tensor.ptr(), &found) != 0) {
     PyErr_Clear();
     return std::nullopt;
@@ -133,12 +125,9 @@ std::optional<int> Tensors::op_of(nb::handle options) const {
 
 bool Tensors::sum(Group& group, nb::handle tensors, nb::handle options) const {
   if (is_watched()) return false;
-  nb::handle tensor = tensors;
-  if (PyList_CheckExact(tensors.ptr())) {
-    if (PyList_Size(tensors.ptr()) != 1) return false;
-    tensor = PyList_GetItem(tensors.ptr(), 0);
-  }
-  const auto known = plain(tensor);
+  const auto tensor = only(tensors);
+  if (!tensor) return false;
+  const auto known = plain(*tensor);
   if (!known || !is_false(options, async_op_)) return false;
   const auto op = op_of(options);
   if (!op) return false;
@@ -151,6 +140,45 @@ bool Tensors::sum(Group& group, nb::handle tensors, nb::handle options) const {
   request.count = known->count;
   request.inputs = {known->data};
   request.outputs = {known->data};
+  run(group, std::move(request));
+  return true;
+}
+
+std::optional<std::int32_t> Tensors::root_of(nb::handle options) {
+  const auto root = number(options, "rootRank"), which = number(options, "rootTensor");
+  if (!root || !which || *which != 0 || *root < 0) return std::nullopt;
+  return static_cast<std::int32_t>(*root);
+}
+
+bool Tensors::move(Group& group, int kind, nb::handle output, nb::handle input, nb::handle options) const {
+  if (is_watched()) return false;
+  const auto given = only(input);
+  if (!given) return false;
+  const auto from = plain(*given);
+  if (!from || !is_false(options, async_op_)) return false;
+  Request request;
+  request.kind = static_cast<Kind>(kind);
+  request.dtype = from->dtype;
+  request.count = from->count;
+  request.shape = shape_code(from->shape);
+  request.inputs = {from->data};
+  if (request.kind == Kind::broadcast) {
+    const auto root = root_of(options);
+    if (!root) return false;
+    request.root = *root;
+    request.outputs = {from->data};
+  } else {
+    const auto to = plain(output);
+    if (!to || to->dtype != from->dtype) return false;
+    const bool adds = request.kind == Kind::reduce_scatter;
+    if ((adds ? to : from)->count * group.world_size() != (adds ? from : to)->count) return false;
+    request.count = std::min(from->count, to->count);
+    request.outputs = {to->data};
+    const auto op = adds ? op_of(options) : std::optional(0);
+    if (!op) return false;
+    request.op = static_cast<ReduceOp>(*op);
+  }
+  request.site = group.caller();
   run(group, std::move(request));
   return true;
 }

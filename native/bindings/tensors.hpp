@@ -38,10 +38,14 @@ class Tensors {
   // all_reduce of one plain tensor whose caller waits, alone or in a list. False: nothing has happened, because the
   // call is another one.
   bool sum(Group& group, nanobind::handle tensors, nanobind::handle options) const;
+  // The same for broadcast, all_gather and reduce_scatter from one plain tensor into another; broadcast has one alone.
+  bool move(Group& group, int kind, nanobind::handle output, nanobind::handle input, nanobind::handle options) const;
 
  private:
   bool is_watched() const;
   std::optional<int> op_of(nanobind::handle options) const;
+  // The rank that has the tensor; nothing unless it has one tensor.
+  static std::optional<std::int32_t> root_of(nanobind::handle options);
 
   int (*read_)(void* tensor, void* found) = nullptr;
   std::vector<nanobind::object> types_;

@@ -24,6 +24,7 @@
  *          6: only the next rank's description is compared  7: nobody looks whether a peer is dead
  *          8: an operation is published while an earlier one uses its memory
  *          9: ... when this rank has worked the earlier one, which is not yet its end
+ *          10: two blocks change hands, not four
  */
 #ifndef RANKS
 #define RANKS 2
@@ -55,6 +56,7 @@
 #define SUM 2    /* staged, in two steps for each piece: values, then sums */
 #define WHOLE 3  /* staged, one piece, everybody adds up everything */
 #define SHARE 4  /* staged, in one step for each piece, one piece ahead */
+#define SWAP 5   /* the same between two ranks; a rank fills the block that it read two pieces before */
 
 byte kind[OPERATIONS + 1];
 byte variant[RANKS];  /* what a rank's description says at operation `differing` */
@@ -66,6 +68,7 @@ byte arrived[RANKS], pieces[RANKS], worked[RANKS];
 byte row[RANKS * ROWS];          /* number of the operation * 2 + variant */
 byte values[RANKS * BUFFERS];    /* the piece whose values a buffer holds */
 byte sums[RANKS * BUFFERS];      /* the piece of whose sum it holds this rank's slice */
+short swapped[4];                /* the piece and the rank whose values a block that changes hands holds */
 short slices[OPERATIONS + 1];    /* in windows: bit reader * RANKS + writer */
 
 byte returned[RANKS];  /* the last operation that ended well for the user, who has changed his tensors then */
@@ -138,6 +141,15 @@ inline stage(me, piece) {
 
 inline read_values(me, piece, peer) { assert(peer == me || values[buffer(peer, piece)] == piece) }
 
+#if MISTAKE == 10
+#define block(rank, piece) (((piece) + rank) % 2)
+#else
+#define block(rank, piece) ((piece) % 2 * 2 + ((piece) / 2 + rank) % 2)
+#endif
+inline fill(me, piece) { swapped[block(me, piece)] = (piece) * 2 + me }
+
+inline read_block(piece, peer) { assert(swapped[block(peer, piece)] == (piece) * 2 + peer) }
+
 inline read_sum(me, piece, peer) { assert(peer == me || sums[buffer(peer, piece)] == piece) }
 
 proctype task(byte me) {
@@ -197,6 +209,23 @@ proctype task(byte me) {
         fi;
         AWAIT(me, pieces, 2 * piece);
         FOR_EACH_PEER(peer, STEP(me, read_values(me, piece, peer)));
+        piece++
+      od
+    :: kind[number] == SWAP ->
+      last = piece + PIECES - 1;
+      STEP(me, fill(me, piece));
+      STEP(me, pieces[me] = 2 * piece);
+      do
+      :: piece > last -> break
+      :: piece <= last ->
+        if
+        :: piece < last ->
+          STEP(me, fill(me, (piece + 1)));
+          STEP(me, pieces[me] = 2 * piece + 2)
+        :: else -> skip
+        fi;
+        AWAIT(me, pieces, 2 * piece);
+        STEP(me, read_block(piece, (1 - me)));
         piece++
       od
     fi;
@@ -282,6 +311,7 @@ init {
     :: i <= OPERATIONS && (KINDS & (1 << SUM)) -> kind[i] = SUM; i++
     :: i <= OPERATIONS && (KINDS & (1 << WHOLE)) -> kind[i] = WHOLE; i++
     :: i <= OPERATIONS && (KINDS & (1 << SHARE)) -> kind[i] = SHARE; i++
+    :: i <= OPERATIONS && (KINDS & (1 << SWAP)) -> kind[i] = SWAP; i++
     :: i > OPERATIONS -> break
     od;
 #ifdef DIFFER

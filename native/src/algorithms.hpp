@@ -33,6 +33,7 @@ struct Algorithms {
   const Request& request;
   std::size_t rank, world, size;  // size of an element in bytes
   std::uint32_t number;
+  bool is_swapped;
 
   Algorithms(Group& group, Operation& operation)
       : group(group),
@@ -41,7 +42,8 @@ struct Algorithms {
         rank(group.rank_),
         world(group.world_size()),
         size(size_of(operation.request.dtype)),
-        number(operation.number) {}
+        number(operation.number),
+        is_swapped(swaps()) {}
 
   Everyone everyone(Counter counter, std::uint32_t target) const { return {group, operation, {counter, target}}; }
   Row& row(std::size_t of) const { return group.row(of, number); }
@@ -59,7 +61,32 @@ struct Algorithms {
     return false;
   }
   std::byte* placed(std::size_t of, std::size_t index) const { return group.at(row(of).places[index], of); }
-  std::byte* staging(std::size_t of, std::uint32_t piece) const { return group.staging(of, piece); }
+  // Each of two ranks has something for the other one, of which it sends as much as it gets.
+  bool swaps() const {
+    if (world != 2 || request.range) return false;
+    const bool is_sum = request.kind == Kind::all_reduce && most_leaves() == 1 && leaves(0) == leaves(1);
+    return is_sum || request.kind == Kind::all_gather || request.kind == Kind::all_to_all ||
+           request.kind == Kind::reduce_scatter;
+  }
+  std::byte* staging(std::size_t of, std::uint32_t piece) const {
+    return is_swapped ? group.swapped(of, piece) : group.staging(of, piece);
+  }
+  // What this rank has for `to` lies in its piece from here on; two ranks have nothing for others in it.
+  std::byte* part_of(std::size_t from, std::size_t to, std::uint32_t piece, std::uint64_t capacity) const {
+    return staging(from, piece) + (is_swapped ? 0 : to * capacity * size);
+  }
+  // Elements of a piece of `count` that are swapped. Where waiting is dear, few large ones.
+  std::uint64_t swapped_capacity(std::uint64_t count) const {
+    const std::uint64_t part = std::max(count * size / Pieces::swapped_pieces, Pieces::least_swapped);
+    const std::uint64_t most = anyone_crowded() ? Pieces::largest_swapped : group.pieces_.swapped_bytes;
+    return std::min(anyone_crowded() ? most : part / 4096 * 4096, most) / size;
+  }
+  // Of `count` that are moved, of which a buffer holds `parts` pieces.
+  std::uint64_t moved_capacity(std::uint64_t count, std::uint64_t parts) const {
+    const std::uint64_t part = std::max(count * size / Pieces::moved_pieces, Pieces::least_moved);
+    return std::min({part / 4096 * 4096, std::uint64_t{group.pieces_.moved_bytes}, group.pieces_.piece_bytes / parts}) /
+           size;
+  }
   void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
   // Pieces are numbered across all operations of a group; returns this operation's first.
   std::uint32_t take_pieces(std::uint64_t count) const {
@@ -104,9 +131,11 @@ struct Algorithms {
   void tiny_share();
   Task reduce_in_windows();
   Task reduce_staged();
+  Task reduce_swapped();
   Task reduce_range();
   Task spread_range();
   Task reduce_scatter();
+  void broadcast_in_windows() const;
   Task share();
   Task deal();
 

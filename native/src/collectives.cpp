@@ -172,6 +172,32 @@ Task Algorithms::reduce_staged() {
   has_worked();
 }
 
+// Two ranks swap all that they have, and each adds up all of it: the caches move as many bytes as if each added up a
+// half and handed the sums over, but there is one wait for a piece, and no line is asked for twice.
+Task Algorithms::reduce_swapped() {
+  const std::uint64_t capacity = swapped_capacity(request.count);
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    std::memcpy(staging(rank, piece), shared_input() + start * size, count * size);
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    co_await everyone(Counter::pieces, 2 * piece);
+    const void* inputs[] = {shared_input() + start * size, shared_input() + start * size};
+    inputs[1 - rank] = staging(1 - rank, piece);
+    void* const target = bytes(request.outputs[0]) + start * size;
+    lockstep::reduce(reduction(), inputs, {&target, 1}, count);
+  }
+  has_worked();
+}
+
 Task Algorithms::reduce_scatter() {
   std::vector<const void*> inputs(world);
   void* output = request.outputs[0];
@@ -186,14 +212,15 @@ Task Algorithms::reduce_scatter() {
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = group.pieces_.piece_bytes / world / size / 64 * 64;
+  const std::uint64_t capacity =
+      is_swapped ? swapped_capacity(request.count) : group.pieces_.piece_bytes / world / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
     const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     for (std::size_t peer = 0; peer < world; ++peer) {
-      if (peer != rank) std::memcpy(staging(rank, piece) + peer * capacity * size, input(peer, start), count * size);
+      if (peer != rank) std::memcpy(part_of(rank, peer, piece, capacity), input(peer, start), count * size);
     }
     set_pieces(2 * piece);
   };
@@ -204,12 +231,28 @@ Task Algorithms::reduce_scatter() {
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     co_await everyone(Counter::pieces, 2 * piece);
     for (std::size_t peer = 0; peer < world; ++peer) {
-      inputs[peer] = peer == rank ? input(rank, start) : staging(peer, piece) + rank * capacity * size;
+      inputs[peer] = peer == rank ? input(rank, start) : part_of(peer, rank, piece, capacity);
     }
     void* const target = bytes(output) + start * size;
     lockstep::reduce(reduction(), inputs, {&target, 1}, count);
   }
   has_worked();
+}
+
+// Of a broadcast in windows: the root writes a rank's part of the tensor to every reader, who copies the rest
+// meanwhile.
+void Algorithms::broadcast_in_windows() const {
+  const auto root = static_cast<std::size_t>(request.root);
+  const std::uint64_t whole = request.count * size, pushed = slice_of(whole, 0, world).size;
+  const std::byte* const source = placed(root, 0);
+  if (rank != root) {
+    const std::uint64_t start = all_placed(rank) ? pushed : 0;
+    return lockstep::copy(output(root, start / size), source + start, whole - start, whole);
+  }
+  for (std::size_t peer = 0; peer < world; ++peer) {
+    if (peer != root && all_placed(peer)) lockstep::copy(placed(peer, 1), source, pushed, whole);
+  }
+  if (output(root, 0) != source) lockstep::copy(output(root, 0), source, whole);
 }
 
 // broadcast, all_gather, gather: sources show one tensor, readers copy it.
@@ -218,7 +261,8 @@ Task Algorithms::share() {
   for (std::size_t peer = 0; peer < world; ++peer)
     placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
   if (placed_sources) {
-    for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
+    if (request.kind == Kind::broadcast) broadcast_in_windows();
+    for (std::size_t peer = 0; request.kind != Kind::broadcast && is_reader() && peer < world; ++peer) {
       const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
       if (source != nullptr && source != output(peer, 0)) lockstep::copy(output(peer, 0), source, request.count * size);
     }
@@ -228,7 +272,7 @@ Task Algorithms::share() {
     co_return;
   }
   const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
-  const std::uint64_t capacity = std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes) / size;
+  const std::uint64_t capacity = is_swapped ? swapped_capacity(request.count) : moved_capacity(request.count, 1);
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -272,8 +316,7 @@ Task Algorithms::deal() {
       if (!is_scatter) group.check_expected(operation, from, to, sent(from, to));
     }
   }
-  const std::uint64_t capacity =
-      std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes / world) / size;
+  const std::uint64_t capacity = is_swapped ? swapped_capacity(most) : moved_capacity(most, world);
   const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto part = [&](std::uint64_t total, std::uint64_t index) {
@@ -285,7 +328,7 @@ Task Algorithms::deal() {
     for (std::size_t to = 0; has(rank) && to < world; ++to) {
       const Slice slice = part(sent(rank, to), index);
       if (to == rank || slice.size == 0) continue;
-      std::memcpy(staging(rank, piece) + to * capacity * size, bytes(request.inputs[to]) + slice.start * size,
+      std::memcpy(part_of(rank, to, piece, capacity), bytes(request.inputs[to]) + slice.start * size,
                   slice.size * size);
     }
     set_pieces(2 * piece);
@@ -299,7 +342,7 @@ Task Algorithms::deal() {
       const Slice slice = part(sent(from, rank), index);
       if (from == rank || slice.size == 0) continue;
       lockstep::copy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
-                     staging(from, piece) + rank * capacity * size, slice.size * size, written);
+                     part_of(from, rank, piece, capacity), slice.size * size, written);
     }
   }
   if (has(rank) && sent(rank, rank) != 0) {
@@ -369,7 +412,8 @@ Task start(Group& group, Operation& operation) {
   switch (request.kind) {
     case Kind::all_reduce:
     case Kind::reduce:
-      return algorithms.everyone_placed() ? algorithms.reduce_in_windows() : algorithms.reduce_staged();
+      if (algorithms.everyone_placed()) return algorithms.reduce_in_windows();
+      return algorithms.is_swapped ? algorithms.reduce_swapped() : algorithms.reduce_staged();
     case Kind::reduce_scatter:
       return algorithms.reduce_scatter();
     case Kind::broadcast:

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5309;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b530a;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -128,7 +128,8 @@ struct Layout {
   std::size_t block_bytes() const { return ring_bytes >= 8 * large_block ? large_block : ring_bytes / 8; }
   std::size_t num_blocks() const { return ring_bytes / block_bytes(); }
   std::size_t ring_stride() const { return up(sizeof(Ring) + ring_bytes); }
-  std::size_t total() const { return rings() + world_size * world_size * ring_stride(); }
+  std::size_t swapped() const { return rings() + world_size * world_size * ring_stride(); }
+  std::size_t total() const { return swapped() + (world_size == 2 ? num_buffers * Pieces::largest_swapped : 0); }
 
  private:
   static constexpr std::size_t large_block = 32 * 1024;  // a copy into it and one out of it overlap, in the caches

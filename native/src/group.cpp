@@ -38,6 +38,7 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   blocks_ = reinterpret_cast<RankBlock*>(control + layout_.ranks());
   rows_ = reinterpret_cast<Row*>(control + layout_.rows());
   staging_ = control + layout_.staging();
+  swapped_ = control + layout_.swapped();
   messages_ = std::make_unique<Messages>(control + layout_.rings(), layout_, rank);
   messages_->name_of = [this](std::size_t peer) { return settings_.name_of(peer); };
   messages_->on_change = [this](std::size_t peer) {
@@ -81,19 +82,19 @@ void Group::run(Request&& request, const std::function<void()>& let_go) {
   complete(request);
   check_process();
   std::unique_lock lock(mutex_, std::try_to_lock);
-  const bool is_quick = lock.owns_lock() && can_be_quick(request);
-  if (!is_quick) let_go();
+  const bool is_alone = lock.owns_lock() && has_nothing_else();
+  const bool is_short = is_alone && request.outputs.size() < 2 && ends_with_arrivals(request, world_size());
+  if (!is_short) let_go();
   if (!lock.owns_lock()) lock.lock();
   check_usable();
   auto operation = number_one(std::move(request));
-  if (is_quick) {
-    if (finish_quickly(*operation)) {
-      operation->published = operation->has_worked = false;
-      spare_ = std::move(operation);
-      return;
-    }
-    let_go();
+  if (is_alone && finish_quickly(*operation)) {
+    if (!is_short) return;
+    operation->published = operation->has_worked = operation->started = false;
+    spare_ = std::move(operation);
+    return;
   }
+  if (is_short) let_go();
   line_up(operation);
   lock.unlock();
   wait(*operation);
@@ -221,7 +222,7 @@ bool Group::place(const Request& request, Row& mine) const {
     mine.places[next] = place_of(input, input_count * size);
     all = all && mine.places[next++].window != Place::elsewhere;
   }
-  if (is_reduction) {  // the others write here
+  if (is_reduction || request.kind == Kind::broadcast) {  // others write here
     for (const void* output : request.outputs) {
       mine.places[next] = place_of(output, request.count * size);
       all = all && mine.places[next++].window != Place::elsewhere;
@@ -314,15 +315,12 @@ void Group::move_on() {
   });
 }
 
-// Whether the next operation may take the short way: it ends with everyone's arrival, nothing else is under way, and no
-// other group has to be moved meanwhile.
-bool Group::can_be_quick(const Request& request) const {
-  const bool is_idle = queue_.empty() && messages_->idle() && busy_groups().empty();
-  return is_idle && request.outputs.size() < 2 && ends_with_arrivals(request, world_size());
-}
+// Whether the next operation may take the short way: nothing else is under way, and no other group has to be moved
+// meanwhile.
+bool Group::has_nothing_else() const { return queue_.empty() && messages_->idle() && busy_groups().empty(); }
 
-// The short way of an operation whose caller waits: nothing suspends. Returns whether it is over. If not, because ranks
-// are late or differ, it goes on in the queue from where it is.
+// The short way of an operation whose caller waits: it is not lined up, and nobody sleeps. Returns whether it is over.
+// If not, because ranks are late or differ, it goes on in the queue from where it is.
 bool Group::finish_quickly(Operation& operation) {
   if (!row_is_free(operation.number)) return false;
   bool is_over = false;
@@ -332,7 +330,13 @@ bool Group::finish_quickly(Operation& operation) {
     if (!come_at_once(operation.waits_for)) return;
     const Sameness same = sameness(operation.number);
     if (!same.descriptions || !same.labels) return;
-    start(*this, operation);
+    operation.task = start(*this, operation);
+    operation.started = true;
+    while (!operation.task.done()) {
+      if (!come_at_once(operation.waits_for)) return;
+      operation.task.resume();
+    }
+    deliver(operation);
     is_over = true;
   });
   if (broken_) std::rethrow_exception(broken_);

@@ -140,7 +140,7 @@ class Group {
   void line_up(const std::shared_ptr<Operation>& operation);
   bool row_is_free(std::uint32_t number);
   void publish(Operation& operation);
-  bool can_be_quick(const Request& request) const;
+  bool has_nothing_else() const;
   bool finish_quickly(Operation& operation);
   bool come_at_once(Condition condition) const;
   void progress();
@@ -174,6 +174,10 @@ class Group {
   std::size_t first_behind(Condition condition) const;
   std::byte* staging(std::size_t rank, std::uint32_t piece) const {
     return staging_ + (rank * num_buffers + piece % num_buffers) * pieces_.piece_bytes;
+  }
+  // Of two ranks. What the other one has filled, and this one read, this one fills next, two pieces later.
+  std::byte* swapped(std::size_t rank, std::uint32_t piece) const {
+    return swapped_ + (piece % 2 * 2 + (piece / 2 + rank) % 2) * Pieces::largest_swapped;
   }
   Place place_of(const void* data, std::size_t bytes) const;
   bool place(const Request& request, Row& mine) const;
@@ -237,6 +241,7 @@ class Group {
   RankBlock* blocks_ = nullptr;
   Row* rows_ = nullptr;
   std::byte* staging_ = nullptr;
+  std::byte* swapped_ = nullptr;                         // only of two ranks
   std::vector<std::shared_ptr<PeerProcess>> processes_;  // null: not watched this way
   std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is not a member
 

@@ -22,8 +22,14 @@ struct Pieces {
   static constexpr std::uint32_t smallest = 128 << 10;  // 255 leaves of 64 elements of 8 bytes
   std::uint32_t piece_bytes = 256 << 10;                // what goes through one buffer of staging at a time
   std::uint32_t whole_bytes = 32 << 10;  // tensors up to this size are added up by every rank: one step fewer
-  // What is moved and not added up goes in smaller pieces: copying one in and the one before it out overlap.
-  std::uint32_t moved_bytes = 32 << 10;
+  // What is moved and not added up goes in smaller pieces, as copying one in and the one before it out overlap: in this
+  // many, of at most this size.
+  static constexpr std::uint64_t moved_pieces = 8, least_moved = 32 << 10;
+  std::uint32_t moved_bytes = 128 << 10;
+  // What two ranks exchange goes through blocks of this size that change hands; see docs/design/0033.
+  static constexpr std::uint32_t largest_swapped = 256 << 10;
+  static constexpr std::uint64_t swapped_pieces = 2, least_swapped = 64 << 10;
+  std::uint32_t swapped_bytes = 128 << 10;
 
   // The room of a buffer: every rank knows it before it can read what rank 0 has chosen. Untouched pages cost nothing.
   static constexpr std::uint32_t largest(std::size_t world_size) {
@@ -32,7 +38,8 @@ struct Pieces {
   }
   Pieces within_limits(std::size_t world_size) const {
     return {std::clamp(piece_bytes, smallest, largest(world_size)) / 4096 * 4096, whole_bytes,
-            std::clamp(moved_bytes, 4096u, largest(world_size)) / 4096 * 4096};
+            std::clamp(moved_bytes, 4096u, largest(world_size)) / 4096 * 4096,
+            std::clamp(swapped_bytes, 4096u, largest_swapped) / 4096 * 4096};
   }
 };
 

@@ -79,6 +79,37 @@ class Tensors:
     ) -> None: ...
     def address(self, tensor: object | None) -> int | None: ...
     def sum(self, group: Group, tensors: object | None, options: object | None) -> bool: ...
+    def move(
+        self, group: Group, kind: int, output: object | None, input: object | None, options: object | None
+    ) -> bool: ...
+
+class Reader:
+    def __init__(self, exchange: object | None) -> None: ...
+
+class Places:
+    def __init__(self, reader: Reader, tensors: list) -> None: ...  # type: ignore[type-arg]  # as nanobind writes it
+    @property
+    def is_known(self) -> bool: ...
+    def same(self, tensors: list, only_addresses: bool = False) -> bool: ...  # type: ignore[type-arg]
+
+class Contents:
+    def __init__(self, tables: list) -> None: ...  # type: ignore[type-arg]
+    def same(self) -> bool: ...
+
+class Holders:
+    def __init__(self, objects: list) -> None: ...  # type: ignore[type-arg]
+    def same(self) -> bool: ...
+
+class Arrivals:
+    def __init__(self, numbers: list, otherwise: object) -> None: ...  # type: ignore[type-arg]
+    @property
+    def are_noted(self) -> bool: ...
+    @are_noted.setter
+    def are_noted(self, arg: bool, /) -> None: ...
+    def hook(self, number: int) -> object: ...
+
+def gather(reader: Reader, gradients: list, targets: list) -> bool: ...  # type: ignore[type-arg]
+def are_apart(reader: Reader, tensors: list) -> bool: ...  # type: ignore[type-arg]
 
 class Tuning:
     def __init__(
@@ -145,6 +176,14 @@ class Group:
         sends: Sequence[int],
         receives: Sequence[int],
     ) -> Operation: ...
+    def run_all_to_all(
+        self,
+        dtype: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        sends: Sequence[int],
+        receives: Sequence[int],
+    ) -> None: ...
     def agree_on_group(self, ranks: Sequence[int]) -> None: ...
     def begin_tree_sum(
         self, dtype: int, count: int, inputs: Sequence[int], output: int, program: bytes, leaves: bytes, scale: float

@@ -15,8 +15,9 @@ SCRIPT = """
 
     def process(pid):
         folder = Path(f"/proc/{pid}")
-        environ = dict(word.split("=", 1) for word in (folder / "environ").read_text().split("\\0") if word)
-        return [(folder / "cmdline").read_text().rstrip("\\0").split("\\0"), environ, os.readlink(folder / "cwd")]
+        command, variables = ((folder / name).read_text().split("\\0")[:-1] for name in ("cmdline", "environ"))
+        name = (folder / "comm").read_text()
+        return [command, dict(word.split("=", 1) for word in variables), os.readlink(folder / "cwd"), name]
 
     nursery = os.getppid()
     launcher = int(Path(f"/proc/{nursery}/stat").read_text().rpartition(")")[2].split()[1])
@@ -25,6 +26,7 @@ SCRIPT = """
         "variables": dict(os.environ),
         "path": sys.path,
         "argv": sys.argv,
+        "started as": sys.orig_argv,
         "flags": repr(sys.flags),
         "main": [__name__, __file__, repr(__spec__)],
         "threads": [torch.get_num_threads(), torch.get_num_interop_threads(), threading.active_count()],
@@ -69,6 +71,7 @@ def seen(place: Path, ended: Finished) -> dict[str, Any]:
     told: dict[str, Any] = json.loads((place / "told.json").read_text())
     for variables in (told["variables"], told["nursery"][1], told["launcher"][1]):
         variables.update((name, "") for name in variables if name.startswith(OF_ONE_RUN))
-    del told["nursery"][0][4:]  # a descriptor, the modules, and the launcher's number
+    for words in (told["nursery"][0], told["started as"]):
+        del words[4:]  # a descriptor, the modules, and the launcher's number
     said = [line for line in ended.out.splitlines() if line in ENDS]
     return told | {"end": said, "kept": (place / "kept.txt").read_text()}

@@ -267,11 +267,8 @@ def _become(command: Sequence[str], variables: Mapping[str, str], module: str) -
     """Let this process look, to itself and to others, as if it had been started like this; its task is the module's `main`."""
     os.environ.clear()
     os.environ.update(variables)  # copies: nothing looks at the memory any more that the kernel shows
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    for first, words in ((45, command), (47, [f"{name}={value}" for name, value in variables.items()])):
-        begin, end = int(fields[first]), int(fields[first + 1])
-        text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - begin - 1]
-        ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+    importlib.import_module("lockstep.machine.shown_command").show(command, variables)
+    sys.orig_argv[:] = command
     tempfile.tempdir = None  # it may be another one now
     sys.argv[:] = [module, *command[command.index("-m") + 2 :]]
     if "-P" not in command:

@@ -1,8 +1,13 @@
-"""The store through which the ranks of a run on several nodes meet: torch's own, at the end of this node's tunnel."""
+"""The store through which the ranks of a run on several nodes meet: torch's own, at the end of this node's tunnel.
+
+The first node answers every request of every rank, so a rank asks once for what all others told, not once for each.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -14,3 +19,21 @@ def store_of_all_nodes(seat: Seat, patience: dt.timedelta) -> Store:
     """A client of the run's store, with the keys of this start of the ranks only. Raises DistError if it is gone."""
     client = TCPStore("127.0.0.1", seat.port, None, False, patience)
     return PrefixStore(f"round {seat.round}", client)
+
+
+def told_by_all(store: Store, keys: Sequence[str]) -> list[bytes]:
+    """Wait until all keys are there, and read them: two requests, where the store can do that."""
+    if store.has_extended_api():  # type: ignore[attr-defined]  # not in torch's stub
+        return store.multi_get([*keys])
+    return [store.get(key) for key in keys]
+
+
+@contextmanager
+def waiting_at_most(store: Store, limit: dt.timedelta) -> Iterator[Store]:
+    """The store with this patience: Gloo, where it reads all ranks' addresses at once, waits as long as the store does."""
+    before: dt.timedelta = store.timeout  # type: ignore[attr-defined]  # not in torch's stub
+    store.set_timeout(limit)
+    try:
+        yield store
+    finally:
+        store.set_timeout(before)

@@ -8,6 +8,7 @@
       sayings            what nodes tell each other about their ranks beside that
       link               a process forked from the nursery: in touch with the others, decides nothing
         log              what all nodes tell, in one order
+        order            who makes that order: the first node's link
         gate             on node 0: the one listening socket; lets in who has the key, hands on to the store
         door             locks the store's port on node 0 for all but the gate
         tunnel           on every node: a port on 127.0.0.1 whose connections come out behind the gate

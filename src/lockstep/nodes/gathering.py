@@ -98,7 +98,7 @@ class Gathering:
                 "lanes": lanes,
                 "threads": min(member.record.threads for member in members),
                 "notes": notes(check, members),
-                "members": [[member.number, member.record.encode()] for member in members],
+                "members": [[member.number, member.record.node] for member in members],
             }
         )
 

@@ -2,7 +2,7 @@
 
 On the run's first node it holds the run's store, which listens on loopback only, and the gate in front of it; on every node a
 tunnel, a port on 127.0.0.1 whose connections end at that store. It adds to the log what the launcher tells, and tells the
-launcher what anybody added, line by line, in order. It decides nothing.
+launcher what anybody added, line by line, in order; on the first node it makes that order. It decides nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from lockstep.nodes.key import Key
 from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
 from lockstep.nodes.munge import seal
+from lockstep.nodes.order import LogOrder
 from lockstep.nodes.reach import Reach
 from lockstep.nodes.tunnel import GateLost, Tunnel
 from lockstep.nodes.withdrawal import Withdrawal
@@ -66,7 +67,6 @@ class Link:
         self._telling = threading.Lock()
         self._adding = threading.Lock()
         self._writes: RunLog | None = None
-        self._reads: RunLog | None = None
         self._gate: Gate | None = None
         self._stores: list[Any] = []
         """Of the newest rounds."""
@@ -88,13 +88,13 @@ class Link:
             with self._adding:  # what the gate hears meanwhile is added as soon as there is a log
                 served = self._serve_store() if self._order.is_host else None
                 self._tunnel = self._dig()
-                self._writes = RunLog(self._client(), self._order.node)
-                self._reads = reads = RunLog(self._client())
+                self._writes = RunLog(self._client())
+                entries = self._ordered(served) if served is not None else self._read(RunLog(self._client()))
         except (LockstepError, RuntimeError, OSError) as error:
             self._fail(error)
             return
         self._tell({"kind": "port", "port": self._tunnel.port})
-        for task in (partial(self._pass_on, reads), self._listen):
+        for task in (partial(self._pass_on, entries), self._listen):
             threading.Thread(target=task, daemon=True).start()
         self._take_orders()
         until = time.monotonic() + LINGER_S
@@ -227,12 +227,22 @@ class Link:
             self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
             self._tunnel.close()  # else what is being written into the store would wait for days
 
-    def _pass_on(self, log: RunLog) -> None:
+    def _ordered(self, store: Any) -> Iterator[dict[str, Any]]:
+        """Put what all nodes tell into the log, on the run's first node; the entries, which need not be read again."""
+        order = LogOrder(store, lambda: len(self._others()))
+        while True:
+            yield from order.next(FOREVER)
+
+    def _read(self, log: RunLog) -> Iterator[dict[str, Any]]:
+        """The entries of the log, as they come."""
+        while True:
+            yield log.next(FOREVER)
+
+    def _pass_on(self, entries: Iterator[dict[str, Any]]) -> None:
         """Tell the launcher every entry."""
         reach = Reach(self._order.node, self._order.own, self._add)
         try:
-            while True:
-                entry = log.next(FOREVER)
+            for entry in entries:
                 self._tell(entry)
                 reach.take(entry)
         except RuntimeError:  # the connection to the store has ended
@@ -268,7 +278,7 @@ class Link:
             if self._writes is None:
                 return
             try:
-                self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
+                self._writes.add(entry)
             except ValueError as error:
                 self._fail(WorldError(f"The other nodes cannot be told: {error}."))
 

@@ -1,11 +1,13 @@
 """What a run on very many nodes costs, on paper: pure arithmetic over what the code does, for 2 to 10,000 nodes.
 
-    read_by_each      every node reads every entry of the log, so the first node answers nodes x entries
-    taken_before      of nodes that add an entry at once, each tries every number that another one was quicker to take
-    met               each rank asks the store where every other rank is
+    added             each node tells what it has to tell with two requests, however many others tell something
+    read_by_all       every node reads every batch of the log; a wave of answers that takes a second is some batches
+    sent_bytes        every node reads every entry: this grows with the square of the nodes
+    met               each rank asks the store three times where the others are
+    met_bytes         every rank reads where every other one is, and has a number for each: this grows with the cube of the ranks
 
-These three grow with the square of the nodes; everything else grows with the nodes, or not at all. docs/design/0028 has the
-table, and what would break first. The tests compare these numbers with those of the real log.
+Everything else grows with the nodes, or not at all. docs/design/0028 has the table, and what would break first. The tests
+compare these numbers with those of the real log and of real groups.
 """
 
 from __future__ import annotations
@@ -16,15 +18,22 @@ from dataclasses import dataclass
 
 from lockstep.nodes.files import for_another
 from lockstep.nodes.log import MOST_BYTES
+from lockstep.nodes.order import pause_s
 from lockstep.nodes.preflight import partners
 from lockstep.nodes.tunnel import BEAT_S
 
-NODE_BYTES, LISTENS_BYTES, REACHED_BYTES = 20, 200, 130
-"""Of a preflight: what its question has for each node, and what a node answers."""
+NODE_BYTES, MEMBER_BYTES = 20, 27
+"""What a preflight's question and a roster have for each node."""
+PACKED_BYTES, GAUGES_BYTES = 35, 65
+"""What a node tells in one wave, as it is read in a batch of many: 16 to 31 bytes with 40 nodes; and at the end of a round for each rank."""
 PREFLIGHT_S = 5.0
 """How long it may take."""
-LOOKS_PER_RANK = 2
-"""How often a rank asks the store about each rank of a Gloo group before all are connected: until it is there, and where."""
+ADDS, READS = 2, 2
+"""Requests of a node to add an entry: it is put into the queue, and the store says so; to read a batch: it waits for it, and takes it."""
+MEETS = 3
+"""How often a rank asks the store when a Gloo group is made: it says where it is, waits for all, and reads where they are."""
+PLACE_BYTES, PAIR_BYTES = 165, 8
+"""What it says and each other one reads: where it is, and a number for each rank of the group."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +43,14 @@ class Shape:
     Args:
         nodes: at least 2.
         ranks: of each node.
-        record_bytes: what a node says about itself, as JSON.
+        spread_s: how long the nodes take, from the first to the last, to answer when all are to.
         groups: of torch's over all ranks, a plain script's own one for example.
         is_first: whether the round is the first one, or has new nodes: then a preflight comes before it.
     """
 
     nodes: int
     ranks: int = 8
-    record_bytes: int = 550
+    spread_s: float = 1.0
     groups: int = 1
     is_first: bool = True
 
@@ -51,16 +60,18 @@ class Control:
     """What one round costs, from the question of the first node to the decision after it."""
 
     entries: int
-    read_by_each: int
-    """Requests of one node to the store to read them."""
-    read_by_all: int
-    """Of all nodes."""
-    taken_before: int
+    added: int
     """Requests of all nodes together to add them."""
+    batches: int
+    """In which they are read."""
+    read_by_all: int
+    """Requests of all nodes together to read them; the first one hands them to its launcher without."""
     preflight: int
     """Of these requests, those of the preflight."""
     met: int
     """Requests of all ranks together to find each other."""
+    met_bytes: int
+    """That they read for that."""
     roster_bytes: int
     """The largest entry."""
     sent_bytes: int
@@ -73,36 +84,35 @@ class Control:
 
 def control(shape: Shape) -> Control:
     """What the log, the store and the gate have to do. Invariant: nothing becomes less with more nodes or ranks."""
-    nodes, ranks, record = shape.nodes, shape.ranks, shape.record_bytes
+    nodes, ranks, world = shape.nodes, shape.ranks, shape.nodes * shape.ranks
     checks = int(shape.is_first)
-    entries = 2 * nodes + 2  # each asks, the roster, each ends, the decision
-    check = checks * (2 * nodes + 1)  # the first node asks, each listens, each reports
-    roster = nodes * record
-    asked, reported = NODE_BYTES * nodes, (LISTENS_BYTES + REACHED_BYTES) * nodes
-    entries += check
+    waves, alone = (
+        2 + 2 * checks,
+        2 + checks,
+    )  # all ask and end, listen and report; roster and decision, the check's question
+    entries = waves * nodes + alone
+    batches = waves * batches_of_a_wave(nodes, shape.spread_s) + alone
+    check = checks * (2 * batches_of_a_wave(nodes, shape.spread_s) + 1)
+    roster = MEMBER_BYTES * nodes
     return Control(
         entries=entries,
-        read_by_each=2 * entries,  # it waits for an entry, then takes it
-        read_by_all=2 * entries * nodes,
-        taken_before=added(nodes) + checks * added(nodes, preflight=True),
-        preflight=2 * check * nodes + checks * added(nodes, preflight=True),
-        met=LOOKS_PER_RANK * shape.groups * (nodes * ranks) ** 2,
+        added=ADDS * entries,
+        batches=math.ceil(batches),
+        read_by_all=READS * math.ceil(batches * (nodes - 1)),
+        preflight=checks * ADDS * (2 * nodes + 1) + READS * math.ceil(check * (nodes - 1)),
+        met=MEETS * shape.groups * world,
+        met_bytes=shape.groups * world**2 * (PLACE_BYTES + PAIR_BYTES * world),
         roster_bytes=roster,
-        sent_bytes=(nodes - 1) * (nodes * record + roster + checks * (asked + reported)),
+        sent_bytes=(nodes - 1)
+        * (nodes * (waves * PACKED_BYTES + ranks * GAUGES_BYTES) + roster + checks * NODE_BYTES * nodes),
         beats_per_s=(nodes - 1) / BEAT_S,
         files=(nodes - 1) * for_another(ranks),
     )
 
 
-def added(nodes: int, *, preflight: bool = False) -> int:
-    """Compare-and-sets of one round, or of the preflight before it.
-
-    A node begins behind what it has read, so only entries that are added at once stand in each other's way: all ask, and all
-    end; in a preflight all listen, and all report. Of each such wave the k-th tries k numbers. The first node adds the roster and the
-    decision, or the question of the preflight, when it has read all before.
-    """
-    waves, alone = (2, 1) if preflight else (2, 2)
-    return waves * (nodes * (nodes + 1) // 2) + alone
+def batches_of_a_wave(nodes: int, spread_s: float) -> float:
+    """In how many batches all nodes' answers are read: one, and one for each pause meanwhile, and at most one for each node."""
+    return min(nodes, 1 + spread_s / pause_s(nodes - 1))
 
 
 def tried(nodes: int) -> int:
@@ -126,11 +136,13 @@ class Limits:
         requests_per_s: that the store answers through the gate.
         open_files: of a process.
         patience_s: how long ranks wait until all are connected.
+        bytes_per_s: that leave the first node.
     """
 
     requests_per_s: float
     open_files: int = 1_048_576
     patience_s: float = 60.0
+    bytes_per_s: float = 125e6
 
 
 @dataclass(frozen=True)
@@ -141,14 +153,14 @@ class Break:
     nodes: int
 
 
-def breaks(limits: Limits, ranks: int = 8, record_bytes: int = 550, most: int = 1 << 20) -> Sequence[Break]:
+def breaks(limits: Limits, ranks: int = 8, most: int = 1 << 20) -> Sequence[Break]:
     """What breaks up to `most` nodes, the first first."""
 
     def fails(what: str, nodes: int) -> bool:
-        return _failures(control(Shape(nodes, ranks, record_bytes)), limits)[what]
+        return _failures(control(Shape(nodes, ranks)), limits)[what]
 
     found = []
-    for what, is_hopeless in _failures(control(Shape(most, ranks, record_bytes)), limits).items():
+    for what, is_hopeless in _failures(control(Shape(most, ranks)), limits).items():
         low, high = 1, most  # works with `low`, fails with `high`
         while is_hopeless and high - low > 1:
             middle = (low + high) // 2
@@ -161,14 +173,12 @@ def _failures(costs: Control, limits: Limits) -> Mapping[str, bool]:
     in_time = limits.requests_per_s * limits.patience_s
     return {
         "the preflight takes longer than it may": costs.preflight > limits.requests_per_s * PREFLIGHT_S,
-        "the ranks have not found each other in time": costs.met > in_time,
-        "the log has not been written and read in time": costs.taken_before + costs.read_by_all > in_time,
+        "the ranks have not found each other in time": costs.met > in_time
+        or costs.met_bytes > limits.bytes_per_s * limits.patience_s,
+        "the log has not been written and read in time": costs.added + costs.read_by_all > in_time,
+        "the log's bytes have not left the first node in time": costs.sent_bytes
+        > limits.bytes_per_s * limits.patience_s,
         "the roster is longer than an entry may be": costs.roster_bytes > MOST_BYTES,
         "the beats alone keep the first node busy": costs.beats_per_s > limits.requests_per_s,
         "the first node may not open so many files": costs.files > limits.open_files,
     }
-
-
-def largest_world(limits: Limits) -> int:
-    """How many ranks find each other in time."""
-    return math.isqrt(int(limits.requests_per_s * limits.patience_s / LOOKS_PER_RANK))

@@ -17,6 +17,8 @@ class RunView:
 
     asking: dict[str, NodeRecord] = field(default_factory=dict)
     """The nodes that ask for the next round, in the order in which they came."""
+    records: dict[str, NodeRecord] = field(default_factory=dict)
+    """What each node said of itself when it asked last; a roster has only names."""
     round: int = -1
     """The newest one with a roster."""
     members: list[Member] = field(default_factory=list)
@@ -61,7 +63,7 @@ class RunView:
         match entry.get("kind"):
             case "asks":
                 record = NodeRecord.decode(entry["record"])
-                self.asking[record.node] = record
+                self.asking[record.node] = self.records[record.node] = record
                 self.gone.discard(record.node)
             case "refused" | "withdrawal":
                 self._take_refusal(entry)
@@ -114,7 +116,7 @@ class RunView:
     def _begin(self, entry: dict[str, Any]) -> None:
         self.notes = list(entry.get("notes", []))
         self.round, self.threads, self.lanes = int(entry["round"]), int(entry["threads"]), entry["lanes"]
-        self.members = [Member(number, NodeRecord.decode(record)) for number, record in entry["members"]]
+        self.members = [Member(number, self.records[node]) for number, node in entry["members"]]
         for member in self.members:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups, self.keeps = [], {}, None, False, True

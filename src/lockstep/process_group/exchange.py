@@ -83,17 +83,35 @@ class Exchange:
         buffers.copy_back()
         return DONE
 
+    def moves(self, kind: int, output: Any, given: Any, opts: Any) -> bool:
+        """The short way of a call with plain tensors whose caller waits. False: nothing has happened, it is another one."""
+        if self.is_impatient:
+            return False
+        try:
+            is_done = self.reads.move(self.native, kind, output, given, opts)
+        except TROUBLES as error:
+            self.fail(error)
+        self.num_begun += is_done
+        return is_done
+
     def deal(  # noqa: PLR0917 - as above
         self, dtype: int, inputs: list[int], outputs: list[int], sends: list[int], receives: list[int],
         buffers: Buffers, results: list[Tensor], opts: Any,
     ) -> dist.Work:  # fmt: skip
         """all_to_all with these numbers of elements for each rank and from each rank."""
         self.num_begun += 1
+        if opts.asyncOp or self.is_impatient or opts.timeout > _NO_TIME:
+            try:
+                pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives)
+            except TROUBLES as error:
+                self.fail(error)
+            return self._started([pending], buffers, results, opts)
         try:
-            pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives)
+            self.native.run_all_to_all(dtype, inputs, outputs, sends, receives)
         except TROUBLES as error:
             self.fail(error)
-        return self._started([pending], buffers, results, opts)
+        buffers.copy_back()
+        return DONE
 
     def _started(
         self, pendings: list[compiled.Pending], buffers: Buffers, results: list[Tensor], opts: Any

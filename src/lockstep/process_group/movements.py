@@ -15,6 +15,7 @@ from lockstep.process_group.errors import CollectiveMisused
 from lockstep.process_group.membership import Membership
 from lockstep.process_group.operands import Buffers, unspoilt
 from lockstep.process_group.watched import seen
+from lockstep.process_group.work import DONE
 from lockstep.torch_private import AllgatherOptions
 
 _BROADCAST, _ALL_GATHER = c10d.BroadcastOptions(), AllgatherOptions()
@@ -24,9 +25,17 @@ _GATHER, _SCATTER = c10d.GatherOptions(), c10d.ScatterOptions()
 class Movements(Membership):
     """Tensors of every dtype, from one rank, from every rank, or between two."""
 
-    @seen(1, "broadcast")
-    def broadcast(self, tensors: Any, opts: Any = _BROADCAST, timeout: Any = None, *, root: int | None = None) -> Any:
+    def broadcast(  # type: ignore[override]  # torch's overloads in one
+        self, tensors: Any, opts: Any = _BROADCAST, timeout: Any = None, *, root: int | None = None
+    ) -> Any:
         """All tensors of every rank become the one of the root that `opts.rootTensor` names."""
+        if timeout is root is None and self.exchange.moves(kinds.BROADCAST, None, tensors, opts):
+            return DONE
+        given = {name: value for name, value in (("timeout", timeout), ("root", root)) if value is not None}
+        return self._broadcast(tensors, opts, **given)
+
+    @seen(1, "broadcast", "broadcast")
+    def _broadcast(self, tensors: Any, opts: Any, timeout: Any = None, *, root: int | None = None) -> Any:
         opts = options(c10d.BroadcastOptions, opts, root=root, timeout=timeout)
         given, is_root = all_of(tensors), opts.rootRank == self.rank()
         if not 0 <= opts.rootTensor < len(given):
@@ -94,9 +103,14 @@ class Movements(Membership):
         size, sends = self.size(), [count * width] * self.size()
         return self.exchange.deal(dtype, [address] * size, targets, sends, counts, buffers, outputs, opts)
 
-    @seen(2, "all_gather_single")
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = _ALL_GATHER) -> Any:
         """`output` becomes all ranks' `input`, one after the other; `input` may be this rank's part of it."""
+        if self.exchange.moves(kinds.ALL_GATHER, output, input, opts):
+            return DONE
+        return self._all_gather_seen(output, input, opts)
+
+    @seen(2, "all_gather_single", "all_gather_single")
+    def _all_gather_seen(self, output: Tensor, input: Tensor, opts: Any) -> Any:
         return self._all_gather_single(output, input, opts)
 
     def _all_gather_single(self, output: Tensor, input: Tensor, opts: Any) -> Any:

@@ -189,10 +189,16 @@ class Reductions(Membership):
             )
         return works
 
-    @seen(2, "reduce_scatter_single")
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """`output` becomes this rank's part of the sum of all ranks' `input`; it may be a part of `input`."""
-        return self._reduce_scatter_single(output, input, opts or _REDUCE_SCATTER)
+        opts = opts or _REDUCE_SCATTER
+        if self.exchange.moves(kinds.REDUCE_SCATTER, output, input, opts):
+            return DONE
+        return self._reduce_scatter_seen(output, input, opts)
+
+    @seen(2, "reduce_scatter_single", "reduce_scatter_single")
+    def _reduce_scatter_seen(self, output: Tensor, input: Tensor, opts: Any) -> Any:
+        return self._reduce_scatter_single(output, input, opts)
 
     def _reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any) -> Any:
         check_same_dtype("reduce_scatter", output, input)

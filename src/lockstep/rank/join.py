@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,7 @@ from lockstep.handover.tasks.task import Task
 from lockstep.journal.waiting_note import waits
 from lockstep.machine.ancestors import nearest
 from lockstep.node import native
-from lockstep.node.nodes_store import store_of_all_nodes
+from lockstep.node.nodes_store import store_of_all_nodes, waiting_at_most
 from lockstep.node.shared_store import inherited_store
 from lockstep.notices import say
 from lockstep.process_group.errors import CollectiveFailed
@@ -40,6 +42,9 @@ from lockstep.transport.host_memory import HostMemoryTransport
 from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.torch_group import GroupTransport
+
+CONNECT = dt.timedelta(minutes=30)
+"""How long Gloo may take to connect the ranks of all nodes; torch's own default."""
 
 _said_in: set[int] = set()
 """The last meeting that something was said about."""
@@ -196,8 +201,15 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
             dist.init_process_group(backend)
         else:
             store = PrefixStore(backend, _meeting_store(settings, position.world_size))
-            with waits("init_process_group") if settings.seat is not None else nullcontext():
+            with _meeting_of_nodes(store) if settings.seat is not None else nullcontext():
                 dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+
+
+@contextmanager
+def _meeting_of_nodes(store: Store) -> Iterator[None]:
+    """While the ranks of all nodes make the default group."""
+    with waits("init_process_group"), waiting_at_most(store, CONNECT):
+        yield
 
 
 def _task_store(task: Task) -> Store:

@@ -11,6 +11,7 @@ from torch.distributed.distributed_c10d import Store
 from lockstep.handover.tasks.task import Task
 from lockstep.journal.waiting_note import waits
 from lockstep.layout.nodes import Nodes, nodes_of
+from lockstep.node.nodes_store import told_by_all
 from lockstep.node.process import RankProcess
 
 
@@ -33,5 +34,5 @@ def learn_nodes(store: Store, rank: int, world_size: int, name: str) -> Nodes | 
     """
     store.set(f"node of {rank}", name)
     with waits("the ranks' nodes", [other for other in range(world_size) if other != rank]):
-        told = [store.get(f"node of {other}").decode() for other in range(world_size)]
-    return nodes_of(told)
+        told = told_by_all(store, [f"node of {other}" for other in range(world_size)])
+    return nodes_of([name.decode() for name in told])

@@ -30,7 +30,8 @@ class StepWatch:
         before: called when the engine is about to begin; other hooks have seen the optimizer as it is.
         after: called when the engine is finished.
         undo: called at the end of each outermost `step`, even if it raised.
-        strategy: what messages call the strategy by which each rank updates a part.
+        strategy: what messages call the strategy by which each rank updates a part. Empty: the script chose none, and the
+            engine is torch's own, which draws nothing; then nothing is refused, and errors stay as they are.
 
     A step that drew random numbers raises `UsageError` before `after`, on every rank that has a part of it.
     """
@@ -59,13 +60,13 @@ class StepWatch:
     def _begin(self, before: Callable[[], None]) -> None:
         if not self._is_idle:
             before()
-        if not self._is_idle:
+        if not self._is_idle and self._strategy:
             self._streams.append(states())
 
     def _end(self, after: Callable[[], None]) -> None:
         if self._is_idle:
             return
-        if not all(map(torch.equal, self._streams.pop(), states())):
+        if self._strategy and not all(map(torch.equal, self._streams.pop(), states())):
             raise UsageError(
                 f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank "
                 "updates a part of the parameters, and would draw different ones for it than a single rank does.",
@@ -88,7 +89,7 @@ class StepWatch:
             try:
                 return inner(*args, **kwargs)
             except (AttributeError, TypeError) as error:
-                if "NoneType" not in str(error) or self._is_idle:
+                if "NoneType" not in str(error) or self._is_idle or not self._strategy:
                     raise
                 raise UsageError(
                     f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it sees the "

@@ -28,6 +28,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import PeerLost, WorldError
 from lockstep.journal.waiting_note import waits
 from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
+from lockstep.node.nodes_store import told_by_all, waiting_at_most
 from lockstep.transport.errands import Errands
 
 JOIN = dt.timedelta(seconds=60)
@@ -75,7 +76,8 @@ class Across:
         self._speakers: Any
         before = {one.here for one in own_sockets() if one.there is None}
         try:
-            with waits("the connections between the ranks", [name for name in names if name != names[rank]]):
+            others = [name for name in names if name != names[rank]]
+            with waits("the connections between the ranks", others), waiting_at_most(store, JOIN):
                 self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
                 self._speakers = (
                     dist.ProcessGroupGloo(PrefixStore("first", store), speakers.index(rank), len(speakers), JOIN)
@@ -98,9 +100,8 @@ class Across:
 
         def everyone(what: str, mine: Iterable[Address]) -> None:
             store.set(f"{what}/{self._rank}", json.dumps([*mine]))
-            for peer in range(len(self._names)):
-                told = json.loads(store.get(f"{what}/{peer}"))
-                found.update(dict.fromkeys(map(_address, told), peer))
+            for peer, told in enumerate(told_by_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
+                found.update(dict.fromkeys(map(_address, json.loads(told)), peer))
 
         everyone("ears", self._ears)
         everyone("ends", [one.here for one in own_sockets() if one.there in found and one.here not in found])

@@ -25,6 +25,7 @@ from lockstep.errors import PeerLost, WorldError
 from lockstep.layout.crossing import carrier, choose_crossing, piece
 from lockstep.layout.nodes import Nodes
 from lockstep.layout.placement import Placement
+from lockstep.node.nodes_store import told_by_all
 from lockstep.transport.across import Across, bytes_of
 from lockstep.transport.all_or_lost import all_or_lost
 from lockstep.transport.alone import AloneTransport
@@ -326,8 +327,8 @@ def _meet_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -
         problem = str(error)
     if place == 0:
         store.set(f"memory/{node}", problem)
-    for other in range(nodes.num_nodes):
-        if problem := store.get(f"memory/{other}").decode():
-            raise WorldError(problem)
+    for told in told_by_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
+        if told:
+            raise WorldError(told.decode())
     frames, sums = made
     return frames, sums

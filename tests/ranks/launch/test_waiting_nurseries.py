@@ -368,6 +368,46 @@ def test_a_run_keeps_one_for_the_next_where_it_is_asked_to(tmp_path: Path) -> No
     assert warm.waiting == []
 
 
+def test_a_module_of_the_script_hides_one_of_the_launcher_or_of_torch(warm: Warm, tmp_path: Path) -> None:
+    """Beside the script: another nursery. In a folder that the script adds: the launcher's are not there."""
+    before, later = warm.runs, tmp_path / "later"
+    later.mkdir()
+    for place, name in ((tmp_path, "sympy"), (later, "click")):
+        (place / f"{name}.py").write_text("OURS = True")
+    text = f"""
+        import sys, torch
+        sys.path.insert(0, {str(later)!r})
+        import click
+        print("click", hasattr(click, "OURS"))
+        import sympy
+        print("sympy", hasattr(sympy, "OURS"))
+    """
+    script, told = write_script(tmp_path, text), []
+    for variable in ("off", ""):
+        ended = warm.start(tmp_path, "-n", "1", "--threads", "1", script, env={"LOCKSTEP_WARM": variable}).finish()
+        assert ended.code == 0, ended.err
+        told.append([line for line in ended.out.splitlines() if line.startswith(("click", "sympy"))])
+    (tmp_path / "sympy.py").unlink()
+    ended = warm.start(tmp_path, "-n", "1", "--threads", "1", script).finish()
+    assert "click True" in ended.out, ended.err
+    assert told[0] == told[1]
+    assert told[0][0] == "click True"
+    assert warm.runs == before + 2
+
+
+def test_one_that_is_started_ends_none_in_another_folder(warm: Warm, tmp_path: Path) -> None:
+    """Here the cache is the other folder: what waits there serves too, but is no surplus of this one."""
+    (process,) = (one["process"] for one in warm.waiting)
+    other = Warm(tmp_path, {"XDG_CACHE_HOME": str(warm.place), "OTHER": "1"})
+    start = "import os; from lockstep.launch.warm import starting; starting.MOST = 1; starting.start_waiting(os.environ, 3, 300)"
+    variables = without_threads({**os.environ, **other.variables})
+    subprocess.run([sys.executable, "-c", start], env=variables, check=True, timeout=60)
+    waiting = {one["process"] for one in other.waiting}
+    for one in waiting - {process}:
+        os.kill(one, signal.SIGKILL)
+    assert (process in waiting, len(waiting)) == (True, 2)
+
+
 @pytest.mark.parametrize("words", [["--status", "--stop"], ["--stop", "--for", "1m"], ["--for", "long"]])
 def test_options_that_cannot_be_are_refused_and_nothing_is_started(tmp_path: Path, words: list[str]) -> None:
     warm = Warm(tmp_path, {})

@@ -57,6 +57,37 @@ def stand_ins(folder):
         assert got.tolist() == [7] * 4
 
 
+def plain_here_and_odd_there(folder):
+    """Rank 0 takes the short way through the compiled part, rank 1 the long one; both must describe one call."""
+    rank, _ = begin(folder)
+
+    def laid_out(tensor):
+        return tensor if rank == 0 else torch.stack([tensor, tensor], dim=1)[:, 0]  # with gaps
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
+        for count in (1, 1001, 40_001, 300_007):  # in the row, one piece, several
+            numbers = torch.arange(count).remainder(50)
+            dist.broadcast(shown := laid_out((numbers + 7 * rank).to(dtype)), 1)
+            dist.all_gather_into_tensor(
+                everyone := laid_out(torch.zeros(2 * count, dtype=dtype)), laid_out((numbers + rank).to(dtype))
+            )
+            both = torch.arange(2 * count).remainder(50).to(dtype)
+            dist.reduce_scatter_tensor(part := laid_out(torch.zeros(count, dtype=dtype)), laid_out(both))
+            dist.all_reduce(total := laid_out((numbers + rank).to(dtype)))
+            dist.all_to_all_single(dealt := laid_out(torch.zeros(2 * count, dtype=dtype)), laid_out(both + rank))
+            assert torch.equal(shown, (numbers + 7).to(dtype))
+            assert torch.equal(everyone, torch.cat([numbers, numbers + 1]).to(dtype))
+            assert torch.equal(part, 2 * both[rank * count :][:count])
+            assert torch.equal(total, (2 * numbers + 1).to(dtype))
+            mine = both[rank * count :][:count]
+            assert torch.equal(dealt, torch.cat([mine, mine + 1]))
+    dist.destroy_process_group()
+
+
+def test_a_call_may_be_plain_on_one_rank_and_odd_on_another(tmp_path):
+    run_ranks(plain_here_and_odd_there, Started(2), str(tmp_path))
+
+
 def test_a_tensor_of_a_functional_collective_is_waited_for_and_then_exchanged(tmp_path):
     run_ranks(stand_ins, Started(2), str(tmp_path))
 

@@ -4,13 +4,15 @@ import pytest
 
 from lockstep.layout.mesh import Form
 from lockstep.testing.ranks import Started, run_ranks
-from tests.scripts import looking_scripts
+from tests.scripts import disturbed_updates, looking_scripts
 
 pytestmark = pytest.mark.ranks
 
 
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("script", looking_scripts.SCRIPTS, ids=lambda script: script.__name__)
+@pytest.mark.parametrize(
+    "script", [*looking_scripts.SCRIPTS, *disturbed_updates.SCRIPTS], ids=lambda script: script.__name__
+)
 def test_a_script_that_looks_at_the_state_has_the_bits_of_one_rank(script, ranks):
     [alone] = run_ranks(script, Started(1))
     told = run_ranks(script, Started(ranks))

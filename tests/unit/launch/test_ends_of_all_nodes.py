@@ -57,7 +57,9 @@ def view(*ends: Told | None, fallen: str = "", leaving: str = "", gone: str = ""
     """Nodes a, b, c with two ranks each; None: it told nothing."""
     found = RunView()
     records = [NodeRecord(node, f"host-{node}", None, node == "a", 1, 4, 2, 1) for node in "abc"[: len(ends)]]
-    members = [[number, record.encode()] for number, record in enumerate(records)]
+    for record in records:
+        found.take({"kind": "asks", "record": record.encode()})
+    members = [[number, record.node] for number, record in enumerate(records)]
     found.take({"kind": "roster", "round": 0, "lanes": None, "threads": 1, "members": members})
     entries: list[dict[str, Any]] = [{"kind": "leaves", "node": node} for node in leaving]
     entries += [{"kind": "fall", "round": 0, "node": node, "regroups": False, "keeps": True} for node in fallen]

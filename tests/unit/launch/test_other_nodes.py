@@ -26,7 +26,9 @@ def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:
     }
     made = Cluster(records[own], cast("Any", None), "lo", 1.0, lambda *_: None, lambda _: None)
     made.sayings.tell = told.append
-    roster = [[number, record.encode()] for number, record in enumerate(records.values())]
+    for record in records.values():
+        made.view.take({"kind": "asks", "record": record.encode()})
+    roster = [[number, name] for number, name in enumerate(records)]
     made.view.take({"kind": "roster", "round": 0, "threads": 1, "lanes": None, "members": roster})
     return made, told
 

@@ -15,7 +15,9 @@ def node(name, members="abc"):
     """One node's sayings, and what it adds to the log, prints, and hears."""
     log, printed, heard = [], [], []
     sayings = Sayings(record(name), RunView(), log.append, lambda *line: printed.append(line), heard.append)
-    roster = [[number, record(one).encode()] for number, one in enumerate(members)]
+    for one in members:
+        sayings.view.take({"kind": "asks", "record": record(one).encode()})
+    roster = [[number, one] for number, one in enumerate(members)]
     sayings.view.take({"kind": "roster", "round": 0, "threads": 1, "lanes": None, "members": roster})
     return sayings, log, printed, heard
 

@@ -19,8 +19,8 @@ def asks(node: str, *, most: int = 3) -> dict[str, Any]:
     return {"kind": "asks", "record": record(node, most=most).encode()}
 
 
-def roster(number: int, *nodes: str, most: int = 3) -> dict[str, Any]:
-    members = [[place, record(node, most=most).encode()] for place, node in enumerate(nodes)]
+def roster(number: int, *nodes: str) -> dict[str, Any]:
+    members = [[place, node] for place, node in enumerate(nodes)]
     return {"kind": "roster", "round": number, "lanes": 8, "threads": 1, "members": members}
 
 
@@ -39,7 +39,7 @@ def of(node: str, kind: str, **more: Any) -> dict[str, Any]:
 def view(*entries: dict[str, Any]) -> RunView:
     told = RunView()
     for entry in entries:
-        told.take({**entry, "by": ["somebody", 1]})
+        told.take(entry)
     return told
 
 
@@ -124,7 +124,7 @@ def test_newcomers_are_taken_in_as_far_as_there_is_room() -> None:
     assert told.changes() == "host host-c joins"
     told.take(of("b", "leaves"))
     assert [one.node for one in told.newcomers()] == ["c", "d"]
-    full = view(asks("a", most=2), asks("b", most=2), roster(0, "a", "b", most=2), asks("c", most=2))
+    full = view(asks("a", most=2), asks("b", most=2), roster(0, "a", "b"), asks("c", most=2))
     assert (full.newcomers(), full.changes()) == ([], ""), "a spare waits"
     full.take(of("b", "gone"))
     assert full.changes() == "node 1 (host host-b) is gone, host host-c joins"

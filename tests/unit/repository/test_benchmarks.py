@@ -267,12 +267,32 @@ def test_a_picture_without_matplotlib_is_refused(monkeypatch: pytest.MonkeyPatch
     assert "matplotlib" in objection(["steps"], Path("x.png"), 2, "")
 
 
-@pytest.mark.parametrize("words", [["speed"], ["--rounds", "3"], ["ddp", "--picture", "x.png"], ["--pinned", "two"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["speed"],
+        ["--rounds", "3"],
+        ["ddp", "--picture", "x.png"],
+        ["--pinned", "two"],
+        ["steps", "--models", "mlp,resnet"],
+        ["steps", "--models", "mlp,"],
+        ["steps", "overhead", "--models", "mlp"],
+        ["--models", "mlp"],
+    ],
+)
 def test_a_mistake_on_the_command_line_is_one_sentence_and_code_2(words, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(words)
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_chosen_models_are_measured_in_the_usual_order_and_no_others() -> None:
+    amount = Amount(1, 1, picture=False, models=parse(["steps", "--models", "tensors,mlp"]).models)
+    labels = [one.label for one in PARTS["steps"].plan(amount)]
+    assert [label.partition(":")[0] for label in labels] == ["steps, ddp", "steps, zero1"] * 2
+    assert ["MLP" in label for label in labels] == [True, True, False, False]
+    assert len(PARTS["alone"].plan(amount)) == 2
 
 
 @pytest.mark.thorough

@@ -21,11 +21,13 @@ from typing import Any, NoReturn
 from lockstep.launch.warm.place import address, make_folder, socket_name
 from lockstep.launch.warm.stamps import changed_since, loaded_files, stamps_of
 from lockstep.launch.warm.standing_in import Made
-from lockstep.launch.warm.variables import Reads, seen_reads
+from lockstep.launch.warm.variables import Reads, is_foreign, seen_reads
 from lockstep.launch.warm.waiting import Loaded, Waiting, held_bytes
 from lockstep.machine import packets
+from lockstep.machine.shown_command import show
 
-OF_LAUNCHERS = ("lockstep.cli.main", "lockstep.cli.run", "lockstep.launch.nursery.process")
+OF_NURSERIES = ("lockstep.launch.nursery.process",)
+OF_LAUNCHERS = ("lockstep.cli.main", "lockstep.cli.run")
 MOST_BYTES = 1 << 22
 
 
@@ -47,13 +49,17 @@ class Imported:
         captured = [os.memfd_create("lockstep-imports") for _ in range(2)]
         for target, descriptor in zip((1, 2), captured, strict=True):
             os.dup2(descriptor, target)
+        of_nurseries: set[str] = set()
         with seen_reads(before) as told:
             try:
-                for module in (*modules, *OF_LAUNCHERS):
+                for module in (*OF_NURSERIES, *modules, *OF_LAUNCHERS):
+                    if module == OF_LAUNCHERS[0]:
+                        of_nurseries = set(sys.modules)
                     importlib.import_module(module)
             except Exception:  # noqa: BLE001 - an import may raise anything
                 self.problem = f"{module} cannot be imported here:\n{traceback.format_exc()[-30_000:].rstrip()}"
         self.reads = told[0]
+        self.of_launchers = tuple(name for name in sys.modules if name not in of_nurseries and is_foreign(name))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         self.said = (_content(captured[0]), _content(captured[1]))
@@ -77,6 +83,7 @@ def _content(descriptor: int) -> bytes:
 def main() -> int:
     """Be the nursery that waits; in what is forked from it, a launcher or its nursery."""
     before = set(sys.modules)
+    show(sys.orig_argv[:-1])  # the last word only keeps room
     _close_all_but(int(sys.argv[1]), int(sys.argv[2]))
     order = read_json(int(sys.argv[1]))
     starter = socket.socket(fileno=int(sys.argv[2]))
@@ -90,7 +97,7 @@ def main() -> int:
     if folder is None:
         _give_up(starter, "There is no folder that only you can enter, neither XDG_RUNTIME_DIR nor ~/.cache.")
     listener, path = _listen(*folder)
-    made = Made(tuple(order["modules"]), dict(os.environ), imported.said)
+    made = Made(tuple(order["modules"]), dict(os.environ), imported.said, imported.of_launchers)
     loaded = Loaded(order["same"], order["variables"], imported.reads, imported.stamps, made)
     _let_go()
     waiting = Waiting(listener, path, loaded, float(order["for_s"]))

@@ -8,7 +8,6 @@ other end only the command has sends SIGKILL (`F_SETSIG`). Everything of the run
 from __future__ import annotations
 
 import atexit
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -20,7 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +30,7 @@ from lockstep.launch.nursery.spare import READ_ONCE, Spare, keep_spare
 from lockstep.launch.warm.order import Order
 from lockstep.machine import packets
 from lockstep.machine.inherited import mask_of, umask_of
+from lockstep.machine.shown_command import show
 from lockstep.machine.stood_for import stand_for
 
 Task = Callable[[], int]
@@ -52,6 +52,8 @@ class Made:
     """With which it was started."""
     said: tuple[bytes, bytes]
     """What the imports printed to standard output and error; every new nursery prints it too."""
+    of_launchers: tuple[str, ...] = ()
+    """Other people's modules that only launchers import; a nursery of a cold start has none of them."""
 
 
 def size_of(words: Iterable[str], variables: Mapping[str, str]) -> int:
@@ -94,8 +96,9 @@ def stand_in(order: Order, descriptors: Sequence[int], end: socket.socket, peer:
             one.close()
         os.close(tie)
         sys.path[:] = own_path
-        return _spare(theirs, made.said)
+        return _spare(theirs, made)
     theirs.close()
+    Path("/proc/self/comm").write_bytes(Path(f"/proc/{peer}/comm").read_bytes())
     keep_spare(Spare(spare, mine, made.modules, {name: made.variables[name] for name in READ_ONCE}))
     if packets.receive(end)[0] != "go":
         os._exit(1)  # the command has not waited
@@ -128,11 +131,8 @@ def _look_like(words: Sequence[str], variables: Mapping[str, str]) -> None:
     """Have a program's variables and standard streams, and let the kernel show its command line and environment."""
     os.environ.clear()
     os.environ.update(variables)  # copies: nothing looks at the memory any more that the kernel shows
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    for first, texts in ((45, words), (47, [f"{name}={value}" for name, value in variables.items()])):
-        begin, end = int(fields[first]), int(fields[first + 1])
-        text = b"".join(os.fsencode(one) + b"\0" for one in texts)[: end - begin - 1]
-        ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+    show(words, variables)
+    sys.orig_argv[:] = words
     tempfile.tempdir = None  # it may be another one now
     importlib.invalidate_caches()  # folders are looked through anew, as by a new interpreter
     _open_streams()
@@ -173,7 +173,7 @@ def _launch(end: socket.socket) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _spare(end: socket.socket, said: Collection[bytes]) -> Task:
+def _spare(end: socket.socket, made: Made) -> Task:
     """Become the nursery when the launcher wants one."""
     word, told, descriptors = packets.receive(end)
     if word != "be":
@@ -184,9 +184,11 @@ def _spare(end: socket.socket, said: Collection[bytes]) -> Task:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    for target, text in zip((1, 2), said, strict=True):
+    for target, text in zip((1, 2), made.said, strict=True):
         with suppress(OSError):
             os.write(target, text)
+    for name in made.of_launchers:
+        sys.modules.pop(name, None)
     _look_like(words, variables)
     sys.argv[:] = [words[3], *words[4:]]
     task: Task = importlib.import_module("lockstep.launch.nursery.process").main

@@ -15,6 +15,7 @@ from lockstep.errors import WorldError
 from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS
 from lockstep.launch.nursery.rank_variables import nursery_variables
 from lockstep.launch.warm.asked import must_be_same
+from lockstep.launch.warm.place import make_folder
 from lockstep.launch.warm.standing_in import ROOM
 from lockstep.launch.warm.waiters import keep_longer, stop_oldest
 from lockstep.machine import packets
@@ -55,7 +56,9 @@ def keep_for_the_next(variables: Mapping[str, str], threads: int, for_s: float) 
 
 
 def _spawn(variables: Mapping[str, str], threads: int, for_s: float) -> tuple[int, socket.socket]:
-    stop_oldest(variables, MOST - 1)
+    if (found := make_folder(variables)) is not None:
+        os.close(found[0])
+        stop_oldest(found[1], MOST - 1)
     told = {"same": must_be_same(), "variables": dict(variables), "modules": MODULES, "for_s": for_s}
     order = os.memfd_create("lockstep-warm-order")
     os.write(order, json.dumps(told).encode())

@@ -105,7 +105,7 @@ def seen_reads(before: Collection[str]) -> Iterator[list[Reads]]:
         yield told
     finally:
         environ._data = dict(dict.items(watched))  # type: ignore[attr-defined]  # noqa: SLF001
-        unseen = any(_is_foreign(name) for name in before)
+        unseen = any(is_foreign(name) for name in before)
         told.append(Reads(frozenset(watched.names), watched.everything or unseen))
 
 
@@ -113,5 +113,6 @@ OF_ENVIRONMENTS = ("lockstep", "__main__", "_virtualenv", "_distutils_hack", "__
 """Modules that installers let Python load at its start; they read nothing but SETUPTOOLS_USE_DISTUTILS."""
 
 
-def _is_foreign(module: str) -> bool:
+def is_foreign(module: str) -> bool:
+    """Whether a module is neither Python's, nor ours, nor of an environment."""
     return module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith(OF_ENVIRONMENTS)

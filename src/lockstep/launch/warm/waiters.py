@@ -7,7 +7,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,13 @@ class Waiter:
 
 def waiters(variables: Mapping[str, str]) -> list[Waiter]:
     """All that are there, the newest first."""
+    return _asked(places(variables, os.geteuid()))
+
+
+def _asked(paths: Iterable[str]) -> list[Waiter]:
+    """All in these folders."""
     found = []
-    for end, process in _connections(variables):
+    for end, process in _connections(paths):
         word, told = _ask(end, process, "status")
         found.append(Waiter(process, told[0] if word == "status" and told and isinstance(told[0], dict) else {}))
     return found
@@ -48,7 +53,7 @@ def waiters(variables: Mapping[str, str]) -> list[Waiter]:
 def keep_longer(variables: Mapping[str, str], threads: int, for_s: float) -> tuple[Waiter | None, list[str]]:
     """The one that fits runs of this command, which now waits at least so long; and why others do not fit."""
     reasons: list[str] = []
-    for end, process in _connections(variables):
+    for end, process in _connections(places(variables, os.geteuid())):
         word, told = _ask(end, process, "keep", order(()), threads, for_s)
         if word == "status":
             return Waiter(process, told[0]), reasons
@@ -59,17 +64,18 @@ def keep_longer(variables: Mapping[str, str], threads: int, for_s: float) -> tup
 def stop_waiters(variables: Mapping[str, str]) -> int:
     """End all; their number. A run that one has begun goes on. One that does not answer, because it is stopped, is killed."""
     number = 0
-    for end, process in _connections(variables):
+    for end, process in _connections(places(variables, os.geteuid())):
         stop_one(end, process)
         number += 1
     return number
 
 
-def stop_oldest(variables: Mapping[str, str], most: int) -> None:
-    """End those that nobody has used for longest, until there are at most so many."""
-    idle = sorted((one for one in waiters(variables) if not one.said.get("under_way")), key=_left_s)
-    surplus = {one.process for one in idle[: max(0, len(waiters(variables)) - most)]}
-    for end, process in _connections(variables):
+def stop_oldest(path: str, most: int) -> None:
+    """End those in a folder that nobody has used for longest, until there are at most so many."""
+    found = _asked([path])
+    idle = sorted((one for one in found if not one.said.get("under_way")), key=_left_s)
+    surplus = {one.process for one in idle[: max(0, len(found) - most)]}
+    for end, process in _connections([path]):
         if process in surplus:
             stop_one(end, process)
         else:
@@ -95,9 +101,9 @@ def _left_s(one: Waiter) -> float:
     return float(one.said.get("left_s", 0.0))
 
 
-def _connections(variables: Mapping[str, str]) -> Iterator[tuple[socket.socket, int]]:
-    """A connection to each; sockets behind which nobody is are removed."""
-    for path in places(variables, os.geteuid()):
+def _connections(paths: Iterable[str]) -> Iterator[tuple[socket.socket, int]]:
+    """A connection to each in these folders; sockets behind which nobody is are removed."""
+    for path in paths:
         folder = open_folder(path)
         if folder is None:
             continue

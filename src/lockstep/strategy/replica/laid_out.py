@@ -6,15 +6,18 @@ A layout holds until the script changes its model; it follows between two passes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.node.native import available, compiled
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.other_users import agree_who_stays
@@ -22,6 +25,7 @@ from lockstep.strategy.replica.arena import Laid, ParameterArena, Place
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
+from lockstep.strategy.replica.slot_lane import can_gather
 from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
 from lockstep.strategy.replica.tables import Tables
 from lockstep.strategy.right_form import RIGHT_FORM
@@ -73,6 +77,8 @@ class LaidOut:
         self._num_slots = most_held + peers.outlives  # the sum is apart from what it is made of
         self._pools = SlotPools(peers, self._num_slots)
         self._generation = peers.generation
+        self.gathers = False
+        """Whether lanes may move small gradients into their places together."""
         self.pool: SlotPool
         """Slots for the gradients of `trainable`."""
         self.listener: Listener | None = None
@@ -81,6 +87,8 @@ class LaidOut:
         """The parameters that the lane's backward calls reached, as far as they are only noted."""
         self.only_notes = False
         """Whether small gradients of the running backward need only be noted."""
+        self._gate: Any = None
+        """What the hooks of gradients that may be only noted share, with the compiled part."""
         self.result: Slot | None = None
         """The last pass's result, as long as `p.grad` is its view."""
         self.on_watch: Callable[[], None] = _nothing
@@ -207,6 +215,9 @@ class LaidOut:
         self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
+        self.gathers = can_gather(self.pool)
+        if available():
+            self._gate = compiled.Arrivals(self.arrivals, _told(ref(self)))
         for number, parameter in enumerate(self.trainable):
             gradient = held.get(id(parameter))
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
@@ -223,9 +234,30 @@ class LaidOut:
                     return name if len(self.models) == 1 else f"{title}.{name}"
         return f"parameter {number}"
 
+    @contextmanager
+    def hear(self, listener: Listener, *, only_notes: bool) -> Iterator[None]:
+        """Let `listener` know what arrives in the backward inside; `only_notes`: small gradients need only be noted."""
+        self.listener, self.only_notes = listener, only_notes
+        if self._gate is not None:
+            self._gate.are_noted = only_notes or self._in_one_lane
+        try:
+            yield
+        finally:
+            self.listener = None
+            if self._gate is not None:
+                self._gate.are_noted = False
+
+    def told(self, number: int) -> None:
+        """Tell the listener, for a hook of the compiled part."""
+        if self.listener is None:
+            raise _misplaced_backward()
+        self.listener.gradient_arrived(number, self.bucket_of[number])
+
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         bucket, note = self.bucket_of[number], self.arrivals.append
         notes_always = self._in_one_lane
+        if self._gate is not None and (notes_always or not self.pool.is_copied[number]):
+            return self._gate.hook(number)  # type: ignore[no-any-return]
 
         def gradient_arrived(_: Tensor) -> None:
             if self.listener is None:
@@ -291,6 +323,16 @@ class LaidOut:
 
 def _nothing() -> None:
     """Do nothing: nothing is watching."""
+
+
+def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
+    """`LaidOut.told`, without keeping the layout alive: the compiled part is not seen by Python's collector."""
+
+    def told(number: int) -> None:
+        if (found := laid()) is not None:
+            found.told(number)
+
+    return told
 
 
 def _misplaced_backward() -> UsageError:

@@ -55,6 +55,7 @@ class PassSetting:
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
     """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
+    lanes_taken: int = 0
     came_twice: bool = False
     """Whether a lane's parameter got several gradients: then each lane's are added up apart from others."""
     abandoned: list[Pass] = field(default_factory=list)
@@ -72,6 +73,17 @@ class PassSetting:
     def may_add(self) -> bool:
         """Whether gradients of lanes with a weight of 1 may be added to those of earlier lanes as they arrive."""
         return not (self.has_one_lane or self.observers or self.came_twice)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a lane's small gradients may be moved into their places together, as autograd made them.
+
+        Where a parameter gets several, autograd adds to what it made first, and that may be another gradient's memory too.
+        The first lanes show whether any does.
+        """
+        each_tells = self.peers.world_size > 1 and self.peers.begins_early
+        is_known = self.lanes_taken >= CHECKED_LANES and not self.came_twice
+        return self.laid.gathers and is_known and not each_tells
 
     @property
     def tells_late(self) -> bool:
@@ -93,10 +105,12 @@ def _nothing() -> None:
     """Do nothing: nobody listens."""
 
 
-def _gradients_of(number: int, laid: LaidOut, onto: Slot | None, *, only: bool) -> Lane:
-    if only:
+def _gradients_of(number: int, setting: PassSetting, onto: Slot | None, *, gathers: bool) -> Lane:
+    laid = setting.laid
+    if setting.has_one_lane:
         return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
-    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse())
+    gathers = gathers and onto is None and setting.gathers
+    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse(), gathers=gathers)
 
 
 class LanePass(Pass):
@@ -168,7 +182,7 @@ class LanePass(Pass):
         self._skip_lanes_before(lane)
         may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
         onto = self._sums.onto(lane) if may_add else None
-        gradients = _gradients_of(lane, laid, onto, only=setting.has_one_lane)
+        gradients = _gradients_of(lane, setting, onto, gathers=self.may_lack is _never)
         self._open = ReplicaLane(self, gradients, checksums, knows_lack=has_one_backward or self.may_lack is _never)
         return self._open
 
@@ -219,6 +233,7 @@ class LanePass(Pass):
             self._used |= mask_of(lane.arrived())
         rows = lane.fill() if isinstance(lane, SlotLane) else {}
         setting.came_twice = setting.came_twice or lane.came_twice
+        setting.lanes_taken += 1
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:
@@ -395,12 +410,9 @@ class ReplicaLane(OpenLane, Listener):
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
         lacks = not self._knows_lack or self._pass.may_lack()
-        laid.listener, laid.only_notes = self, not lacks and self._pass.reduction.is_quiet
-        self.gradients.begin_backward()
-        try:
+        with laid.hear(self, only_notes=not lacks and self._pass.reduction.is_quiet):
+            self.gradients.begin_backward()
             backward()
-        finally:
-            laid.listener = None
         self.gradients.backward_finished(may_lack=self._pass.may_lack())
 
     def gradient_arrived(self, number: int, bucket: int) -> None:

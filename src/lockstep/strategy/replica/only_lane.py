@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
+from lockstep.strategy.replica.places import surely_apart
 from lockstep.strategy.replica.rows import is_rows, sum_of
 from lockstep.strategy.replica.slots import Slot, SlotPool
 from lockstep.torch_private import multiply_each
@@ -42,7 +43,7 @@ class OnlyLane(Lane):
         self._sparse = sparse
         self._parameters = parameters
         self._known: Sequence[Tensor | None] = [None] * len(parameters)
-        self._present: Sequence[Tensor] = []
+        self._present: list[Tensor] = []
         self._versions: list[int] = []
         self._arrivals = arrivals
         arrivals.clear()
@@ -59,7 +60,7 @@ class OnlyLane(Lane):
             self._arrivals[:] = [number for number in self._arrivals if self._known[number] is not None]
         if len(self._present) < len(set(self._arrivals)):
             raise gradient_taken_away()
-        if self._make_dense() or self._make_disjoint():
+        if not surely_apart(self._present) and (self._make_dense() or self._make_disjoint()):
             self._look()
         self._versions = list(map(_version, self._present))
 

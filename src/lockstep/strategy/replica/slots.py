@@ -9,7 +9,6 @@ differ in the sign of some zeros. (A run with one lane has one lane on any numbe
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +19,10 @@ from torch import Tensor, nn
 
 from lockstep.layout.tree import Node, merges_after
 from lockstep.strategy.replica.arena import Allocate, Segment, lay_out, view_in
+from lockstep.strategy.replica.places import Holders, Places
 from lockstep.strategy.replica.private_memory import private_zeros
 from lockstep.strategy.replica.rows import Rows, around
-from lockstep.torch_private import storage_uses, zero_each
+from lockstep.torch_private import zero_each
 from lockstep.transport.contract import Transport
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -64,14 +64,16 @@ class Slot:
     zeroed: list[Tensor]
     """Parts of the flats that hold views that are not copied, and nothing else: zeroed before a lane. The first gradient
     overwrites the others."""
-    unheld: list[int] = field(default_factory=list)
-    """What `_references` counts while nothing else holds a gradient."""
+    unheld: Holders | None = None
+    """The references to gradients while nothing else holds one."""
     spans: tuple[Span, ...] = ()
     parts: list[Tensor] = field(default_factory=list)
     """For each span, its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
     cut_views: list[Tensor] = field(default_factory=list)
     """For each span, the view that it is cut from; then where they were made: their addresses and strides."""
     cut_places: tuple[list[int], list[tuple[int, ...]]] = ([], [])
+    cut_known: Places | None = None
+    """The same places, to be compared quickly."""
 
     def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
         """Whether `gradient` is view `number`, where it was made: `p.grad.data = ...` points the object elsewhere."""
@@ -84,10 +86,13 @@ class Slot:
 
     def still_show(self, gradients: Sequence[Tensor | None], spans: slice) -> bool:
         """Whether these are the views that `spans` are cut from, and where they were made. Few steps of Python for all."""
+        if not all(map(is_, gradients, self.cut_views[spans])):
+            return False
+        if self.cut_known is not None and self.cut_known.surely_same(self.cut_views):
+            return True
         addresses, strides = self.cut_places
         return (
-            all(map(is_, gradients, self.cut_views[spans]))
-            and list(map(Tensor.data_ptr, self.cut_views[spans])) == addresses[spans]
+            list(map(Tensor.data_ptr, self.cut_views[spans])) == addresses[spans]
             and list(map(Tensor.stride, self.cut_views[spans])) == strides[spans]
         )
 
@@ -129,6 +134,7 @@ class SlotPool:
     ) -> None:
         self.parameters, self.tables = list(parameters), tables
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
+        self.kinds = {(kind.dtype, kind.device) for kind in self._kinds}
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
         sizes = [segment.size * self._kinds[segment.flat].element_size() for segment in self.segments]
         self.is_copied = [size >= COPIED_BYTES or number in tables for number, size in enumerate(sizes)]
@@ -163,8 +169,8 @@ class SlotPool:
             flat.zero_()
         return slot
 
-    def take_unfilled(self) -> Slot:
-        """Take a slot that nothing else can see; only `zeroed` is certain to be zero."""
+    def take_unfilled(self, *, zeroed: bool = True) -> Slot:
+        """Take a slot that nothing else can see; only `Slot.zeroed` is certain to be zero, if `zeroed` says so."""
         slot = self._unheld()
         if slot is None:
             slot = self._slot(private_zeros)
@@ -172,7 +178,7 @@ class SlotPool:
             return slot
         if slot.spans is not self.spans:
             self._cut(slot)
-        if slot.zeroed:
+        if slot.zeroed and zeroed:
             zero_each(slot.zeroed)
         return slot
 
@@ -182,7 +188,7 @@ class SlotPool:
         found = None
         while self._idle and found is None:
             slot = self._idle.pop()
-            if _references(slot) == slot.unheld:
+            if slot.unheld is not None and slot.unheld.same():
                 found = slot
             elif any(slot is one for one in self._shared):
                 held.append(slot)
@@ -193,7 +199,7 @@ class SlotPool:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = Slot(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
-        slot.unheld = _references(slot)
+        slot.unheld = _holders(slot)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
 
@@ -223,7 +229,8 @@ class SlotPool:
         slot.parts = [self._part(slot, span) for span in self.spans]
         slot.cut_views = [slot.views[span.number] for span in self.spans]
         slot.cut_places = list(map(Tensor.data_ptr, slot.cut_views)), list(map(Tensor.stride, slot.cut_views))
-        slot.unheld = _references(slot)
+        slot.cut_known = Places(slot.cut_views)
+        slot.unheld = _holders(slot)
 
     def _part(self, slot: Slot, span: Span) -> Tensor:
         segment = self.segments[span.number]
@@ -258,16 +265,8 @@ def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tens
     return torch.zeros((), dtype=dtype, device=device).expand(size)
 
 
-def _references(slot: Slot) -> list[int]:
-    """Count the references to each gradient and to its memory; more than at first if the script keeps any.
-
-    The first kind finds `p.grad` itself, because since torch 2.10 an object that C++ refers to has one more reference
-    in Python. The second kind, torch's own counter without a public name, finds `p.grad.detach()` and other views.
-    """
-    storages = [flat.untyped_storage() for flat in slot.flats]
-    shared = [storage_uses(storage._cdata) for storage in storages]  # noqa: SLF001
-    held = [*map(sys.getrefcount, slot.views), *map(sys.getrefcount, slot.parts)]
-    return [*held, *shared]
+def _holders(slot: Slot) -> Holders:
+    return Holders([slot.views, slot.parts], slot.flats)
 
 
 def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int | None) -> list[Bucket]:
@@ -415,7 +414,7 @@ class PartialSums:
         if self._subtrees and not apart:
             first = self._subtrees[0]
             return self._slots[first], self._wide[first]
-        slot = self.pool.take_unfilled()
+        slot = self.pool.take_unfilled(zeroed=False)
         return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
 
     def finish(self, result: Slot) -> None:

@@ -19,13 +19,18 @@ from lockstep.torch_private import storage_uses
 
 def suits(optimizer: Optimizer) -> bool:
     """Whether its update may be divided: torch's own and element by element, with a state that nobody else holds."""
-    listed = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-    if not _has_usual_step(optimizer) or len(set(listed)) < len(listed) or is_held(optimizer):
+    if not _has_usual_step(optimizer) or lists_twice(optimizer) or is_held(optimizer):
         return False
     try:
         return updates_by(optimizer, None) is UpdatesBy.ELEMENT
     except UsageError:
         return False
+
+
+def lists_twice(optimizer: Optimizer) -> bool:
+    """Whether a parameter is in its groups twice; then it is updated twice."""
+    listed = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    return len(set(listed)) < len(listed)
 
 
 def _has_usual_step(optimizer: Optimizer) -> bool:

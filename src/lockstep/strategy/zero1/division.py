@@ -12,6 +12,7 @@ from lockstep.errors import UsageError
 from lockstep.layout.chunks import Chunk, shares
 from lockstep.strategy.optimizer_kinds import CUTTABLE, UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
+from lockstep.strategy.replica.places import Places
 from lockstep.strategy.zero1.visibility import Stretch
 
 
@@ -52,9 +53,12 @@ class Division:
     stretches: list[Stretch]
     """All ranks' parts, joined where they are side by side."""
 
+    known: Places
+    """The same, to be compared quickly."""
+
     def has_moved(self) -> bool:
-        """Whether the script gave a parameter other memory. About 30 µs for 300 parameters."""
-        return places_of(self.parameters) != self.places
+        """Whether the script gave a parameter other memory."""
+        return not self.known.surely_same(self.parameters) and places_of(self.parameters) != self.places
 
     @property
     def views(self) -> list[Tensor]:
@@ -116,7 +120,9 @@ def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank
         for owner, chunks in enumerate(parts)
         for stretch in _stretches(owner, chunks, [place[id(parameter)] for parameter in parameters], arena)
     ]
-    return Division(arena, listed, parameters, places_of(parameters), likes, owners, pieces, groups, stretches)
+    return Division(
+        arena, listed, parameters, places_of(parameters), likes, owners, pieces, groups, stretches, Places(parameters)
+    )
 
 
 def _piece(chunk: Chunk, parameter: nn.Parameter, tensor: Tensor) -> Piece:

@@ -10,9 +10,11 @@ The memory has no name and ends with its processes. See docs/design/0021.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from operator import is_
+from sys import intern
 from typing import Any
 
 import torch
@@ -26,6 +28,9 @@ from lockstep.transport.contract import Transport
 
 MOST_MOVES = 8
 """After so many updates in a row that made new tensors, the optimizer is taken to make them always."""
+
+ENDS_WITHIN_S = 0.2
+"""How long the others may take to end an update in the middle of which this rank was interrupted."""
 
 NOWHERE = "the other ranks cannot read its share of the optimizer's state"
 NOT_AGAIN = "a rank was replaced, and there was no update since then"
@@ -177,6 +182,22 @@ class KeptState:
             raise WorldError(NOWHERE)
         return put_together(shares, state, division)
 
+    def as_it_is(self, state: SpreadState, division: Division) -> dict[Any, Entry]:
+        """The same in the middle of an update, or after one that raised. Not a collective.
+
+        Each element has its old or its new state, as on one rank. A parameter of which some rank has none is missing.
+        """
+        until_s = time.monotonic() + ENDS_WITHIN_S
+        while any(region.updates % 2 for region in self._others) and time.monotonic() < until_s:
+            time.sleep(0.001)
+        shares = [region.entries() for region in self._regions] or [{} for _ in range(self._transport.world_size)]
+        shares[self._transport.rank] = dict(_share(state, division))
+        return put_together(shares, state, division, is_torn=True)
+
+    @property
+    def _others(self) -> list[Region]:
+        return [region for rank, region in enumerate(self._regions) if rank != self._transport.rank]
+
     def close(self) -> None:
         """Make the memory an ordinary one, which ends with the tensors. Collective: call it on every rank."""
         if self._memory is not None:
@@ -189,24 +210,36 @@ def _share(state: SpreadState, division: Division) -> Numbered:
     return [(number, entry) for number, entry in found if entry is not None]
 
 
-def put_together(shares: list[dict[int, Entry]], state: SpreadState, division: Division) -> dict[Any, Entry]:
+def put_together(
+    shares: list[dict[int, Entry]], state: SpreadState, division: Division, *, is_torn: bool = False
+) -> dict[Any, Entry]:
     """The states of whole parameters that have one.
+
+    Args:
+        shares: of all ranks.
+        state: this rank's, which knows whose there are.
+        division: how parameters are cut.
+        is_torn: whether some ranks may have a state for a parameter of which others have none yet; then it has none.
 
     Raises:
         WorldError: when shares do not belong together.
     """
     found: dict[Any, Entry] = {}
     for number, (parameter, parts) in enumerate(zip(division.parameters, division.owners, strict=True)):
-        if id(parameter) not in state.order:
+        if id(parameter) not in state.order and not is_torn:
             continue
         entries = [shares[owner].get(number) for owner, *_ in parts]
         first = entries[0]
         if len({None if entry is None else tuple(entry) for entry in entries}) > 1:
+            if is_torn:
+                continue
             raise WorldError(UNLIKE)
         if first is not None:
             spans = [(start, end) for _, start, end in parts]
             found[parameter] = {
-                key: _whole_value([entry[key] for entry in entries if entry is not None], spans, division.likes[number])
+                intern(key): _whole_value(
+                    [entry[key] for entry in entries if entry is not None], spans, division.likes[number]
+                )
                 for key in first
             }
     return found

@@ -40,6 +40,7 @@ class Unasked(Zero1):
     """
 
     takes_closures = True
+    refuses_as = ""
 
     def __init__(self, transport: Transport, placement: Placement) -> None:
         self._memory = OncePerNode(transport, is_in_use=False)
@@ -116,9 +117,7 @@ class Unasked(Zero1):
             return "a GradScaler divides the gradients in the update"
         if self.laid.kept_sparse():
             return "an optimizer takes sparse gradients now, which cannot be divided"
-        if share.would_travel(self.laid.arena):
-            return "an optimizer got other parameters"
-        return ""
+        return share.objection(self.laid.arena)
 
     def _after_engine(self, share: Share) -> None:
         if all(share is not one for one in self._divided):

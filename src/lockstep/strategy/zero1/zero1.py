@@ -43,6 +43,8 @@ class Zero1(Around):
     """
 
     takes_closures = False
+    refuses_as = "zero1"
+    """What refusals of an optimizer call this; see `StepWatch`."""
 
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         replica = Replica("zero1", transport, placement, memory=visibility)
@@ -67,6 +69,7 @@ class Zero1(Around):
                 before=lambda: self._before_engine(share),
                 after=lambda: self._after_engine(share),
                 undo=share.leave,
+                strategy=self.refuses_as,
             )
         )
         self._cut_gradients()

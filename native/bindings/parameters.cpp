@@ -1,0 +1,244 @@
+// Loops over all parameters of a model, of which each step makes several: what a line of Python costs for each of 600
+// small tensors is more than what they compute.
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "definitions.hpp"
+#include "dlpack.hpp"
+#include "from_zeros.hpp"
+
+namespace nb = nanobind;
+
+namespace lockstep {
+namespace {
+
+using dlpack::Tensor;
+
+PyObject* item(const nb::list& list, std::size_t at) {
+  return PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(at));  // borrowed
+}
+
+// Reads where tensors are and how they are laid out. Needs the GIL.
+class Reader {
+ public:
+  explicit Reader(nb::object exchange) : read_(dlpack::read_of(std::move(exchange))) {}
+
+  bool read(PyObject* tensor, Tensor& found) const {
+    if (read_ == nullptr || tensor == nullptr) return false;
+    if (read_(tensor, &found) == 0 && (found.num_dims == 0 || found.strides != nullptr)) return true;
+    PyErr_Clear();
+    return false;
+  }
+
+ private:
+  dlpack::Read read_;
+};
+
+// Where tensors were, and with which shapes and strides, when this was made.
+class Places {
+ public:
+  Places(const Reader& reader, const nb::list& tensors) : reader_(reader) {
+    for (std::size_t i = 0; i < tensors.size() && is_known_; ++i) {
+      Tensor found{};
+      is_known_ = reader_.read(item(tensors, i), found);
+      if (!is_known_) break;
+      addresses_.push_back(found.data);
+      dims_.push_back(found.num_dims);
+      numbers_.insert(numbers_.end(), found.shape, found.shape + found.num_dims);
+      numbers_.insert(numbers_.end(), found.strides, found.strides + found.num_dims);
+    }
+  }
+
+  // Whether all could be read; nothing is the same otherwise.
+  bool is_known() const { return is_known_; }
+
+  bool same(const nb::list& tensors, bool only_addresses) const {
+    if (!is_known_ || tensors.size() != addresses_.size()) return false;
+    const std::int64_t* numbers = numbers_.data();
+    for (std::size_t i = 0; i < addresses_.size(); ++i) {
+      Tensor found{};
+      if (!reader_.read(item(tensors, i), found) || found.data != addresses_[i]) return false;
+      if (only_addresses) continue;
+      const auto size = static_cast<std::size_t>(found.num_dims);
+      if (found.num_dims != dims_[i] || !std::equal(found.shape, found.shape + size, numbers) ||
+          !std::equal(found.strides, found.strides + size, numbers + size)) {
+        return false;
+      }
+      numbers += 2 * size;
+    }
+    return true;
+  }
+
+ private:
+  Reader reader_;
+  bool is_known_ = true;
+  std::vector<void*> addresses_;
+  std::vector<std::int32_t> dims_;
+  std::vector<std::int64_t> numbers_;  // of each tensor its shape, then its strides
+};
+
+// The values of dictionaries, in order, when this was made.
+class Contents {
+ public:
+  explicit Contents(nb::list tables) : tables_(std::move(tables)) {
+    walk([this](std::size_t, PyObject* value) {
+      values_.push_back(nb::borrow(value));
+      return true;
+    });
+  }
+
+  bool same() const {
+    std::size_t number = 0;
+    const bool found =
+        walk([&](std::size_t, PyObject* value) { return number < values_.size() && values_[number++].ptr() == value; });
+    return found && number == values_.size();
+  }
+
+ private:
+  template <typename Look>
+  bool walk(Look look) const {
+    for (std::size_t i = 0; i < tables_.size(); ++i) {
+      PyObject *key = nullptr, *value = nullptr;
+      Py_ssize_t at = 0;
+      while (PyDict_Next(item(tables_, i), &at, &key, &value) != 0) {
+        if (!look(i, value)) return false;
+      }
+    }
+    return true;
+  }
+
+  nb::list tables_;
+  std::vector<nb::object> values_;
+};
+
+// How many references there were to each of some objects when this was made.
+class Holders {
+ public:
+  explicit Holders(nb::list objects) : objects_(std::move(objects)) {
+    for (std::size_t i = 0; i < objects_.size(); ++i) counts_.push_back(Py_REFCNT(item(objects_, i)));
+  }
+
+  bool same() const {
+    if (objects_.size() != counts_.size()) return false;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      if (Py_REFCNT(item(objects_, i)) != counts_[i]) return false;
+    }
+    return true;
+  }
+
+ private:
+  nb::list objects_;
+  std::vector<Py_ssize_t> counts_;
+};
+
+// What gradients' hooks share: while `are_noted`, each of them only notes its number; otherwise it calls `otherwise`.
+struct Arrivals {
+  nb::list numbers;
+  nb::object otherwise;
+  bool are_noted = false;
+};
+
+nb::object hook(nb::handle arrivals, int number) {
+  return nb::cpp_function([kept = nb::borrow(arrivals), number = nb::int_(number)](nb::handle) {
+    const auto& shared = nb::cast<const Arrivals&>(kept);
+    if (!shared.are_noted) {
+      shared.otherwise(number);
+    } else if (PyList_Append(shared.numbers.ptr(), number.ptr()) != 0) {
+      throw nb::python_error();
+    }
+  });
+}
+
+// Whether all are strided tensors, and each ends before the next begins, in the order of memory.
+bool are_apart(const Reader& reader, const nb::list& tensors) {
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> places(tensors.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    Tensor found{};
+    if (!reader.read(item(tensors, i), found)) return false;
+    std::uintptr_t bytes = (std::uintptr_t{found.bits} * found.lanes + 7) / 8;
+    for (std::int32_t dim = 0; dim < found.num_dims; ++dim) bytes *= static_cast<std::uintptr_t>(found.shape[dim]);
+    const auto start = reinterpret_cast<std::uintptr_t>(found.data) + found.offset;
+    places[i] = {start, start + bytes};
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    if (places[i - 1].second > places[i].first) return false;
+  }
+  return true;
+}
+
+struct Copy {
+  const void* source;
+  void* target;
+  std::size_t count;
+  bool is_double;
+};
+
+// How to copy a gradient; false when it is no plain tensor of floats that lies as its target does.
+bool plan(const Reader& reader, PyObject* gradient, PyObject* target, PyObject* is_neg, Copy& copy) {
+  Tensor from{}, to{};
+  if (gradient == nullptr || Py_TYPE(gradient) != Py_TYPE(target)) return false;
+  if (!reader.read(gradient, from) || !reader.read(target, to)) return false;
+  const bool is_plain = from.device_type == dlpack::cpu && to.device_type == dlpack::cpu && from.offset == 0 &&
+                        to.offset == 0 && from.lanes == 1 && from.type == dlpack::floating && to.type == from.type &&
+                        (from.bits == 32 || from.bits == 64) && to.bits == from.bits && from.num_dims == to.num_dims;
+  if (!is_plain) return false;
+  copy = {from.data, to.data, 1, from.bits == 64};
+  for (std::int32_t i = 0; i < from.num_dims; ++i) {
+    if (from.shape[i] != to.shape[i] || (from.shape[i] > 1 && from.strides[i] != to.strides[i])) return false;
+    copy.count *= static_cast<std::size_t>(from.shape[i]);
+  }
+  // What DLPack does not tell: that its numbers mean their negatives.
+  const nb::object negative = nb::steal(PyObject_CallMethodNoArgs(gradient, is_neg));
+  if (!negative.is_valid()) throw nb::python_error();
+  return negative.ptr() == Py_False;
+}
+
+// Each target becomes zeros plus its gradient; targets are dense. False: nothing has happened, because a gradient is
+// of another kind.
+bool gather(const Reader& reader, const nb::list& gradients, const nb::list& targets) {
+  const nb::str is_neg = nb::steal<nb::str>(PyUnicode_InternFromString("is_neg"));
+  if (gradients.size() != targets.size()) return false;
+  std::vector<Copy> copies(gradients.size());
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    if (!plan(reader, item(gradients, i), item(targets, i), is_neg.ptr(), copies[i])) return false;
+  }
+  for (const Copy& copy : copies) {
+    if (copy.is_double) {
+      add_to_zeros(static_cast<const double*>(copy.source), static_cast<double*>(copy.target), copy.count);
+    } else {
+      add_to_zeros(static_cast<const float*>(copy.source), static_cast<float*>(copy.target), copy.count);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void define_parameters(nb::module_& module) {
+  nb::class_<Reader>(module, "Reader").def(nb::init<nb::object>(), nb::arg("exchange").none());
+  nb::class_<Places>(module, "Places")
+      .def(nb::init<const Reader&, const nb::list&>(), nb::arg("reader"), nb::arg("tensors"))
+      .def_prop_ro("is_known", &Places::is_known)
+      .def("same", &Places::same, nb::arg("tensors"), nb::arg("only_addresses") = false);
+  nb::class_<Contents>(module, "Contents").def(nb::init<nb::list>(), nb::arg("tables")).def("same", &Contents::same);
+  nb::class_<Holders>(module, "Holders").def(nb::init<nb::list>(), nb::arg("objects")).def("same", &Holders::same);
+  nb::class_<Arrivals>(module, "Arrivals")
+      .def(
+          "__init__",
+          [](Arrivals* arrivals, nb::list numbers, nb::object otherwise) {
+            new (arrivals) Arrivals{std::move(numbers), std::move(otherwise)};
+          },
+          nb::arg("numbers"), nb::arg("otherwise"))
+      .def_rw("are_noted", &Arrivals::are_noted)
+      .def("hook", &hook, nb::arg("number"));
+  module.def("are_apart", &are_apart, nb::arg("reader"), nb::arg("tensors"));
+  module.def("gather", &gather, nb::arg("reader"), nb::arg("gradients"), nb::arg("targets"));
+}
+
+}  // namespace lockstep

@@ -154,12 +154,11 @@ class LanePass(Pass):
         self._open: ReplicaLane | None = None
         self._only: OnlyLane | None = None
         """The finished lane, if the run has one lane."""
-        self._used = 0
+        self._used, self._is_over = 0, False
         self._report = PassReport()
         self._rows: dict[int, Rows] = {}
         """The sums of tables that were exchanged by rows."""
         self._losses: list[Tensor] = []
-        self._is_over = False
 
     def begin_lane(self, lane: int) -> ReplicaLane:
         for observer in self.setting.observers:

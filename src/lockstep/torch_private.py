@@ -320,7 +320,9 @@ def _examples(*, compiler: bool) -> dict[str, Any]:
             wrap_storage=storage, dtype=torch.float, _internal=True
         ),
         "torch.nn.Module": torch.nn.Linear(1, 1),
-        "the backward of an embedding": torch.nn.Embedding(1, 1)(torch.zeros(1, dtype=torch.int64)).grad_fn,
+        "the backward of an embedding": torch.nn.Embedding(1, 1, device="cpu")(
+            torch.zeros(1, dtype=torch.int64, device="cpu")
+        ).grad_fn,
         "torch.nn.RNN": torch.nn.RNN(1, 1),
         "torch.optim.SGD": torch.optim.SGD,
         "torch._ops.OpOverload": torch.ops.aten.add.Tensor,

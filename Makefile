@@ -91,7 +91,7 @@ nodes: $(STAMP)  ## what these use: Debian's packages of tests/nodes/packages.tx
 	  && cp tests/nodes/requirements.txt build/ray/installed.txt; } || echo "no Ray: its tests are skipped"
 
 # Each has its own prefix, because three of them have a bin/mpirun. Nothing of them is in the environment, and none needs root.
-peers: $(STAMP)  ## MPI, oneCCL and DeepSpeed from PyPI into build/peers (600 MB), for `python -m benchmarks transport --peers`
+peers: native  ## MPI, oneCCL and DeepSpeed from PyPI into build/peers (600 MB), for `python -m benchmarks transport --peers`
 	@grep -v '^#' benchmarks/peers/requirements.txt | while read -r name package; do \
 	  grep -qxF "$$package" "build/peers/$$name/installed.txt" 2>/dev/null && continue; rm -rf "build/peers/$$name"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --ignore-installed \

@@ -55,4 +55,7 @@ def test_the_bucket_and_its_first_parameter_are_noted(tmp_path, over_gloo):
     for rank in range(2):
         make_ring(tmp_path / f"{rank}.ring", rank)
     note = run_ranks(comes_late, Started(2, lanes=2), str(tmp_path), over_gloo)[1]
-    assert "(bucket 0, first head.weight, test_awaited_bucket.py:" in note
+    noted = ["(bucket 0, first head.weight, test_awaited_bucket.py:"]
+    if over_gloo:  # rank 1's Gloo exchanges what it has begun: it may be done with the first bucket
+        noted += ["(bucket 1, first body.weight, test_awaited_bucket.py:"]
+    assert any(one in note for one in noted)

@@ -188,7 +188,7 @@ def test_a_table_whose_rows_arrived_in_a_backward_that_failed_cannot_be_taken_fo
     table, early = nn.Parameter(torch.zeros(10, 4)), nn.Parameter(torch.ones(4))
     pool = SlotPool([table, early], AloneTransport(), 0, tables=frozenset({0}))
     lane = SlotLane(0, pool, [], sparse=sparse)
-    hook = table.register_post_accumulate_grad_hook(arrived(lane, 0))
+    hook = table.register_post_accumulate_grad_hook(arrived(lane, 0, None))
     rows = torch.tensor([1, 3])
     for _ in range(before):
         lane.begin_backward()

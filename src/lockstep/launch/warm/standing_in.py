@@ -98,7 +98,7 @@ def stand_in(order: Order, descriptors: Sequence[int], end: socket.socket, peer:
         sys.path[:] = own_path
         return _spare(theirs, made)
     theirs.close()
-    Path("/proc/self/comm").write_bytes(Path(f"/proc/{peer}/comm").read_bytes())
+    Path("/proc/self/comm").write_bytes(Path(f"/proc/{peer}/comm").read_bytes().removesuffix(b"\n"))
     keep_spare(Spare(spare, mine, made.modules, {name: made.variables[name] for name in READ_ONCE}))
     if packets.receive(end)[0] != "go":
         os._exit(1)  # the command has not waited

@@ -75,17 +75,6 @@ class PassSetting:
         return not (self.has_one_lane or self.observers or self.came_twice)
 
     @property
-    def gathers(self) -> bool:
-        """Whether a lane's small gradients may be moved into their places together, as autograd made them.
-
-        Where a parameter gets several, autograd adds to what it made first, and that may be another gradient's memory too.
-        The first lanes show whether any does.
-        """
-        each_tells = self.peers.world_size > 1 and self.peers.begins_early
-        is_known = self.lanes_taken >= CHECKED_LANES and not self.came_twice
-        return self.laid.gathers and is_known and not each_tells
-
-    @property
     def tells_late(self) -> bool:
         """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can tell each other."""
         return self.laid.device.type != "cpu" and self.peers.world_size == self.transport.world_size
@@ -105,12 +94,11 @@ def _nothing() -> None:
     """Do nothing: nobody listens."""
 
 
-def _gradients_of(number: int, setting: PassSetting, onto: Slot | None, *, gathers: bool) -> Lane:
+def _gradients_of(number: int, setting: PassSetting, onto: Slot | None) -> Lane:
     laid = setting.laid
     if setting.has_one_lane:
         return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
-    gathers = gathers and onto is None and setting.gathers
-    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse(), gathers=gathers)
+    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse())
 
 
 class LanePass(Pass):
@@ -181,7 +169,7 @@ class LanePass(Pass):
         self._skip_lanes_before(lane)
         may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
         onto = self._sums.onto(lane) if may_add else None
-        gradients = _gradients_of(lane, setting, onto, gathers=self.may_lack is _never)
+        gradients = _gradients_of(lane, setting, onto)
         self._open = ReplicaLane(self, gradients, checksums, knows_lack=has_one_backward or self.may_lack is _never)
         return self._open
 

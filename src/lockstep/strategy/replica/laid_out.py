@@ -25,7 +25,6 @@ from lockstep.strategy.replica.arena import Laid, ParameterArena, Place
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
-from lockstep.strategy.replica.slot_lane import can_gather
 from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
 from lockstep.strategy.replica.tables import Tables
 from lockstep.strategy.right_form import RIGHT_FORM
@@ -77,8 +76,6 @@ class LaidOut:
         self._num_slots = most_held + peers.outlives  # the sum is apart from what it is made of
         self._pools = SlotPools(peers, self._num_slots)
         self._generation = peers.generation
-        self.gathers = False
-        """Whether lanes may move small gradients into their places together."""
         self.pool: SlotPool
         """Slots for the gradients of `trainable`."""
         self.listener: Listener | None = None
@@ -215,7 +212,6 @@ class LaidOut:
         self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
-        self.gathers = can_gather(self.pool)
         if available():
             self._gate = compiled.Arrivals(self.arrivals, _told(ref(self)))
         for number, parameter in enumerate(self.trainable):

@@ -55,7 +55,6 @@ class PassSetting:
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
     """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
-    lanes_taken: int = 0
     came_twice: bool = False
     """Whether a lane's parameter got several gradients: then each lane's are added up apart from others."""
     abandoned: list[Pass] = field(default_factory=list)
@@ -220,7 +219,6 @@ class LanePass(Pass):
             self._used |= mask_of(lane.arrived())
         rows = lane.fill() if isinstance(lane, SlotLane) else {}
         setting.came_twice = setting.came_twice or lane.came_twice
-        setting.lanes_taken += 1
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:

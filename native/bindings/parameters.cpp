@@ -10,7 +10,6 @@
 
 #include "definitions.hpp"
 #include "dlpack.hpp"
-#include "from_zeros.hpp"
 
 namespace nb = nanobind;
 
@@ -172,52 +171,6 @@ bool are_apart(const Reader& reader, const nb::list& tensors) {
   return true;
 }
 
-struct Copy {
-  const void* source;
-  void* target;
-  std::size_t count;
-  bool is_double;
-};
-
-// How to copy a gradient; false when it is no plain tensor of floats that lies as its target does.
-bool plan(const Reader& reader, PyObject* gradient, PyObject* target, PyObject* is_neg, Copy& copy) {
-  Tensor from{}, to{};
-  if (gradient == nullptr || Py_TYPE(gradient) != Py_TYPE(target)) return false;
-  if (!reader.read(gradient, from) || !reader.read(target, to)) return false;
-  const bool is_plain = from.device_type == dlpack::cpu && to.device_type == dlpack::cpu && from.offset == 0 &&
-                        to.offset == 0 && from.lanes == 1 && from.type == dlpack::floating && to.type == from.type &&
-                        (from.bits == 32 || from.bits == 64) && to.bits == from.bits && from.num_dims == to.num_dims;
-  if (!is_plain) return false;
-  copy = {from.data, to.data, 1, from.bits == 64};
-  for (std::int32_t i = 0; i < from.num_dims; ++i) {
-    if (from.shape[i] != to.shape[i] || (from.shape[i] > 1 && from.strides[i] != to.strides[i])) return false;
-    copy.count *= static_cast<std::size_t>(from.shape[i]);
-  }
-  // What DLPack does not tell: that its numbers mean their negatives.
-  const nb::object negative = nb::steal(PyObject_CallMethodNoArgs(gradient, is_neg));
-  if (!negative.is_valid()) throw nb::python_error();
-  return negative.ptr() == Py_False;
-}
-
-// Each target becomes zeros plus its gradient; targets are dense. False: nothing has happened, because a gradient is
-// of another kind.
-bool gather(const Reader& reader, const nb::list& gradients, const nb::list& targets) {
-  const nb::str is_neg = nb::steal<nb::str>(PyUnicode_InternFromString("is_neg"));
-  if (gradients.size() != targets.size()) return false;
-  std::vector<Copy> copies(gradients.size());
-  for (std::size_t i = 0; i < copies.size(); ++i) {
-    if (!plan(reader, item(gradients, i), item(targets, i), is_neg.ptr(), copies[i])) return false;
-  }
-  for (const Copy& copy : copies) {
-    if (copy.is_double) {
-      add_to_zeros(static_cast<const double*>(copy.source), static_cast<double*>(copy.target), copy.count);
-    } else {
-      add_to_zeros(static_cast<const float*>(copy.source), static_cast<float*>(copy.target), copy.count);
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 void define_parameters(nb::module_& module) {
@@ -238,7 +191,6 @@ void define_parameters(nb::module_& module) {
       .def_rw("are_noted", &Arrivals::are_noted)
       .def("hook", &hook, nb::arg("number"));
   module.def("are_apart", &are_apart, nb::arg("reader"), nb::arg("tensors"));
-  module.def("gather", &gather, nb::arg("reader"), nb::arg("gradients"), nb::arg("targets"));
 }
 
 }  // namespace lockstep

@@ -108,7 +108,6 @@ class Arrivals:
     def are_noted(self, arg: bool, /) -> None: ...
     def hook(self, number: int) -> object: ...
 
-def gather(reader: Reader, gradients: list, targets: list) -> bool: ...  # type: ignore[type-arg]
 def are_apart(reader: Reader, tensors: list) -> bool: ...  # type: ignore[type-arg]
 
 class Tuning:

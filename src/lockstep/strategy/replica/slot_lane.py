@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import pairwise, repeat
+from itertools import repeat
 from operator import attrgetter, is_
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.node.native import compiled
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
-from lockstep.strategy.replica.places import reader
 from lockstep.strategy.replica.rows import Rows, is_rows
 from lockstep.strategy.replica.slots import Slot, SlotPool
 from lockstep.torch_private import add_each
 
 _grad = attrgetter("grad")
-
-GATHERED = {(torch.float32, torch.device("cpu")), (torch.float64, torch.device("cpu"))}
-"""What the compiled part can move into its place."""
 
 
 class SlotLane(Lane):
@@ -34,8 +29,6 @@ class SlotLane(Lane):
         onto: a sum of earlier lanes to which this one is added as its gradients arrive, in place of a slot of its own.
             It must have one backward, which reaches each parameter once, and a weight of 1. Not where there are tables.
         sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
-        gathers: whether small gradients, too, are left as autograd makes them and moved into their places together, at the
-            end of the backward: one call for all, instead of a sum for each. Not with `onto`; see `can_gather`.
     """
 
     def __init__(
@@ -45,27 +38,23 @@ class SlotLane(Lane):
         arrivals: list[int],
         onto: Slot | None = None,
         sparse: frozenset[int] = frozenset(),
-        *,
-        gathers: bool = False,
     ) -> None:
         super().__init__(number)
-        self.slot: Slot = pool.take_unfilled(zeroed=not gathers) if onto is None else onto
+        self.slot: Slot = pool.take_unfilled() if onto is None else onto
         self.is_added = onto is not None
         """Whether the slot holds earlier lanes too."""
         self._parameters: Sequence[nn.Parameter] = pool.parameters
         self._kept_sparse, self._tables = sparse, pool.tables
         self._pool, self._flat_of, self._arrivals = pool, pool.flat_of, arrivals
-        self._gathers, copies_all = gathers, gathers or onto is not None
-        self._is_copied = [True] * len(self._parameters) if copies_all else pool.is_copied
-        self._copied: Sequence[int] = range(len(self._parameters)) if copies_all else pool.copied
+        self._is_copied = [True] * len(self._parameters) if self.is_added else pool.is_copied
+        self._copied: Sequence[int] = range(len(self._parameters)) if self.is_added else pool.copied
         self._arrived = [False] * len(self._parameters)
         self._expected: list[Tensor | None] = [*self.slot.views]
         """What each parameter's `grad` must be."""
         for copied in self._copied:
             self._expected[copied] = None
         arrivals.clear()
-        if not gathers or any(gradient is not None for gradient in map(_grad, self._parameters)):
-            set_gradients(self._parameters, self._expected)
+        set_gradients(self._parameters, self._expected)
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
         self._sparse: dict[int, tuple[Tensor, int]] = {}
@@ -162,18 +151,13 @@ class SlotLane(Lane):
             self._parameters[number].grad = gradient
 
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
-        fresh = []
         for number in self._arrivals:
             if self._arrived[number]:
                 self._note_twice()
-            else:
-                fresh.append(number)
             self._arrived[number] = True
         if self.is_added:
             self._add_small()
         self._arrivals.clear()
-        if self._gathers and fresh:
-            self._gather(fresh)
         for number, (gradient, _) in self._sparse.items():
             self._sparse[number] = gradient, gradient._version  # noqa: SLF001
             self._rows[number] = Rows.of(gradient)
@@ -182,30 +166,6 @@ class SlotLane(Lane):
                 self._rows[number].fill(view)
         self._versions = self.slot.versions()
         self._seen = [*self._versions]  # what `fill` wrote is no gradient that arrived
-
-    def _gather(self, fresh: Sequence[int]) -> None:
-        """Move the gradients of `fresh`, which autograd has made in this backward, into their places."""
-        parameters, views = self._parameters, self.slot.views
-        if len(fresh) == len(parameters):
-            fresh = range(len(parameters))
-        else:
-            parameters, views = [parameters[number] for number in fresh], [views[number] for number in fresh]
-        gradients = list(map(_grad, parameters))
-        if any(map(is_, gradients, repeat(None))):
-            raise gradient_taken_away()
-        if self.came_twice and not are_apart(gradients):
-            raise UsageError(
-                "A parameter got two gradients in one backward, which no lane before it did, where torch keeps gradients of "
-                "several parameters in the same memory, so they may be wrong.",
-                "Use torch.utils.checkpoint with use_reentrant=False.",
-            )
-        if not compiled.gather(reader(), gradients, views):
-            for number in fresh:
-                self._put(number, self._parameters[number].grad)
-            return
-        set_gradients(parameters, views)
-        for number, view in zip(fresh, views, strict=True):
-            self._expected[number] = view
 
     def check_untouched(self) -> None:
         same = all(map(is_, map(_grad, self._parameters), self._expected)) and self._rows.keys() == self._sparse.keys()
@@ -238,19 +198,6 @@ class SlotLane(Lane):
             else:
                 view.zero_()
         return self._rows
-
-
-def can_gather(pool: SlotPool) -> bool:
-    """Whether the compiled part can move gradients into the slots of `pool`."""
-    known = all(kind in GATHERED for kind in pool.kinds)
-    return known and reader() is not None
-
-
-def are_apart(gradients: Sequence[Tensor]) -> bool:
-    """Whether no two dense gradients share memory. Autograd may give two parameters views of one tensor."""
-    dense = [gradient for gradient in gradients if gradient.layout is torch.strided]
-    places = sorted((gradient.data_ptr(), gradient.data_ptr() + gradient.nbytes) for gradient in dense)
-    return all(end <= start for (_, end), (start, _) in pairwise(places))
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:

@@ -134,7 +134,6 @@ class SlotPool:
     ) -> None:
         self.parameters, self.tables = list(parameters), tables
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
-        self.kinds = {(kind.dtype, kind.device) for kind in self._kinds}
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
         sizes = [segment.size * self._kinds[segment.flat].element_size() for segment in self.segments]
         self.is_copied = [size >= COPIED_BYTES or number in tables for number, size in enumerate(sizes)]

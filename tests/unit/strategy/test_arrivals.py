@@ -1,0 +1,49 @@
+"""Compiled hooks of gradients: they note a number while they may, and tell it otherwise."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from lockstep.errors import UsageError
+from lockstep.node.native import available, compiled
+
+pytestmark = pytest.mark.skipif(not available(), reason="this installation has no compiled part")
+
+
+def test_a_hook_notes_its_number_only_while_it_may_and_tells_it_otherwise():
+    noted, told = [], []
+    gate = compiled.Arrivals(noted, told.append)
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.register_post_accumulate_grad_hook(gate.hook(300))
+    parameter.sum().backward()
+    gate.are_noted = True
+    parameter.sum().backward()
+    assert (noted, told) == ([300], [300])
+
+
+def test_an_error_of_what_is_told_comes_out_of_the_backward():
+    def refuse(_):
+        raise UsageError("no", "never")
+
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.register_post_accumulate_grad_hook(compiled.Arrivals([], refuse).hook(0))
+    with pytest.raises(UsageError, match="no"):
+        parameter.sum().backward()
+
+
+def test_hooks_that_are_removed_let_go_of_what_they_told():
+    class Told:
+        def __call__(self, number):
+            pass
+
+    told = Told()
+    seen = weakref.ref(told)
+    parameter = nn.Parameter(torch.ones(2))
+    handle = parameter.register_post_accumulate_grad_hook(compiled.Arrivals([], told).hook(0))
+    handle.remove()
+    del told, handle
+    gc.collect()
+    assert seen() is None

@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from lockstep.launch.nursery.rank_variables import ONE_READ
+from lockstep.node.nodes_store import ONE_READ
 
 pytestmark = pytest.mark.ranks
 
 PROGRAM = """
-import datetime as dt, json, os, socket, sys, threading
+import contextlib, datetime as dt, json, os, socket, sys, threading, time
 import torch.distributed as dist
-from lockstep.node.nodes_store import told_by_all, waiting_at_most
+from lockstep.node.nodes_store import one_read, told_by_all
 
 LIMIT = dt.timedelta(seconds=30)
-asked, adding = {"gloo": 0, "ours": 0}, threading.Lock()
+asked, adding = {"gloo": 0, "script": 0, "ours": 0, "alone": 0}, threading.Lock()
 what = "gloo"
 
 def pump(source, target, count):
@@ -44,28 +44,35 @@ stores = [dist.PrefixStore("all", dist.TCPStore("127.0.0.1", port, None, False, 
 asked[what], groups = 0, {}
 
 def join(rank):
-    with waiting_at_most(stores[rank], LIMIT / 2):
-        groups[rank] = dist.ProcessGroupGloo(stores[rank], rank, size, LIMIT)
-    assert stores[rank].timeout == LIMIT
+    groups[what, rank] = dist.ProcessGroupGloo(dist.PrefixStore(what, stores[rank]), rank, size, LIMIT)
 
 def hear(rank):
     stores[rank].set(f"from {rank}", str(rank))
     assert told_by_all(stores[rank], [f"from {other}" for other in range(size)]) == [b"%d" % other for other in range(size)]
 
-for what, task in (("gloo", join), ("ours", hear)):
+for what, task in (("gloo", join), ("script", join), ("ours", hear)):
     ranks = [threading.Thread(target=task, args=(rank,)) for rank in range(size)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-assert sorted(groups) == [*range(size)]
+    with contextlib.ExitStack() as asking:
+        for store in stores if what == "gloo" else ():
+            asking.enter_context(one_read(store, LIMIT / 2))
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+    assert {store.timeout for store in stores} == {LIMIT}
+assert len(groups) == 2 * size
+what, begun = "alone", time.monotonic()
+try:
+    dist.ProcessGroupGloo(dist.PrefixStore("without the other", stores[0]), 0, 2, dt.timedelta(seconds=1))
+except RuntimeError:
+    asked["waited"] = size * (time.monotonic() - begun)
 os.write(1, json.dumps({name: count / size for name, count in asked.items()}).encode())
 os._exit(0)
 """
 
 
-def requests_per_rank(size: int, value: str) -> dict[str, float]:
-    command = ["env", f"{ONE_READ}={value}", sys.executable, "-c", PROGRAM, str(size)]
+def requests_per_rank(size: int, *setting: str) -> dict[str, float]:
+    command = ["env", "-u", ONE_READ, *setting, sys.executable, "-c", PROGRAM, str(size)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
@@ -73,7 +80,9 @@ def requests_per_rank(size: int, value: str) -> dict[str, float]:
 
 def test_a_rank_asks_as_often_in_a_large_group_as_in_a_small_one() -> None:
     for size in (2, 8):
-        found = requests_per_rank(size, "1")
+        found = requests_per_rank(size)
         assert 2 <= found["gloo"] <= 4, found
         assert 2 <= found["ours"] <= 3, found
-    assert requests_per_rank(8, "0")["gloo"] > 8, "what it would be otherwise"
+    assert found["script"] > 8, "a script's own group takes the way that keeps to its timeout"
+    assert found["waited"] < 10, "and not the store's, which is 30 s"
+    assert requests_per_rank(8, f"{ONE_READ}=0")["gloo"] > 8, "what the user has set"

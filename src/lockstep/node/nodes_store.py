@@ -6,6 +6,7 @@ The first node answers every request of every rank, so a rank asks once for what
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -28,12 +29,25 @@ def told_by_all(store: Store, keys: Sequence[str]) -> list[bytes]:
     return [store.get(key) for key in keys]
 
 
+ONE_READ = "GLOO_ENABLE_STORE_V2_API"
+"""Gloo's switch, which it looks at for each group: a rank reads the addresses of all others with two requests to the store instead
+of two for each (Gloo's rendezvous, torch 2.13.0; a store that cannot do that is asked as before)."""
+
+
 @contextmanager
-def waiting_at_most(store: Store, limit: dt.timedelta) -> Iterator[Store]:
-    """The store with this patience: Gloo, where it reads all ranks' addresses at once, waits as long as the store does."""
+def one_read(store: Store, limit: dt.timedelta) -> Iterator[None]:
+    """While a group of Gloo is made: it reads all ranks' addresses at once, and waits so long for the last.
+
+    That way of its own waits as long as the store does, not as long as the group; so a script's groups do not take it unless
+    the user has set the switch.
+    """
+    chosen = os.environ.get(ONE_READ)
     before: dt.timedelta = store.timeout  # type: ignore[attr-defined]  # not in torch's stub
     store.set_timeout(limit)
+    os.environ.setdefault(ONE_READ, "1")
     try:
-        yield store
+        yield
     finally:
         store.set_timeout(before)
+        if chosen is None:
+            del os.environ[ONE_READ]

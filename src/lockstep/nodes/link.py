@@ -33,6 +33,7 @@ from lockstep.nodes.log import RunLog
 from lockstep.nodes.munge import seal
 from lockstep.nodes.order import LogOrder
 from lockstep.nodes.reach import Reach
+from lockstep.nodes.telling import Telling
 from lockstep.nodes.tunnel import GateLost, Tunnel
 from lockstep.nodes.withdrawal import Withdrawal
 
@@ -64,7 +65,8 @@ class Link:
     def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None, nursery: int) -> None:
         self._order, self._launcher, self._listener = order, launcher, listener
         self._store_class = importlib.import_module("torch.distributed").TCPStore
-        self._telling = threading.Lock()
+        self._telling = Telling(launcher)
+        self._tell = self._telling.tell
         self._adding = threading.Lock()
         self._writes: RunLog | None = None
         self._gate: Gate | None = None
@@ -84,6 +86,10 @@ class Link:
 
     def run(self) -> None:
         """Serve."""
+        with self._telling:
+            self._be_in_touch()
+
+    def _be_in_touch(self) -> None:
         try:
             with self._adding:  # what the gate hears meanwhile is added as soon as there is a log
                 served = self._serve_store() if self._order.is_host else None
@@ -290,10 +296,6 @@ class Link:
             self._writes.show(told["node"], told)
             for shown in self._writes.shown(told["of"]):
                 self._tell(shown)
-
-    def _tell(self, told: dict[str, Any]) -> None:
-        with self._telling, suppress(OSError):
-            self._launcher.sendall(json.dumps(told).encode() + b"\n")
 
     def _fail(self, error: Exception) -> None:
         usage = isinstance(error, UsageError | Unreachable | Silent)

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 TOLD, BATCH, SHOWN = "told", "log/{}", "shown/{}"
 MOST_BYTES = 1 << 20
 """Of an entry; a failure block with a traceback is a few thousand."""
+MOST_UNPACKED_BYTES = 8 << 20
+"""Of a batch, which is half of that and one entry at most; also the most that torch's store takes."""
 
 
 class KeyStore(Protocol):
@@ -87,6 +89,13 @@ def packed(entries: Sequence[str]) -> bytes:
 
 
 def unpacked(batch: bytes) -> list[dict[str, Any]]:
-    """The inverse."""
-    entries: list[dict[str, Any]] = json.loads(zlib.decompress(batch))
+    """The inverse. Raises ValueError where a node of this run wrote something else, however much that would become."""
+    reading = zlib.decompressobj()
+    try:
+        text = reading.decompress(batch, MOST_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"no batch: {error}") from error
+    if not reading.eof:
+        raise ValueError(f"a batch of more than {MOST_UNPACKED_BYTES} bytes, or a part of one")
+    entries: list[dict[str, Any]] = json.loads(text)
     return entries

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import multiprocessing
 import os
 import signal
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
 
 import pytest
 import torch.distributed as dist
 
-from lockstep.nodes.log import BATCH, MOST_BYTES, TOLD, RunLog
+from lockstep.nodes.link import LINGER_S
+from lockstep.nodes.log import BATCH, MOST_BYTES, TOLD, RunLog, packed, unpacked
 from lockstep.nodes.order import MOST_BATCH_BYTES, LogOrder, pause_s
 
 LIMIT = dt.timedelta(seconds=30)
@@ -164,6 +167,16 @@ def test_the_next_batch_waits_for_those_who_read_the_last_one(served: Served) ->
         order.next(LIMIT)
     assert slept == [0.0, pytest.approx(pause_s(400))]
     assert pause_s(0) == 0.0
+    assert pause_s(1_000_000) < LINGER_S, "or the last batch would come after the first node has gone"
+
+
+def test_what_would_not_fit_into_a_batch_is_refused_before_it_is_unpacked() -> None:
+    fits = packed([json.dumps("x" * MOST_BYTES)] * 7)
+    assert len(unpacked(fits)) == 7
+    bomb = zlib.compress(b"[" + b" " * (1 << 30) + b"]", 1)
+    for wrong, why in ((bomb, "more than"), (fits[:-9], "a part of one"), (b"[]", "no batch")):
+        with pytest.raises(ValueError, match=why):
+            unpacked(wrong)
 
 
 def test_an_entry_that_is_too_long_is_not_written(port: int) -> None:

@@ -95,14 +95,14 @@ class Spawned:
 
 @dataclass(frozen=True)
 class NotSpawned:
-    """To the launcher: the kernel makes no process for a rank."""
+    """To the launcher: the kernel makes no process for a rank, or for what else the run needs."""
 
-    rank: int
+    what: str
     why: str
 
     @property
     def sentence(self) -> str:
-        return f"There is no process for rank {self.rank}: {self.why}. Start fewer ranks, or end other processes."
+        return f"There is no process for {self.what}: {self.why}. Start fewer ranks, or end other processes."
 
 
 @dataclass(frozen=True)

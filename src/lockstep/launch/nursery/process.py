@@ -144,10 +144,8 @@ class Nursery:
 
     def _spawn(self, message: Spawn, descriptors: list[int]) -> Task | None:
         parent, (order, stdin, stdout, stderr, news, *place) = os.getpid(), descriptors
-        try:
-            process = os.fork()
-        except OSError as error:  # no memory, or no process more for this user
-            self._channel.send(NotSpawned(message.rank, error.strerror or str(error)))
+        process = self._fork(f"rank {message.rank}")
+        if process is None:
             return None
         if process:
             self._children[process] = message.rank
@@ -169,7 +167,9 @@ class Nursery:
 
     def _store(self, message: StartStore, descriptors: list[int]) -> Task | None:
         parent = os.getpid()
-        process = os.fork()
+        process = self._fork("the store at MASTER_PORT")
+        if process is None:
+            return None
         if process:
             self._children[process] = STORE
             return None
@@ -178,7 +178,9 @@ class Nursery:
 
     def _start_link(self, message: StartLink, descriptors: list[int]) -> Task | None:
         parent = os.getpid()
-        process = os.fork()
+        process = self._fork("the link to the other nodes")
+        if process is None:
+            return None
         if process:
             self._children[process] = LINK
             return None
@@ -187,6 +189,14 @@ class Nursery:
 
         launcher, listener = (*descriptors, -1)[:2]
         return partial(run_link, LinkOrder(**message.order), launcher, listener, parent)
+
+    def _fork(self, what: str) -> int | None:
+        """As `os.fork`; None where the kernel makes no process more, which the launcher is told."""
+        try:
+            return os.fork()
+        except OSError as error:  # no memory, or no process more for this user
+            self._channel.send(NotSpawned(what, error.strerror or str(error)))
+            return None
 
     def _leave(self) -> None:
         """In a forked child: give back what belongs to the nursery."""

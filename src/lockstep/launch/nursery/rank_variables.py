@@ -32,11 +32,6 @@ NCCL_DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 dump, also while the interpreter ends; that store is written in Python (ProcessGroupNCCL.cpp, HeartbeatMonitor::runLoop)."""
 
 
-ONE_READ = "GLOO_ENABLE_STORE_V2_API"
-"""On with several nodes unless the user sets it: a rank reads the addresses of all others with two requests to the run's store instead
-of two for each (Gloo's rendezvous, torch 2.13.0; a store that cannot do that is asked as before)."""
-
-
 def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> dict[str, str]:
     """What the nursery's environment has in addition to the launcher's.
 
@@ -130,7 +125,6 @@ def _defaults(request: LaunchRequest) -> dict[str, str]:
     interface = request.seat.interface if request.seat is not None else "lo"
     return {
         **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
-        **({ONE_READ: "1"} if request.seat is not None else {}),
         cublas_workspace.NAME: cublas_workspace.VALUE,
         NCCL_DUMPS: "0",
         "LT_DEVICES": str(request.ranks),

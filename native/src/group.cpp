@@ -350,8 +350,8 @@ bool Group::come_at_once(Condition condition) const {
     const auto& value = word(condition.counter, peer).value;
     for (int looks = 0; !has_reached(value.load(std::memory_order_acquire), condition.target); ++looks) {
       // A rank that shares this one's core comes only when this one sleeps.
-      if (looks == most_looks || blocks_[peer].core_plus_one.load(std::memory_order_relaxed) == core_plus_one_)
-        return false;
+      const auto core = blocks_[peer].core_plus_one.load(std::memory_order_relaxed);  // 0: unknown
+      if (looks == most_looks || (core != 0 && core == core_plus_one_)) return false;
       pause();
     }
   }

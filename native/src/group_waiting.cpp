@@ -120,7 +120,8 @@ Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
 bool Group::is_on_this_cpu(const Awaited& awaited) const {
   const std::size_t peer = awaited.word != nullptr ? awaited.peer : awaited.message_peer;
   if (peer >= world_size() || (awaited.word != nullptr && awaited.has_messages)) return false;  // it may be anybody
-  return blocks_[peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
+  const int here = ::sched_getcpu() + 1;  // 0 where the system does not tell
+  return here != 0 && blocks_[peer].core_plus_one.load(std::memory_order_relaxed) == here;
 }
 
 // Whether it came while this rank was looking.

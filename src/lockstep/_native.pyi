@@ -120,6 +120,8 @@ class Tuning:
         piece_bytes: int = 262144,
         whole_bytes: int = 32768,
         streamed_from_bytes: int = 33554432,
+        moved_bytes: int = 131072,
+        swapped_bytes: int = 131072,
     ) -> None: ...
 
 class Group:

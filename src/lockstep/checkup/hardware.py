@@ -116,6 +116,23 @@ def waiting_row(facts: TorchFacts) -> Row:
     return ok("waiting", f"{looks}. Not measured: {told['trouble']}")
 
 
+def pieces_row(facts: TorchFacts) -> Row:
+    """In which pieces two ranks exchange tensors here, and the caches from which that follows."""
+    if not facts.waiting:
+        return ok("pieces", "left to gloo")
+    sizes, known = facts.waiting["sizes"], zip(("L2", "L3"), facts.waiting["caches"], strict=True)
+    told = (
+        " and ".join(f"{_size(size)} of {name}" for name, size in known if size)
+        or "the machine does not tell its caches"
+    )
+    past = f"results from {_size(sizes['streamed_from'])} on go past the caches"
+    return ok("pieces", f"two ranks exchange {_size(sizes['swapped'])} at a time, {past} ({told})")
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"
+
+
 COMFORTABLE = 4096
 LEAST = 256
 

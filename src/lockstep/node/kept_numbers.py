@@ -65,9 +65,8 @@ class KeptNumbers:
         text = json.dumps({"key": self._key, "written": time.time(), "numbers": dict(numbers)}, indent=1)
         folder = self.file.parent
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.lstat().st_uid != os.geteuid() or folder.is_symlink():
-                return f"{folder} is not a folder of this user"
+            if whose := _made(folder):
+                return whose
             descriptor, beside = tempfile.mkstemp(prefix=".", dir=folder)  # mode 0600
             try:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -80,6 +79,23 @@ class KeptNumbers:
         except OSError as error:
             return f"{folder}: {error.strerror or error}"
         return ""
+
+
+def _made(folder: Path) -> str:
+    """Make the folder, and the one of all cached files above it; why they cannot be used, or an empty text.
+
+    Nothing is made further up: a home that does not exist is none. Nor in a folder of another user, which root could do under
+    `sudo`: that user could not use it any more.
+    """
+    above = folder.parent
+    for one in (above, folder):
+        if not one.is_symlink() and not one.exists():
+            if one.parent.stat().st_uid not in (os.geteuid(), 0):
+                return f"{one.parent} is not a folder of this user"
+            one.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.geteuid() or folder.is_symlink():
+        return f"{folder} is not a folder of this user"
+    return ""
 
 
 def _number(value: object) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.errors import UsageError
+from lockstep.machine.this_machine import machine_and_start
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class RankProcess:
 
     @classmethod
     def here(cls, threads: int = 1) -> RankProcess:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = machine_and_start()
         process_names = str(Path("/proc/self/ns/pid").readlink())
         process, cpus = os.getpid(), tuple(sorted(os.sched_getaffinity(0)))
         if Path("/proc/self").readlink().name != str(process):  # /proc belongs to another namespace, with other ids

@@ -1,7 +1,8 @@
 """The transport's numbers for one group: what its ranks know of the machine, as the compiled part takes it.
 
 Rank 0 measures, or reads what was measured before, and tells the others at their meeting. None of the numbers changes a
-bit. How a rank waits is each rank's own; the sizes of pieces are those of rank 0, which the compiled part sees to.
+bit. How a rank waits is each rank's own; the sizes of pieces are those of rank 0, which the compiled part sees to: rank 0
+writes them where all read them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from lockstep.machine.caches import caches
 from lockstep.machine.cores import cpu_quota
 from lockstep.node.kept_numbers import cache_folder
 from lockstep.node.native import compiled
+from lockstep.node.pieces import sizes_for
 from lockstep.node.process import RankProcess
 from lockstep.node.wait_costs import WaitCosts, find_costs, own_cpus
 from lockstep.node.waiting import Room, manner_of_waiting
@@ -37,13 +40,23 @@ def tuning_of(ranks: Iterable[RankProcess], here: RankProcess, told: Told) -> co
     """
     rooms = [Room(frozenset(rank.cpus), rank.threads) for rank in ranks if rank.boot == here.boot]
     manner = manner_of_waiting(rooms, cpu_quota(), WaitCosts(**told).within_limits())
-    return compiled.Tuning(spin_us=manner.spin_us, yields=manner.yields, is_crowded=manner.is_crowded)
+    sizes = sizes_for(caches(min(own_cpus())))
+    return compiled.Tuning(
+        spin_us=manner.spin_us,
+        yields=manner.yields,
+        is_crowded=manner.is_crowded,
+        swapped_bytes=sizes.swapped,
+        streamed_from_bytes=sizes.streamed_from,
+    )
 
 
 def account() -> dict[str, Any]:
-    """For `lockstep doctor`: how a rank for each CPU would wait, and two on one CPU; and where the costs come from."""
+    """For `lockstep doctor`: how a rank for each CPU would wait, and two on one CPU; where the costs come from; the sizes of
+    pieces, and the caches that they follow from.
+    """
     finding, cpus = find_costs(own_cpus(), cache_folder(os.environ)), own_cpus()
     shared = [Room(cpus, len(cpus))] * 2
     rooms = {"own": [Room(cpus, 1)] * len(cpus) if len(cpus) > 1 else shared, "shared": shared}
     manners = {name: asdict(manner_of_waiting(of, cpu_quota(), finding.costs)) for name, of in rooms.items()}
-    return asdict(finding) | manners
+    told = caches(min(cpus))
+    return asdict(finding) | manners | {"sizes": asdict(sizes_for(told)), "caches": [told.get(2, 0), told.get(3, 0)]}

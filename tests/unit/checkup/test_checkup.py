@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lockstep import torch_versions
-from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, waiting_row
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, pieces_row, waiting_row
 from lockstep.checkup.report import Report, Row, State, note, ok, problem
 from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
@@ -303,3 +303,14 @@ def test_how_ranks_wait_is_told_with_where_it_is_known_from_and_how_to_measure_a
     assert waiting_row(replace(CPU, waiting=one)).text == (
         "a rank looks for 2 us, offers its CPU 4 times, then sleeps. Not measured: there is only one CPU"
     )
+
+
+def test_the_sizes_of_pieces_are_told_with_the_caches_that_they_follow_from():
+    assert pieces_row(CPU) == ok("pieces", "left to gloo")
+    sizes = {"swapped": 256 << 10, "streamed_from": 32 << 20}
+    row = pieces_row(replace(CPU, waiting={"sizes": sizes, "caches": [1 << 20, 32 << 20]}))
+    assert row.text == (
+        "two ranks exchange 256 KiB at a time, results from 32 MiB on go past the caches (1 MiB of L2 and 32 MiB of L3)"
+    )
+    unknown = pieces_row(replace(CPU, waiting={"sizes": sizes, "caches": [0, 0]}))
+    assert "(the machine does not tell its caches)" in unknown.text

@@ -95,7 +95,7 @@ def test_the_cache_folder_is_where_the_specification_says() -> None:
 
 
 def test_kept_numbers_come_back_and_belong_to_this_user_alone(tmp_path: Path) -> None:
-    kept = KeptNumbers(tmp_path / "a" / "lockstep", "waiting", KEY)
+    kept = KeptNumbers(tmp_path / ".cache" / "lockstep", "waiting", KEY)
     assert kept.read(["wake_us"]) == {}
     assert kept.write({"wake_us": 7.5}) == ""
     assert kept.read(["wake_us"]) == {"wake_us": 7.5}
@@ -167,6 +167,21 @@ def test_what_is_no_file_of_this_user_is_not_read_and_a_link_is_not_followed(
         assert kept.read(["wake_us"]) == {}
         os.chown(kept.file.parent, 12345, -1)
         assert "not a folder of this user" in kept.write({"wake_us": 7.5})
+
+
+def test_nothing_is_made_in_a_home_that_is_not_there_nor_in_that_of_another_user(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    kept = KeptNumbers(home / ".cache" / "lockstep", "waiting", KEY)
+    assert "No such file" in kept.write({"wake_us": 7.5})
+    assert not home.exists()
+    if os.geteuid() != 0:
+        return
+    for there in (home, home / ".cache"):  # root under `sudo -E`: what it makes there, that user could not use
+        there.mkdir()
+        for folder in (home, there):
+            os.chown(folder, 12345, -1)
+        assert f"{there} is not a folder of this user" in kept.write({"wake_us": 7.5})
+        assert list(there.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_said_and_nothing_is_left(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ there (`store_server`).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
 from types import TracebackType
 from typing import Self
 
+from lockstep.errors import UsageError
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.messages import StartStore
 
@@ -24,7 +26,7 @@ class RunStore:
     """`with RunStore() as store: ...` gives both back; nothing of it has a name that could be left behind."""
 
     def __init__(self) -> None:
-        self.table = os.memfd_create("lockstep-store", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.table = _memory_without_a_name()
         os.fchmod(self.table, 0o600)
         os.ftruncate(self.table, TABLE_BYTES)
         # nothing can shrink it under a rank, which would be a SIGBUS there
@@ -55,3 +57,15 @@ class RunStore:
     ) -> None:
         os.close(self.table)
         self._socket.close()
+
+
+def _memory_without_a_name() -> int:
+    try:
+        return os.memfd_create("lockstep-store", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+            raise
+        raise UsageError(
+            f"This system refuses memory without a name (memfd_create: {error.strerror}), in which ranks meet.",
+            "Use a seccomp profile for this container that allows the call, or Linux 3.17 or newer.",
+        ) from None

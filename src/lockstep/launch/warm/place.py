@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
+from lockstep.machine.this_machine import machine_and_start
+
 TYPE_CHECKING = False  # `typing` alone takes longer to import than asking a nursery
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,13 +45,19 @@ def make_folder(variables: Mapping[str, str]) -> tuple[int, str] | None:
         parent = os.path.dirname(path)  # noqa: PTH120
         try:
             if parent.endswith("/.cache"):
-                os.makedirs(parent, 0o700, exist_ok=True)  # noqa: PTH103
-            os.mkdir(path, 0o700)  # noqa: PTH102
+                _make(parent)
+            _make(path)
         except OSError:  # it is there, or its parent is not, or not ours
             pass
         if (folder := open_folder(path)) is not None:
             return folder, path
     return None
+
+
+def _make(path: str) -> None:
+    """Make one folder, but none in another user's, which root could do under `sudo`: that user could not use it any more."""
+    if not os.path.lexists(path) and os.stat(os.path.dirname(path)).st_uid in (os.geteuid(), 0):  # noqa: PTH116, PTH120
+        os.mkdir(path, 0o700)  # noqa: PTH102
 
 
 def socket_name() -> str:
@@ -78,5 +86,4 @@ def address(folder: int, name: str) -> str:
 
 
 def _this_start() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
-        return file.read(8)
+    return machine_and_start().replace("/", "")[:8]

@@ -9,7 +9,9 @@ from torch import nn
 
 from lockstep.errors import UsageError
 from lockstep.node.native import available, compiled
-from lockstep.strategy.replica.laid_out import hook_first
+from lockstep.strategy.replica.laid_out import LaidOut, hook_first
+from lockstep.strategy.replica.memory import ParameterMemory
+from lockstep.transport.alone import AloneTransport
 
 compiled_only = pytest.mark.skipif(not available(), reason="this installation has no compiled part")
 
@@ -69,3 +71,15 @@ def test_hooks_that_are_removed_let_go_of_what_they_told():
     del told, handle
     gc.collect()
     assert seen() is None
+
+
+@pytest.mark.parametrize("in_one_lane", [False, True])
+def test_a_model_that_was_laid_out_is_freed_when_nobody_needs_it(in_one_lane):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(200, 200))  # small gradients and large ones
+    laid = LaidOut(AloneTransport(), ParameterMemory(), 0, in_one_lane=in_one_lane)
+    laid.adopt([model])
+    assert not laid.arena.has_changed()
+    seen = weakref.ref(model), weakref.ref(laid)
+    del model, laid
+    gc.collect()
+    assert [one() for one in seen] == [None, None]

@@ -260,18 +260,23 @@ class LaidOut:
         if self._gate is not None and (notes_always or not self.pool.is_copied[number]):
             return self._gate.hook(number)  # type: ignore[no-any-return]
 
+        # a hook that held the layout would keep it, and the model, alive: Python's collector does not see through torch
+        laid = ref(self)
+        told = _told(laid)
+
         def gradient_arrived(_: Tensor) -> None:
-            if self.listener is None:
-                raise _misplaced_backward()
-            self.listener.gradient_arrived(number, bucket)
+            told(number)
 
         def gradient_noted(_: Tensor) -> None:  # runs for every parameter, so it does little and calls nothing
-            if self.listener is None:
+            found = laid()
+            if found is None:
+                return
+            if found.listener is None:
                 raise _misplaced_backward()
-            if notes_always or self.only_notes:
+            if notes_always or found.only_notes:
                 note(number)
             else:
-                self.listener.gradient_arrived(number, bucket)
+                found.listener.gradient_arrived(number, bucket)
 
         return gradient_noted if notes_always or not self.pool.is_copied[number] else gradient_arrived
 
@@ -339,7 +344,7 @@ def hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:
 
 
 def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
-    """`LaidOut.told`, without keeping the layout alive: the compiled part is not seen by Python's collector."""
+    """`LaidOut.told`, without keeping the layout alive."""
 
     def told(number: int) -> None:
         if (found := laid()) is not None:

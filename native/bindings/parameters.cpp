@@ -81,39 +81,19 @@ class Places {
   std::vector<std::int64_t> numbers_;  // of each tensor its shape, then its strides
 };
 
-// The values of dictionaries, in order, when this was made.
-class Contents {
- public:
-  explicit Contents(nb::list tables) : tables_(std::move(tables)) {
-    walk([this](std::size_t, PyObject* value) {
-      values_.push_back(nb::borrow(value));
-      return true;
-    });
-  }
-
-  bool same() const {
-    std::size_t number = 0;
-    const bool found =
-        walk([&](std::size_t, PyObject* value) { return number < values_.size() && values_[number++].ptr() == value; });
-    return found && number == values_.size();
-  }
-
- private:
-  template <typename Look>
-  bool walk(Look look) const {
-    for (std::size_t i = 0; i < tables_.size(); ++i) {
-      PyObject *key = nullptr, *value = nullptr;
-      Py_ssize_t at = 0;
-      while (PyDict_Next(item(tables_, i), &at, &key, &value) != 0) {
-        if (!look(i, value)) return false;
-      }
+// Whether dictionaries hold these values, in order. Keeps nothing: Python's collector could not see it, and would never
+// free a model that refers to what asks here.
+bool hold(const nb::list& tables, const nb::list& values) {
+  std::size_t number = 0;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    PyObject *key = nullptr, *value = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(item(tables, i), &at, &key, &value) != 0) {
+      if (number == values.size() || item(values, number++) != value) return false;
     }
-    return true;
   }
-
-  nb::list tables_;
-  std::vector<nb::object> values_;
-};
+  return number == values.size();
+}
 
 // How many references there were to each of some objects when this was made.
 class Holders {
@@ -179,7 +159,6 @@ void define_parameters(nb::module_& module) {
       .def(nb::init<const Reader&, const nb::list&>(), nb::arg("reader"), nb::arg("tensors"))
       .def_prop_ro("is_known", &Places::is_known)
       .def("same", &Places::same, nb::arg("tensors"), nb::arg("only_addresses") = false);
-  nb::class_<Contents>(module, "Contents").def(nb::init<nb::list>(), nb::arg("tables")).def("same", &Contents::same);
   nb::class_<Holders>(module, "Holders").def(nb::init<nb::list>(), nb::arg("objects")).def("same", &Holders::same);
   nb::class_<Arrivals>(module, "Arrivals")
       .def(
@@ -190,6 +169,7 @@ void define_parameters(nb::module_& module) {
           nb::arg("numbers"), nb::arg("otherwise"))
       .def_rw("are_noted", &Arrivals::are_noted)
       .def("hook", &hook, nb::arg("number"));
+  module.def("hold", &hold, nb::arg("tables"), nb::arg("values"));
   module.def("are_apart", &are_apart, nb::arg("reader"), nb::arg("tensors"));
 }
 

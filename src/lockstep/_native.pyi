@@ -92,10 +92,6 @@ class Places:
     def is_known(self) -> bool: ...
     def same(self, tensors: list, only_addresses: bool = False) -> bool: ...  # type: ignore[type-arg]
 
-class Contents:
-    def __init__(self, tables: list) -> None: ...  # type: ignore[type-arg]
-    def same(self) -> bool: ...
-
 class Holders:
     def __init__(self, objects: list) -> None: ...  # type: ignore[type-arg]
     def same(self) -> bool: ...
@@ -108,6 +104,7 @@ class Arrivals:
     def are_noted(self, arg: bool, /) -> None: ...
     def hook(self, number: int) -> object: ...
 
+def hold(tables: list, values: list) -> bool: ...  # type: ignore[type-arg]
 def are_apart(reader: Reader, tensors: list) -> bool: ...  # type: ignore[type-arg]
 
 class Tuning:

@@ -163,7 +163,9 @@ class Attributes:
 
 ATTRIBUTES = (
     Attributes("torch.Tensor", "_version", "the engine: gradients that a script has written to"),
-    Attributes("torch.Tensor", "_indices _values _backward_hooks _post_accumulate_grad_hooks", "the engine: rows"),
+    Attributes(
+        "torch.Tensor", "_indices _values _backward_hooks _post_accumulate_grad_hooks", "the engine: hooks and rows"
+    ),
     Attributes(
         "torch.nn.Module",
         "_forward_hooks _backward_hooks _is_full_backward_hook",

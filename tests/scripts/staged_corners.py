@@ -78,6 +78,31 @@ class Checkpointed(nn.Module):
         return self.last(x)
 
 
+class Shares(nn.Module):
+    """Autograd gives the gradients of a pair one piece of memory: small pairs and large ones, hooks before and after."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        sizes = (2, 2, 190, 190) * 2
+        self.pairs = nn.ParameterList(nn.Parameter(torch.randn(size, size) / size) for size in sizes)
+        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.LayerNorm(8)])
+        for pair in list(self.pairs)[:2]:
+            pair.register_post_accumulate_grad_hook(double)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        for number, norm in enumerate(self.norms):
+            x = norm(x)
+            a, b, c, d = (pair.view(-1) for pair in self.pairs[4 * number : 4 * number + 4])
+            x = x * ((a + b).pow(2).sum() + (c + d).pow(2).sum())
+        return self.last(x)
+
+
+def double(parameter):
+    parameter.grad.mul_(2)
+
+
 class CheckpointedTwice(nn.Module):
     """A block that a lane's backward reaches twice: its two gradients are added to each other first."""
 
@@ -188,6 +213,17 @@ def block_in_two_reentrant_checkpoints():
     return fit(CheckpointedTwice(), cut=("last",))
 
 
+def hooks_that_write():
+    """Hooks of the script, registered before and after the run's own, and again after the model was cut."""
+    model = Shares()
+
+    def register(_):
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(double)
+
+    return fit(model, cut=("norms.1",), before=register)
+
+
 def sparse_gradients():
     bag = nn.EmbeddingBag(11, 8, sparse=True)
     return fit(nn.Sequential(bag, nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3)), tokens_data)
@@ -270,6 +306,7 @@ CORNERS = {
         checkpointed_at_the_cut,
         block_in_two_reentrant_checkpoints,
         sparse_gradients,
+        hooks_that_write,
         recurrent,
         fast_path_of_attention,
         fast_path_of_attention_in_bfloat16,

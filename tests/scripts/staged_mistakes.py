@@ -356,6 +356,18 @@ def evaluates_on_rank_1():
     evaluates_on_one_rank(1)
 
 
+def hook_that_nobody_sees():
+    """What it changes holds earlier lanes too: a large gradient is added to theirs when it arrives."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 3))
+    node = model[1].weight.view_as(model[1].weight).grad_fn.next_functions[0][0]
+
+    def double(*_):
+        model[1].weight.grad.mul_(2)
+
+    node.register_hook(double)
+    loop(model)
+
+
 MISTAKES = {
     evaluates_on_rank_0: (2, MP, "The stages are at different calls of the model: stage 0 at call"),
     evaluates_on_rank_1: (2, PP, "outside of a lane). Call the model the same number of times on every rank"),
@@ -393,4 +405,5 @@ MISTAKES = {
     step_that_draws_random_numbers: (2, MP, "Under model_parallel each rank updates a part"),
     step_with_a_closure: (2, MP, "computes more gradients inside the update, but model_parallel"),
     hook_that_clips: (2, MP, "meta"),
+    hook_that_nobody_sees: (2, PP, "Register it with parameter.register_post_accumulate_grad_hook"),
 }

@@ -73,6 +73,11 @@ def test_corners_of_models_and_loops_have_the_bits_of_one_rank(strategy):
     compare_each(strategy, CORNERS | (LOOPS if strategy == "model_parallel" else {}))
 
 
+@pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
+def test_hooks_that_write_gradients_see_those_of_one_lane_as_on_one_rank(strategy):
+    compare_each(strategy, {"hooks_that_write": CORNERS["hooks_that_write"]})
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
 def test_models_of_other_people_have_the_bits_of_one_rank(strategy):

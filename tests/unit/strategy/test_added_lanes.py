@@ -126,6 +126,21 @@ def test_gradients_that_were_only_noted_are_added_once_or_not_at_all():
         lane.backward_finished()
 
 
+@pytest.mark.parametrize("size", [4, COPIED_BYTES], ids=["small", "large"])
+def test_a_gradient_that_was_added_to_earlier_lanes_may_not_be_written_by_a_hook(size):
+    first, parameter = nn.Parameter(torch.ones(COPIED_BYTES)), nn.Parameter(torch.ones(size))
+    pool = SlotPool([first, parameter], AloneTransport(), 0)
+    sums = PartialSums(pool, [(0, 2)], scaled=True)
+    sums.add(0, pool.take(), 1.0)
+    lane = SlotLane(1, pool, [], sums.onto(1))
+    (first.sum() + parameter.sum()).backward()
+    lane.gradient_arrived(0)
+    lane.gradient_arrived(1)
+    parameter.grad.mul_(2)
+    with pytest.raises(UsageError, match="wrote into a parameter's gradient"):
+        lane.backward_finished()
+
+
 def test_gradients_that_are_added_up_in_another_dtype_get_a_slot_of_their_own():
     parameter = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     pool = SlotPool([parameter], AloneTransport(), 0)

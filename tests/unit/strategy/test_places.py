@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lockstep.node.native import available
-from lockstep.strategy.replica.places import Contents, Holders, Places, reader
+from lockstep.strategy.replica.places import Holders, Places, reader, surely_hold
 
 pytestmark = pytest.mark.skipif(not available() or reader() is None, reason="there are no compiled loops here")
 
@@ -56,18 +56,19 @@ def test_of_tensors_that_cannot_be_read_nothing_is_known():
 def test_modules_that_got_lost_or_replaced_something_are_found():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     tables = [table for module in model.modules() for table in (module._parameters, module._modules)]
-    contents = Contents(tables)
-    assert contents.surely_same()
+    values = [value for table in tables for value in table.values()]
+    assert surely_hold(tables, values)
     former = model[1].bias
     model[1].bias = nn.Parameter(torch.zeros(2))
-    assert not contents.surely_same()
+    assert not surely_hold(tables, values)
     model[1].bias = former
-    assert contents.surely_same()
+    assert surely_hold(tables, values)
     model[1].extra = nn.ReLU()
-    assert not contents.surely_same()
+    assert not surely_hold(tables, values)
     del model[1].extra
+    assert not surely_hold(tables, values[:-1])
     model[0].bias = None
-    assert not contents.surely_same()
+    assert not surely_hold(tables, values)
 
 
 def hold_gradient(parameter, view):

@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 
 from lockstep.layout.chunks import aligned_offsets
 from lockstep.strategy.bit_sums import bit_sums
-from lockstep.strategy.replica.places import Contents, Places
+from lockstep.strategy.replica.places import Places, surely_hold
 from lockstep.strategy.replica.private_memory import private_zeros
 from lockstep.transport.channel import is_dense
 
@@ -157,7 +157,6 @@ class ParameterArena:
         self._settle(kept, allocate, stay, place)
         self._take_stock(master)
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
-        self._contents = Contents(self._tables)
 
     def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: Place) -> None:
         """Give a segment to every parameter that has none, and memory to those that may move."""
@@ -308,7 +307,7 @@ class ParameterArena:
 
     def _is_rebuilt(self) -> bool:
         """Whether a parameter or a layer came, went or was replaced."""
-        if self._contents.surely_same():
+        if surely_hold(self._tables, self._structure):
             return False
         if sum(map(len, self._tables)) != len(self._structure):
             return True

@@ -30,6 +30,8 @@ from lockstep.strategy.replica.tables import Tables
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.contract import Transport
 
+_gradient_hooks = attrgetter("_post_accumulate_grad_hooks")
+
 
 class Listener(ABC):
     """A listener for gradients while a lane's backward runs."""
@@ -218,9 +220,12 @@ class LaidOut:
             gradient = held.get(id(parameter))
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
             parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
-            hook = parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
-            self._hooks.append(hook)
+            self._hooks.append(hook_first(parameter, self._hook(number)))
         self.on_watch()
+
+    def has_other_hooks(self) -> bool:
+        """Whether a hook of the script gets to see a parameter's gradient when it has arrived."""
+        return any(map((1).__lt__, map(len, map(_gradient_hooks, self.trainable))))
 
     def name_of(self, number: int) -> str:
         """The name of a trainable parameter, by its number; with the model's, where there are several models."""
@@ -255,18 +260,23 @@ class LaidOut:
         if self._gate is not None and (notes_always or not self.pool.is_copied[number]):
             return self._gate.hook(number)  # type: ignore[no-any-return]
 
+        # a hook that held the layout would keep it, and the model, alive: Python's collector does not see through torch
+        laid = ref(self)
+        told = _told(laid)
+
         def gradient_arrived(_: Tensor) -> None:
-            if self.listener is None:
-                raise _misplaced_backward()
-            self.listener.gradient_arrived(number, bucket)
+            told(number)
 
         def gradient_noted(_: Tensor) -> None:  # runs for every parameter, so it does little and calls nothing
-            if self.listener is None:
+            found = laid()
+            if found is None:
+                return
+            if found.listener is None:
                 raise _misplaced_backward()
-            if notes_always or self.only_notes:
+            if notes_always or found.only_notes:
                 note(number)
             else:
-                self.listener.gradient_arrived(number, bucket)
+                found.listener.gradient_arrived(number, bucket)
 
         return gradient_noted if notes_always or not self.pool.is_copied[number] else gradient_arrived
 
@@ -321,8 +331,20 @@ def _nothing() -> None:
     """Do nothing: nothing is watching."""
 
 
+def hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:
+    """Register `hook` before the script's own, which so see the same gradient whenever they were registered.
+
+    A hook that writes into two gradients to which autograd gave one piece of memory would write twice before ours.
+    """
+    handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    hooks = _gradient_hooks(parameter)
+    for other in [number for number in hooks if number != handle.id]:
+        hooks[other] = hooks.pop(other)
+    return handle
+
+
 def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
-    """`LaidOut.told`, without keeping the layout alive: the compiled part is not seen by Python's collector."""
+    """`LaidOut.told`, without keeping the layout alive."""
 
     def told(number: int) -> None:
         if (found := laid()) is not None:

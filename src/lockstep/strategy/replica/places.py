@@ -54,19 +54,9 @@ def surely_apart(tensors: list[Tensor]) -> bool:
     return reader() is not None and compiled.are_apart(reader(), tensors)
 
 
-class Contents:
-    """The values of some dictionaries, in order, as they are now.
-
-    Args:
-        tables: the dictionaries; they may change, the list must not.
-    """
-
-    def __init__(self, tables: list[dict[str, Any]]) -> None:
-        self._quick = compiled.Contents(tables) if available() else None
-
-    def surely_same(self) -> bool:
-        """Whether they hold the same objects; False says nothing."""
-        return self._quick is not None and self._quick.same()
+def surely_hold(tables: list[dict[str, Any]], values: list[Any]) -> bool:
+    """Whether some dictionaries hold these objects, in order; False says nothing."""
+    return available() and compiled.hold(tables, values)
 
 
 class Holders:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from operator import attrgetter, is_
+from operator import add, attrgetter, is_
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ class SlotLane(Lane):
         set_gradients(self._parameters, self._expected)
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
+        self._writes = [0] * len(self._versions)
+        """For each flat, how many gradients were added to earlier lanes' as they arrived."""
         self._sparse: dict[int, tuple[Tensor, int]] = {}
         """Of tables that have nothing but rows so far: the gradient as autograd made it, and its version."""
         self._rows: dict[int, Rows] = {}
@@ -98,6 +100,7 @@ class SlotLane(Lane):
         view = self.slot.views[number]
         if self.is_added:
             view.add_(gradient if gradient.layout is torch.strided else gradient.to_dense())
+            self._writes[self._flat_of[number]] += 1
         elif gradient.layout is torch.strided:
             torch.add(gradient, 0, out=view)
         else:
@@ -106,6 +109,11 @@ class SlotLane(Lane):
 
     def _add_small(self) -> None:
         """Add the small gradients that were only noted to the earlier lanes', all in one call."""
+        if self.slot.versions() != list(map(add, self._versions, self._writes)):
+            raise UsageError(
+                "A hook wrote into a parameter's gradient during backward, after it had been added to those of earlier lanes.",
+                "Register it with parameter.register_post_accumulate_grad_hook before the forward.",
+            )
         gradients = [self._parameters[number].grad for number in self._arrivals]
         present = [one if one.layout is torch.strided else one.to_dense() for one in gradients if one is not None]
         if len(present) < len(gradients):

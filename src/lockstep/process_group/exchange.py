@@ -90,6 +90,7 @@ class Exchange:
         try:
             is_done = self.reads.move(self.native, kind, output, given, opts)
         except TROUBLES as error:
+            self.num_begun += 1
             self.fail(error)
         self.num_begun += is_done
         return is_done

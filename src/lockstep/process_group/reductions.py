@@ -58,6 +58,7 @@ class Reductions(Membership):
                 exchange.num_begun += 1
                 return DONE
         except TROUBLES as error:
+            exchange.num_begun += 1
             exchange.fail(error)
         given = {name: value for name, value in (("timeout", timeout), ("op", op)) if value is not None}
         return self._all_reduce(tensors, opts, **given)

@@ -153,6 +153,26 @@ def test_ranks_that_call_different_operations_all_raise_and_name_both_source_lin
     run_ranks(disagreements, Started(2), str(tmp_path))
 
 
+def calls_that_fail(folder):
+    rank, _ = begin(folder)
+    given = torch.ones(5)
+    calls = [
+        lambda group: dist.all_reduce(given, group=group),
+        lambda group: dist.broadcast(given, 0, group),
+        lambda group: dist.all_gather_into_tensor(torch.empty(10), given, group),
+        lambda group: dist.all_gather([torch.empty(5), torch.empty(5)], given, group),
+    ]
+    for call in calls:
+        group = dist.new_group()
+        before = group.exchange.num_begun
+        raised(CollectiveMisused, lambda call=call, group=group: call(group) if rank else dist.barrier(group))
+        assert group.exchange.num_begun == before + 1
+
+
+def test_a_call_that_fails_counts_among_those_that_a_rank_has_begun(tmp_path):
+    run_ranks(calls_that_fail, Started(2), str(tmp_path))
+
+
 def late(folder):
     rank, _ = begin(folder)
     for patient, group in ((False, dist.new_group()), (True, dist.new_group(timeout=dt.timedelta(seconds=0.2)))):

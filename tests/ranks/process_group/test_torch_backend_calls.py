@@ -159,6 +159,17 @@ def turned(rank, group):
     dist.all_reduce(torch.ones((2, 3) if rank == 0 else (3, 2)), group=group)
 
 
+def gathered_in_another_size(rank, group):
+    """torch calls this function deprecated, so another file's function stands around it."""
+    given = torch.ones(2 + rank)
+    dist.all_gather_into_tensor(torch.empty(2 * given.numel()), given, group)
+
+
+def scattered_late_in_another_size(rank, group):
+    given = torch.ones(2 * (2 + rank))
+    dist.reduce_scatter_tensor(torch.empty(2 + rank), given, group=group, async_op=True).wait()
+
+
 def sent_in_another_shape(rank, group):
     if rank == 0:
         dist.send(torch.ones(2, 3), 1, group)
@@ -177,6 +188,8 @@ def another_call(rank, _):
 MISMATCHES = {
     swapped: r"The ranks make the same calls in different orders.* rank 0: FILE:\d+, then FILE:\d+; rank 1: FILE:\d+, then",
     turned: r"rank 0: all_reduce\(sum\) of 2 x 3 float32 at FILE:\d+; rank 1: all_reduce\(sum\) of 3 x 2 float32 at FILE:\d+",
+    gathered_in_another_size: r"rank 0: all_gather of 2 float32 at FILE:\d+; rank 1: all_gather of 3 float32 at FILE:\d+",
+    scattered_late_in_another_size: r"rank 0: reduce_scatter\(sum\) of .* at FILE:\d+; rank 1: .* at FILE:\d+",
     sent_in_another_shape: r"Rank 0 sends 2 x 3 float32 with tag 0 at FILE:\d+, but rank 1 receives 3 x 2 float32 at FILE:\d+",
     another_call: r"rank 0: all_reduce\(sum\) of 1 float32 at FILE:\d+; rank 1: new_group of 1 at FILE:\d+ for the ranks \[1\]",
 }

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ranks
 PROGRAM = """
 import contextlib, datetime as dt, json, os, socket, sys, threading, time
 import torch.distributed as dist
-from lockstep.node.nodes_store import one_read, told_by_all
+from lockstep.node.nodes_store import gloo_reads_at_once, told_by_all
 
 LIMIT = dt.timedelta(seconds=30)
 asked, adding = {"gloo": 0, "script": 0, "ours": 0, "alone": 0}, threading.Lock()
@@ -54,7 +54,7 @@ for what, task in (("gloo", join), ("script", join), ("ours", hear)):
     ranks = [threading.Thread(target=task, args=(rank,)) for rank in range(size)]
     with contextlib.ExitStack() as asking:
         for store in stores if what == "gloo" else ():
-            asking.enter_context(one_read(store, LIMIT / 2))
+            asking.enter_context(gloo_reads_at_once(store, LIMIT / 2))
         for rank in ranks:
             rank.start()
         for rank in ranks:

@@ -35,7 +35,7 @@ of two for each (Gloo's rendezvous, torch 2.13.0; a store that cannot do that is
 
 
 @contextmanager
-def one_read(store: Store, limit: dt.timedelta) -> Iterator[None]:
+def gloo_reads_at_once(store: Store, limit: dt.timedelta) -> Iterator[None]:
     """While a group of Gloo is made: it reads all ranks' addresses at once, and waits so long for the last.
 
     That way of its own waits as long as the store does, not as long as the group; so a script's groups do not take it unless

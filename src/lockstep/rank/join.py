@@ -22,7 +22,7 @@ from lockstep.handover.tasks.task import Task
 from lockstep.journal.waiting_note import waits
 from lockstep.machine.ancestors import nearest
 from lockstep.node import native
-from lockstep.node.nodes_store import one_read, store_of_all_nodes
+from lockstep.node.nodes_store import gloo_reads_at_once, store_of_all_nodes
 from lockstep.node.shared_store import inherited_store
 from lockstep.notices import say
 from lockstep.process_group.errors import CollectiveFailed
@@ -208,7 +208,7 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
 @contextmanager
 def _meeting_of_nodes(store: Store) -> Iterator[None]:
     """While the ranks of all nodes make the default group."""
-    with waits("init_process_group"), one_read(store, CONNECT):
+    with waits("init_process_group"), gloo_reads_at_once(store, CONNECT):
         yield
 
 

@@ -28,7 +28,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import PeerLost, WorldError
 from lockstep.journal.waiting_note import waits
 from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
-from lockstep.node.nodes_store import one_read, told_by_all
+from lockstep.node.nodes_store import gloo_reads_at_once, told_by_all
 from lockstep.transport.errands import Errands
 
 JOIN = dt.timedelta(seconds=60)
@@ -77,7 +77,7 @@ class Across:
         before = {one.here for one in own_sockets() if one.there is None}
         try:
             others = [name for name in names if name != names[rank]]
-            with waits("the connections between the ranks", others), one_read(store, JOIN):
+            with waits("the connections between the ranks", others), gloo_reads_at_once(store, JOIN):
                 self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
                 self._speakers = (
                     dist.ProcessGroupGloo(PrefixStore("first", store), speakers.index(rank), len(speakers), JOIN)

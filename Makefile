@@ -1,8 +1,8 @@
 # Two commands are enough: `make demo` and `make test`. Both make the environment first. `make help` lists the others.
 
 PYTHON ?= python3
-# Processes that run tests at the same time.
-WORKERS ?= 2
+# Processes that run tests at the same time. Tests wait more than they compute: three keep two cores busy.
+WORKERS ?= 3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed

@@ -168,8 +168,8 @@ ATTRIBUTES = (
     ),
     Attributes(
         "torch.nn.Module",
-        "_forward_hooks _backward_hooks _is_full_backward_hook",
-        "the engine: rows of embeddings' gradients",
+        "_forward_hooks _backward_hooks _backward_pre_hooks _is_full_backward_hook",
+        "the engine: rows of embeddings' gradients, hooks that look at gradients",
     ),
     Attributes(
         "the backward of an embedding",

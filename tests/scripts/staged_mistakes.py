@@ -358,14 +358,13 @@ def evaluates_on_rank_1():
 
 def hook_that_nobody_sees():
     """What it changes holds earlier lanes too: a large gradient is added to theirs when it arrives."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 3))
-    node = model[1].weight.view_as(model[1].weight).grad_fn.next_functions[0][0]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 600), nn.Linear(600, 3))
 
-    def double(*_):
-        model[1].weight.grad.mul_(2)
+    def double_the_next(_):
+        model[2].weight.grad.mul_(2)
 
-    node.register_hook(double)
-    loop(model)
+    model[1].weight.register_hook(double_the_next)
+    loop(model, cut=["3"])
 
 
 MISTAKES = {

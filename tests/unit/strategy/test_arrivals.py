@@ -9,8 +9,9 @@ from torch import nn
 
 from lockstep.errors import UsageError
 from lockstep.node.native import available, compiled
-from lockstep.strategy.replica.laid_out import LaidOut, hook_first
+from lockstep.strategy.replica.laid_out import LaidOut
 from lockstep.strategy.replica.memory import ParameterMemory
+from lockstep.strategy.replica.script_hooks import hook_first
 from lockstep.transport.alone import AloneTransport
 
 compiled_only = pytest.mark.skipif(not available(), reason="this installation has no compiled part")

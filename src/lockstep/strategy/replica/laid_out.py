@@ -25,12 +25,11 @@ from lockstep.strategy.replica.arena import Laid, ParameterArena, Place
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
+from lockstep.strategy.replica.script_hooks import ScriptHooks, hook_first
 from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
 from lockstep.strategy.replica.tables import Tables
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.contract import Transport
-
-_gradient_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
 class Listener(ABC):
@@ -93,6 +92,7 @@ class LaidOut:
         self.on_watch: Callable[[], None] = _nothing
         """Called after gradients were laid out anew."""
         self._hooks: list[Any] = []
+        self.script_hooks = ScriptHooks((), (), ())
         self.here: set[int] = set()
         """Identities of the parameters."""
         self.exchanges_by_itself = False
@@ -212,6 +212,7 @@ class LaidOut:
         self.let_go_of_result()
         self.tables = Tables.of(self.models, self.trainable, looks=self._looks)
         self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
+        self.script_hooks = ScriptHooks(self.models, self.trainable, self.pool.is_copied)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         if available():
@@ -222,10 +223,6 @@ class LaidOut:
             parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
             self._hooks.append(hook_first(parameter, self._hook(number)))
         self.on_watch()
-
-    def has_other_hooks(self) -> bool:
-        """Whether a hook of the script gets to see a parameter's gradient when it has arrived."""
-        return any(map((1).__lt__, map(len, map(_gradient_hooks, self.trainable))))
 
     def name_of(self, number: int) -> str:
         """The name of a trainable parameter, by its number; with the model's, where there are several models."""
@@ -329,18 +326,6 @@ class LaidOut:
 
 def _nothing() -> None:
     """Do nothing: nothing is watching."""
-
-
-def hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:
-    """Register `hook` before the script's own, which so see the same gradient whenever they were registered.
-
-    A hook that writes into two gradients to which autograd gave one piece of memory would write twice before ours.
-    """
-    handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-    hooks = _gradient_hooks(parameter)
-    for other in [number for number in hooks if number != handle.id]:
-        hooks[other] = hooks.pop(other)
-    return handle
 
 
 def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:

@@ -167,7 +167,7 @@ class LanePass(Pass):
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
         may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
-        onto = self._sums.onto(lane) if may_add and not laid.has_other_hooks() else None
+        onto = self._sums.onto(lane) if may_add and not laid.script_hooks.may_look() else None
         gradients = _gradients_of(lane, setting, onto)
         self._open = ReplicaLane(self, gradients, checksums, knows_lack=has_one_backward or self.may_lack is _never)
         return self._open

@@ -1,4 +1,4 @@
-"""Compiles bare.cpp and bare_copies.cpp, which is what the machine does without any library, and makes it callable."""
+"""Compiles bare.cpp, bare_copies.cpp and bare_windows.cpp, which is what the machine does without any library, and makes it callable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.cases import COPY, KIB, REWRITE, STREAM
 
 Copy = Callable[[int, int, int], object]
 """Called with the addresses of target and source, and n."""
-SOURCES = [Path(__file__).with_name(name) for name in ("bare.cpp", "bare_copies.cpp")]
+SOURCES = [Path(__file__).with_name(name) for name in ("bare.cpp", "bare_copies.cpp", "bare_windows.cpp")]
 
 
 class Way(NamedTuple):
@@ -26,6 +26,15 @@ class Way(NamedTuple):
     """Whether what leaves staging goes past the caches."""
 
 
+class WindowWay(NamedTuple):
+    """How the least work in windows is done."""
+
+    pushes: bool
+    """Whether ranks write into the others' tensors instead of reading them."""
+    streams: bool
+
+
+WINDOW_WAYS = [WindowWay(pushes, streams) for pushes in (False, True) for streams in (False, True)]
 WAYS = [Way(size * KIB, size * KIB, streams) for size in (16, 64, 256) for streams in (False, True)]
 
 
@@ -70,6 +79,10 @@ class Bare:
         address, size = ctypes.c_void_p, ctypes.c_size_t
         self.exchange.argtypes = [address, ctypes.c_int, size, size, address, address, size, size, size, ctypes.c_bool]
         self.exchange.restype = None
+        self.in_windows = loaded.bare_windows
+        flag = ctypes.c_bool
+        self.in_windows.argtypes = [address, ctypes.c_int, size, size, address, size, flag, flag]
+        self.in_windows.restype = None
         self._bytes = loaded.bare_bytes
         self._bytes.argtypes = [size, size]
         self._bytes.restype = size

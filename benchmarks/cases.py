@@ -11,7 +11,9 @@ GLOO, WINDOWS, ORDINARY, BY_TORCH = "Gloo", "windows", "ordinary tensors", "torc
 """The sides: stock; our handle on tensors in shared windows, and on ordinary ones; our backend."""
 COPY, STREAM, REWRITE = "memcpy", "copy past the caches", "rewrite in place"
 LIMITS = (COPY, STREAM, REWRITE)
-"""Ways to touch as many bytes as a collective must; the fastest one is the limit of windows."""
+"""Ways to touch as many bytes as an update must; the fastest one is its limit."""
+LEAST_WORK = "least work"
+"""The additions and copies of a collective in windows between two exchanges of flags, without a library: their limit."""
 LEAST_COPIES = "least copies"
 """The least number of copies through shared memory, without a library: the limit of ordinary tensors."""
 

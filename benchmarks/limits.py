@@ -1,12 +1,11 @@
-"""What this machine allows: how many bytes a collective must touch, and how buffers get out of the last cache.
+"""What this machine allows: how many bytes an update must touch, and how buffers get out of the last cache.
 
-Pure arithmetic. The limit of a collective is the time in which as many ranks at the same time copy (or rewrite) as many
+Pure arithmetic. The limit of an update is the time in which as many ranks at the same time copy (or rewrite) as many
 bytes as it must touch; a copy of n bytes touches 2 n of them.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 
 USUAL_L3_BYTES = 32 << 20
@@ -16,32 +15,6 @@ CACHES_READ = 2
 HOST_BYTES_OF_UPDATE = 8
 """Times the parameters' bytes, for the whole host: gradients of two ranks, parameter and two moments read, the last
 three written. Holds for 2 ranks and AdamW in float32."""
-
-
-def touched_bytes(collective: str, num_bytes: int, num_ranks: int) -> int:
-    """The bytes that the busiest rank must read and write when tensors are in shared memory.
-
-    Args:
-        collective: `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `all_to_all`, `send` or `barrier`.
-        num_bytes: of the largest tensor of a rank: what all_gather returns, reduce_scatter and all_to_all take.
-        num_ranks: in the group.
-
-    Raises:
-        ValueError: when the collective is unknown.
-    """
-    share = Fraction(num_bytes, num_ranks)
-    table: dict[str, int | Fraction] = {
-        "all_reduce": 2 * num_bytes,  # its slice of every rank's, and the sum to every rank
-        "broadcast": 2 * num_bytes,
-        "all_gather": 2 * num_bytes,
-        "reduce_scatter": num_bytes + share,
-        "all_to_all": 2 * num_bytes,
-        "send": 4 * num_bytes,  # there and back
-        "barrier": 0,
-    }
-    if collective not in table:
-        raise ValueError(f"nobody knows what {collective} must touch")
-    return int(table[collective])
 
 
 def update_bytes(parameter_bytes: int, num_ranks: int) -> int:

@@ -16,9 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.bare import Bare, Copy, Way
+from benchmarks.bare import Bare, Way, WindowWay
 from benchmarks.cases import Case
-from benchmarks.limits import touched_bytes
 from lockstep.node.native import compiled
 
 Act = Callable[[], object]
@@ -102,25 +101,38 @@ def by_torch(group: dist.ProcessGroup, collective: str, buffer: Buffer) -> Act:
     }[collective]
 
 
-def by_copying(copy: Copy, case: Case, source: Buffer, target: Tensor, num_ranks: int) -> Act:
-    """The limit: `copy(target, source, num_bytes)` until as many bytes are touched as the collective must touch."""
-    num_bytes = touched_bytes(case.collective, case.num_bytes, num_ranks) // 2
-    room = source.whole.numel() * ELEMENT
-    times, rest = divmod(num_bytes, room)
-    pieces = [room] * times + [rest] * bool(rest)
-    addresses = target.data_ptr(), source.whole.data_ptr()
-    return lambda: [copy(*addresses, piece) for piece in pieces]
-
-
 def by_least_copies(bare: Bare, shared: int, way: Way, group: compiled.Group, collective: str, buffer: Buffer) -> Act:
     """Without any library: the least number of copies through shared memory (bare_copies.cpp)."""
+    source, target, count = _operands(collective, buffer, group.world_size)
+    kind = BARE_KINDS.index(collective)
+    return partial(bare.exchange, shared, kind, group.rank, group.world_size, source, target, count, *way)
+
+
+def by_least_work(
+    bare: Bare,
+    flags: int,
+    way: WindowWay,
+    group: compiled.Group,
+    window: compiled.Window,
+    collective: str,
+    buffer: Buffer,
+) -> Act:
+    """Without any library, in windows: additions and copies between two exchanges of flags (bare_windows.cpp)."""
+    source, target, count = _operands(collective, buffer, group.world_size)
+    own = window.address(group.rank)
+    apart = [window.address(rank) - own for rank in range(group.world_size)]
+    tensors = (ctypes.c_size_t * (2 * len(apart)))(*(at + far for far in apart for at in (source, target)))
+    kind = BARE_KINDS.index(collective)
+    return partial(bare.in_windows, flags, kind, group.rank, group.world_size, tensors, count, *way)
+
+
+def _operands(collective: str, buffer: Buffer, num_ranks: int) -> tuple[int, int, int]:
+    """Addresses of what is read and written, and how many numbers: of a share where they differ."""
     whole, part = buffer.whole.data_ptr(), buffer.part.data_ptr()
     source, target = {"reduce_scatter": (whole, part), "all_to_all": (whole, part), "all_gather": (part, whole)}.get(
         collective, (whole, whole)
     )
-    count = buffer.whole.numel() // (1 if source == target else group.world_size)
-    kind = BARE_KINDS.index(collective)
-    return partial(bare.exchange, shared, kind, group.rank, group.world_size, source, target, count, *way)
+    return source, target, buffer.whole.numel() // (1 if source == target else num_ranks)
 
 
 def _there_and_back(group: compiled.Group, data: int, num_bytes: int) -> None:

@@ -14,16 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.bare import WAYS, Bare
-from benchmarks.cases import BY_TORCH, GLOO, KIB, LEAST_COPIES, ORDINARY, WINDOWS, Case
+from benchmarks.bare import WAYS, WINDOW_WAYS, Bare
+from benchmarks.cases import BY_TORCH, GLOO, KIB, LEAST_COPIES, LEAST_WORK, ORDINARY, WINDOWS, Case
 from benchmarks.in_rank.back_end import lockstep_group
 from benchmarks.in_rank.collectives import (
     Act,
     Buffer,
     buffers,
-    by_copying,
     by_handle,
     by_least_copies,
+    by_least_work,
     by_torch,
     check,
     pool_bytes,
@@ -36,6 +36,8 @@ from lockstep.node.meeting import meet
 
 WARM_UP, TRIED = 4, 3
 """Rounds that do not count, and those that choose a way of copying."""
+FLAG_BYTES = 128
+"""What bare.cpp wants for each rank's flag."""
 LEAST_COPIED = 64 * KIB
 """Below this a copy is not the limit; what counts is how fast two cores can signal each other."""
 
@@ -53,9 +55,9 @@ class Bench:
         self._kept, self._window = window_memory(self.handle, most)
         self._memory = torch.empty(most // 4)
         self._other = torch.ones(evicting_bytes(last_cache_bytes()) // 4)
-        self._copies, self._bare = bare.limits(), bare
+        self._bare = bare
         self._shared = self.handle.allocate(bare.exchange_bytes(self.num_ranks))
-        self._target = torch.zeros(max(case.num_bytes for case in cases) // 4)
+        self._flags = self.handle.allocate(FLAG_BYTES * self.num_ranks, once=True)
 
     def count(self, case: Case) -> int:
         """How many buffers take turns."""
@@ -73,13 +75,11 @@ class Bench:
         }
         if name != "barrier" and case.num_bytes >= LEAST_COPIED:
             found[LEAST_COPIES] = self._least_copies(case, ordinary)
+            found[LEAST_WORK] = self._least_work(case, placed)
         for side, acts in found.items():
-            first = placed[0] if side == WINDOWS else ordinary[0]
+            first = placed[0] if side in {WINDOWS, LEAST_WORK} else ordinary[0]
             if not check(name, acts[0], first, self.rank, self.num_ranks):
                 raise SystemExit(f"{case.what}: {side} gives wrong numbers on rank {self.rank}")
-        if name != "barrier" and case.num_bytes >= LEAST_COPIED:
-            for side, copy in self._copies.items():
-                found[side] = [by_copying(copy, case, buffer, self._target, self.num_ranks) for buffer in ordinary]
         return found
 
     def _buffers(self, memory: Tensor, case: Case) -> list[Buffer]:
@@ -87,13 +87,24 @@ class Bench:
 
     def _least_copies(self, case: Case, ordinary: list[Buffer]) -> list[Act]:
         """In the way that is quickest for this case, found out here."""
-        shared, name = self._shared.address(0), case.collective
-        acts = {
-            way: [by_least_copies(self._bare, shared, way, self.handle, name, buffer) for buffer in ordinary]
-            for way in WAYS
+        bare, shared, name = self._bare, self._shared.address(0), case.collective
+        return self._quickest(
+            case,
+            {way: [by_least_copies(bare, shared, way, self.handle, name, each) for each in ordinary] for way in WAYS},
+        )
+
+    def _least_work(self, case: Case, placed: list[Buffer]) -> list[Act]:
+        """The same in windows."""
+        group, window, flags, name = self.handle, self._kept, self._flags.address(0), case.collective
+        ways = {
+            way: [by_least_work(self._bare, flags, way, group, window, name, each) for each in placed]
+            for way in WINDOW_WAYS
         }
-        times = self._timed(case, {str(way): of_way for way, of_way in acts.items()}, TRIED)
-        return acts[min(WAYS, key=lambda way: median(times[str(way)]))]
+        return self._quickest(case, ways)
+
+    def _quickest(self, case: Case, ways: dict[Any, list[Act]]) -> list[Act]:
+        times = self._timed(case, {str(way): acts for way, acts in ways.items()}, TRIED)
+        return ways[min(ways, key=lambda way: median(times[str(way)]))]
 
     def measure(self, case: Case, rounds: int) -> dict[str, list[float]]:
         """Nanoseconds of one operation, of the slowest rank, for each side and round."""

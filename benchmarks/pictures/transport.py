@@ -12,7 +12,7 @@ from benchmarks.summary import Line
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LIMIT = "limit: copy as much"
+LIMIT = "limit: a bare loop"
 STYLES = {
     GLOO: ("#c44e52", "o-", "Gloo"),
     BY_TORCH: ("#8a6fb0", "^-", "lockstep (torch.distributed)"),

@@ -257,6 +257,7 @@ void Algorithms::broadcast_in_windows() const {
 
 // broadcast, all_gather, gather: sources show one tensor, readers copy it.
 Task Algorithms::share() {
+  const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
   bool placed_sources = true;
   for (std::size_t peer = 0; peer < world; ++peer)
     placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
@@ -264,14 +265,14 @@ Task Algorithms::share() {
     if (request.kind == Kind::broadcast) broadcast_in_windows();
     for (std::size_t peer = 0; request.kind != Kind::broadcast && is_reader() && peer < world; ++peer) {
       const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
-      if (source != nullptr && source != output(peer, 0)) lockstep::copy(output(peer, 0), source, request.count * size);
+      if (source != nullptr && source != output(peer, 0))
+        lockstep::copy(output(peer, 0), source, request.count * size, written);
     }
     has_worked();
     co_await everyone(Counter::worked, number);
     trust_windows();
     co_return;
   }
-  const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
   const std::uint64_t capacity = is_swapped ? swapped_capacity(request.count) : moved_capacity(request.count, 1);
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
@@ -316,6 +317,29 @@ Task Algorithms::deal() {
       if (!is_scatter) group.check_expected(operation, from, to, sent(from, to));
     }
   }
+  const auto keep_own = [&] {
+    const std::uint64_t own = sent(rank, rank) * size;
+    if (own == 0) return;
+    std::byte* const target = bytes(request.outputs[is_scatter ? 0 : rank]);
+    const std::byte* const source = bytes(request.inputs[rank]);
+    const bool apart = target + own <= source || source + own <= target;
+    apart ? lockstep::copy(target, source, own, written) : static_cast<void>(std::memmove(target, source, own));
+  };
+  bool placed_sources = true;
+  for (std::size_t from = 0; from < world; ++from) placed_sources = placed_sources && (!has(from) || all_placed(from));
+  if (placed_sources) {
+    for (std::size_t from = 0; from < world; ++from) {
+      if (from == rank || sent(from, rank) == 0) continue;
+      lockstep::copy(bytes(request.outputs[is_scatter ? 0 : from]), placed(from, rank), sent(from, rank) * size,
+                     written);
+    }
+    if (!is_scatter) keep_own();
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    trust_windows();
+    if (is_scatter) keep_own();  // into what may be another rank's input
+    co_return;
+  }
   const std::uint64_t capacity = is_swapped ? swapped_capacity(most) : moved_capacity(most, world);
   const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
@@ -345,13 +369,7 @@ Task Algorithms::deal() {
                      part_of(from, rank, piece, capacity), slice.size * size, written);
     }
   }
-  if (has(rank) && sent(rank, rank) != 0) {
-    std::byte* const target = bytes(request.outputs[is_scatter ? 0 : rank]);
-    const std::byte* const source = bytes(request.inputs[rank]);
-    const std::uint64_t own = sent(rank, rank) * size;
-    const bool apart = target + own <= source || source + own <= target;
-    apart ? lockstep::copy(target, source, own, written) : static_cast<void>(std::memmove(target, source, own));
-  }
+  keep_own();
   has_worked();
 }
 

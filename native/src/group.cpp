@@ -208,25 +208,29 @@ Description describe(const Request& request, std::uint32_t number, std::uint64_t
           request.kind,  request.dtype, request.op,    request.scale,  0};
 }
 
-// Tells where the tensors are; whether all of them lie in windows.
+// Tells where the tensors that others read or write are; whether all of them lie in windows.
 bool Group::place(const Request& request, Row& mine) const {
-  if (windows_.empty() || request.inputs.size() + request.outputs.size() > max_places) return false;
-  const std::size_t size = size_of(request.dtype);
   const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
+  const bool others_write = is_reduction || request.kind == Kind::broadcast;
+  const std::size_t num_places = request.inputs.size() + (others_write ? request.outputs.size() : 0);
+  if (windows_.empty() || num_places > max_places) return false;
+  // The others read the shares when they come to it, not before this rank has its own.
+  if (request.kind == Kind::all_to_all && overlaps_itself(request, world_size())) return false;
+  const std::size_t size = size_of(request.dtype);
   const bool spreads = request.range && request.range->spreads;
-  const std::uint64_t input_count = request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
   bool all = !request.inputs.empty() || is_reduction;
   std::size_t next = 0;
-  for (const void* input : request.inputs) {
+  for (std::size_t index = 0; index < request.inputs.size(); ++index) {
     if (spreads) break;  // nobody else reads them
-    mine.places[next] = place_of(input, input_count * size);
-    all = all && mine.places[next++].window != Place::elsewhere;
+    std::uint64_t count = request.count;
+    if (request.kind == Kind::reduce_scatter) count *= world_size();
+    if (request.kind == Kind::all_to_all) count = request.sends[index];
+    mine.places[next] = place_of(request.inputs[index], count * size);
+    all = all && (mine.places[next++].window != Place::elsewhere || count == 0);
   }
-  if (is_reduction || request.kind == Kind::broadcast) {  // others write here
-    for (const void* output : request.outputs) {
-      mine.places[next] = place_of(output, request.count * size);
-      all = all && mine.places[next++].window != Place::elsewhere;
-    }
+  for (std::size_t index = 0; others_write && index < request.outputs.size(); ++index) {
+    mine.places[next] = place_of(request.outputs[index], request.count * size);
+    all = all && mine.places[next++].window != Place::elsewhere;
   }
   return all;
 }

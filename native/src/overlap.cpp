@@ -92,6 +92,10 @@ bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t wor
   return false;
 }
 
+bool overlaps_itself(const Request& request, std::size_t world_size) {
+  return any_overlap(read_by(request, world_size), written_by(request, world_size));
+}
+
 void copy_inputs(Operation& operation, std::size_t world_size) {
   const std::vector<Stretch> reads = read_by(operation.request, world_size);
   operation.copies.reserve(reads.size());

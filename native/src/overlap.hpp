@@ -13,6 +13,9 @@ bool depends_on(const Request& later, const Operation& earlier, std::size_t worl
 // does not count: a sum over its own terms, a part that is already where it ends.
 bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t world_size);
 
+// Whether any output overlaps any input, in place or not.
+bool overlaps_itself(const Request& request, std::size_t world_size);
+
 // Have the operation read copies of its inputs, made now.
 void copy_inputs(Operation& operation, std::size_t world_size);
 

@@ -105,12 +105,16 @@ void a_gather_over_its_own_input(std::size_t count, std::size_t shift, bool in_w
   });
 }
 
-// Rank r sends count * (1 + (r + to) % 3) / 3 elements to rank `to`; all lie in one array, which the result overwrites.
-void an_exchange_in_place_of_unequal_parts(std::size_t count) {
+// All parts lie in one array, which the result overwrites: unequal ones, or each where the one before it was.
+void an_exchange_in_place(std::size_t count, bool equal, bool in_window) {
   on_ranks(3, [=](Group& group) {
-    const auto size = [=](std::size_t from, std::size_t to) { return count * (1 + (from + 2 * to) % 3) / 3; };
+    const auto size = [=](std::size_t from, std::size_t to) {
+      return equal ? count : count * (1 + (from + 2 * to) % 3) / 3;
+    };
     const std::size_t rank = group.rank();
-    std::vector<float> data(3 * count);
+    std::vector<float> own(3 * count);
+    const auto window = group.allocate(own.size() * sizeof(float));
+    float* const data = in_window ? reinterpret_cast<float*>(window->region(rank)) : own.data();
     Request request = request_for(Kind::all_to_all, 0, {}, {});
     std::size_t sent = 0, received = 0;
     for (std::size_t peer = 0; peer < 3; ++peer) {
@@ -127,6 +131,23 @@ void an_exchange_in_place_of_unequal_parts(std::size_t count) {
     for (std::size_t peer = 0; peer < 3; ++peer) {
       for (std::size_t i = 0; i < size(peer, rank); ++i) CHECK(data[next++] == element(peer * 3 + rank, i));
     }
+  });
+}
+
+// The root keeps its own part where another rank's part was.
+void a_scatter_over_its_own_input(std::size_t count, bool in_window) {
+  on_ranks(3, [=](Group& group) {
+    std::vector<float> own(3 * count);
+    const auto window = group.allocate(own.size() * sizeof(float));
+    float* const data = in_window ? reinterpret_cast<float*>(window->region(group.rank())) : own.data();
+    Request request = request_for(Kind::scatter, count, {}, {data + count});
+    request.root = 0;
+    for (std::size_t to = 0; group.rank() == 0 && to < 3; ++to) {
+      request.inputs.push_back(data + to * count);
+      for (std::size_t i = 0; i < count; ++i) data[to * count + i] = element(to, i);
+    }
+    group.run(std::move(request));
+    for (std::size_t i = 0; i < count; ++i) CHECK(data[count + i] == element(group.rank(), i));
   });
 }
 
@@ -149,6 +170,9 @@ int main() {
         a_gather_over_its_own_input(count, shift, in_window);
       }
     }
-    an_exchange_in_place_of_unequal_parts(count);
+    for (const bool in_window : {false, true}) {
+      for (const bool equal : {false, true}) an_exchange_in_place(count, equal, in_window);
+      a_scatter_over_its_own_input(count, in_window);
+    }
   }
 }

@@ -46,7 +46,9 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
     std::atomic_thread_fence(std::memory_order_seq_cst);
     blocks_[peer].bell.ring_if_waiting_for(static_cast<std::uint32_t>(rank_));
   };
-  rows_free_to_ = num_rows;
+  number_ = settings_.operations_before;
+  rows_free_to_ = number_ + num_rows;
+  for (const Counter counter : {Counter::arrived, Counter::worked}) word(counter, rank_).value.store(number_);
   default_program_ = tree_program(world_size);
   default_order_ = hash_of_order(default_program_, {});
   join();
@@ -253,7 +255,16 @@ void Group::publish(Operation& operation) {
   mine.label = request.site == nullptr ? 0 : request.site->label;
   write_text(mine.where, sizeof(mine.where), request.line());
   operation.published = true;
+  keep_judged_near(operation.number);
   set(Counter::arrived, operation.number);
+}
+
+// Of the words only this one is not written by every operation, and one that stays 2^31 behind is taken for ahead. All
+// operations whose rows are used again are over, so it may say that they were judged.
+void Group::keep_judged_near(std::uint32_t number) {
+  const std::uint32_t over = number - static_cast<std::uint32_t>(num_rows);
+  std::atomic<std::uint32_t>& judged = word(Counter::judged, rank_).value;
+  if (!has_reached(judged.load(std::memory_order_relaxed), over)) judged.store(over, std::memory_order_relaxed);
 }
 
 void Group::note_core() {

@@ -52,6 +52,8 @@ struct Settings {
   // Whether a rank's process has ended. By default its process tells (PeerProcess), or where its id is no number of
   // ours or there is no pidfd, its mark on the control block.
   std::function<bool(std::size_t)> has_ended = {};
+  // As if it had done so many, none of them judged: for tests of counters that wrap.
+  std::uint32_t operations_before = 0;
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };
 
@@ -140,6 +142,7 @@ class Group {
   void line_up(const std::shared_ptr<Operation>& operation);
   bool row_is_free(std::uint32_t number);
   void publish(Operation& operation);
+  void keep_judged_near(std::uint32_t number);
   bool has_nothing_else() const;
   bool finish_quickly(Operation& operation);
   bool come_at_once(Condition condition) const;

@@ -43,7 +43,8 @@ void set_size(int descriptor, std::size_t bytes, bool reserve) {
   do {  // allocates the pages, or fails with ENOSPC
     error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
-  if (error != 0) fail(error, "there is no room for " + mebibytes(bytes) + " of shared memory");
+  if (error == ENOSPC) fail(error, "there is no room for " + mebibytes(bytes) + " of shared memory");
+  if (error != 0) fail(error, mebibytes(bytes) + " of shared memory cannot be reserved");
 }
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;

@@ -1,13 +1,42 @@
 #include "shared_lock.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <ctime>
 #include <system_error>
+#include <thread>
+
+// Of glibc 2.30, newer than what our wheels are built against. The clock of pthread_mutex_timedlock can be set back,
+// and who waits then does not come back for as long.
+extern "C" int pthread_mutex_clocklock(pthread_mutex_t*, clockid_t, const timespec*) noexcept __attribute__((weak));
 
 namespace lockstep {
+namespace {
+
+constexpr Nanoseconds shortest_pause = std::chrono::microseconds(1), longest_pause = std::chrono::milliseconds(1);
+
+int look_until(pthread_mutex_t& mutex, Clock::time_point end) {
+  auto pause = shortest_pause;
+  int result = EBUSY;
+  while (result == EBUSY && Clock::now() < end) {
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, longest_pause);
+    result = pthread_mutex_trylock(&mutex);
+  }
+  return result;
+}
+
+int wait_for(pthread_mutex_t& mutex, Clock::time_point end) {
+  if (pthread_mutex_clocklock == nullptr) return look_until(mutex, end);
+  const std::int64_t since = Nanoseconds(end.time_since_epoch()).count();  // of CLOCK_MONOTONIC
+  const timespec until{static_cast<time_t>(since / 1'000'000'000), static_cast<long>(since % 1'000'000'000)};
+  return pthread_mutex_clocklock(&mutex, CLOCK_MONOTONIC, &until);
+}
+
+}  // namespace
 
 // The words of a robust, process-shared mutex that are not zero are the same in every process. So a process that
 // finds a memory of zeros may write them, before or after others have, and nobody has to be the first.
@@ -32,17 +61,10 @@ void SharedLock::initialise() {
 
 SharedLock::Taken SharedLock::take(Nanoseconds at_most) {
   int result = pthread_mutex_trylock(&mutex_);
-  if (result == EBUSY) {
-    timespec until{};
-    ::clock_gettime(CLOCK_REALTIME, &until);
-    const auto end = Nanoseconds(until.tv_nsec) + at_most;
-    until.tv_sec += static_cast<time_t>(end.count() / 1'000'000'000);
-    until.tv_nsec = static_cast<long>(end.count() % 1'000'000'000);
-    result = pthread_mutex_timedlock(&mutex_, &until);
-  }
+  if (result == EBUSY) result = wait_for(mutex_, Clock::now() + at_most);
   if (result == 0) return Taken::yes;
   if (result == EOWNERDEAD) return Taken::from_the_dead;
-  if (result == ETIMEDOUT) return Taken::no;
+  if (result == ETIMEDOUT || result == EBUSY) return Taken::no;
   throw std::system_error(result, std::generic_category(), "a lock between ranks");
 }
 

@@ -44,8 +44,10 @@ inline Request sum_of(float* data, std::size_t count) {
 }
 
 // Runs `body(group)` in a thread for each rank. Every rank must return within a group's patience.
-inline void on_ranks(std::size_t world_size, const std::function<void(Group&)>& body,
-                     const std::function<Tuning(std::size_t)>& tuning_of = short_spin) {
+inline void on_ranks(
+    std::size_t world_size, const std::function<void(Group&)>& body,
+    const std::function<Tuning(std::size_t)>& tuning_of = short_spin,
+    const std::function<void(std::size_t, Settings&)>& change = [](std::size_t, Settings&) {}) {
   Block block(world_size);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < world_size; ++rank) {
@@ -55,6 +57,7 @@ inline void on_ranks(std::size_t world_size, const std::function<void(Group&)>& 
       settings.tuning = tuning_of(rank);
       settings.has_ended = [](std::size_t) { return false; };
       settings.where = [rank] { return "train.py:" + std::to_string(rank); };
+      change(rank, settings);
       Group group(block.data(), rank, world_size, std::move(settings));
       body(group);
     });

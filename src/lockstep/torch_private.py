@@ -136,6 +136,7 @@ PLACES = {
     "compiler_settings": PrivateName(
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),
+    "graph_break": PrivateName(COMPILER, "graph_break", f"{STAGES}: torch.compile around a prepared model"),
     "inductor_settings": PrivateName("torch._inductor.config", "", "torch.compile: deterministic kernels"),
     "operator_names": PrivateName("torch._C", "_dispatch_get_all_op_names", "`allow`: operators by their names"),
     "has_kernel": PrivateName("torch._C", "_dispatch_has_kernel_for_dispatch_key", "`allow`: their kernels"),

@@ -71,6 +71,36 @@ def compiled():
     run.prepare(torch.compile(nn.Linear(2, 2)))
 
 
+def compiled_when_prepared():
+    model = small()
+    quicker = torch.compile(model, backend="eager")
+    loop(model, lambda batch: F.cross_entropy(quicker(batch[0]), batch[1]))
+
+
+def compiled_after_the_cut():
+    model, calls = small(), []
+    quicker = torch.compile(model, backend="eager")
+
+    def loss_of(batch):
+        calls.append(model if len(calls) < 8 else quicker)
+        return F.cross_entropy(calls[-1](batch[0]), batch[1])
+
+    loop(model, loss_of)
+
+
+def compiled_loss():
+    model = small()
+    loop(model, torch.compile(lambda batch: F.cross_entropy(model(batch[0]), batch[1]), backend="eager"))
+
+
+def layer_compiled_when_prepared():
+    model, run = small(), lockstep.init(lanes=4, threads=1)
+    loader = run.prepare(model, DataLoader(images_data(), batch_size=16))[1]
+    model[1].compile(backend="eager")
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+
+
 def clips_by_torch():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
     run = lockstep.init(lanes=2, threads=1)
@@ -391,6 +421,10 @@ MISTAKES = {
     ),
     two_models: (2, MP, "model_parallel cuts one model into stages, but 2 were prepared"),
     compiled: (2, PP, "Prepare it without torch.compile"),
+    compiled_when_prepared: (2, PP, "torch.compile hides the layers of a prepared Sequential"),
+    compiled_after_the_cut: (2, MP, "torch.compile hides the layers of a prepared Sequential"),
+    compiled_loss: (2, MP, "torch.compile hides the layers of a prepared Sequential"),
+    layer_compiled_when_prepared: (2, PP, "pipeline follows the model's forward, which a compiled Linear hides"),
     clips_by_torch: (2, MP, "meta"),
     cut_under_ddp: (2, Form("ddp"), "cut=['0'] is for model_parallel and pipeline, but the strategy is ddp"),
     reads_the_whole_state: (2, MP, "run.save_weights"),

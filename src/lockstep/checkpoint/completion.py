@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from lockstep.checkpoint.flushed import write_synced
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import DOCUMENTS, NAME, Manifest, SavedFile
 from lockstep.errors import WorldError
+from lockstep.growing_time import growing_time
 
 
 def complete(
@@ -29,7 +29,7 @@ def complete(
         documents: the content of state.json.
         files: those that are in the stage, flushed to the disk.
         facts: what the manifest says besides its files.
-        taken_s: time.time() when the run was as the state is, if that is not now. The manifest's time tells it.
+        taken_s: growing_time() when the run was as the state is, if that is not now. The manifest's time tells it.
 
     Raises:
         OSError: when there is no room.
@@ -38,7 +38,7 @@ def complete(
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     write_synced(folder.stage / DOCUMENTS, text)
     write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
-    taken_s = time.time() if taken_s is None else taken_s  # the kernel's own stamp would be that of its last tick
+    taken_s = growing_time() if taken_s is None else taken_s  # the kernel's own stamp would be that of its last tick
     os.utime(folder.stage / NAME, (taken_s, taken_s))
     folder.install()
 

@@ -11,6 +11,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+from lockstep.growing_time import go_on_from
 from lockstep.handover.run_folder import write_private
 from lockstep.regular_file import read_regular
 from lockstep.run.position.ledger import Ledger
@@ -35,7 +36,8 @@ class EarlierLines:
         """Whether they have what this start wrote so far, on its way to a state of the same run."""
 
     def keep_until(self, step: int, saved_s: float) -> None:
-        """Keep those up to `step`, after which a state was saved at `saved_s` (time.time()); the first call counts."""
+        """Keep those up to `step`, after which a state was saved at `saved_s` (growing_time); the first call counts."""
+        go_on_from(saved_s)
         if (path := self._path) is None:
             return
         self._path = None

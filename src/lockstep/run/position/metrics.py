@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections import Counter, deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lockstep.growing_time import go_on_from, growing_time
 from lockstep.run.position.earlier_lines import EarlierLines
 from lockstep.run.position.kept_file import append_line
 from lockstep.run.position.ledger import Ledger
@@ -47,7 +47,7 @@ class MetricsFile:
         self._ledger.note(self._shown)
         if self.is_held:
             return
-        line: dict[str, Any] = {"step": self._ledger.step, "epoch": self._ledger.epoch, "time": time.time()}
+        line: dict[str, Any] = {"step": self._ledger.step, "epoch": self._ledger.epoch, "time": growing_time()}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._recent.append(line | finite)
         self._write(line | finite)
@@ -62,6 +62,7 @@ class MetricsFile:
         From here on nothing is written until `is_held` is false again.
         """
         self._recent.extend(lines)
+        go_on_from(max((line["time"] for line in lines), default=0.0))
         self.is_held = True
         if self._path is None:
             return

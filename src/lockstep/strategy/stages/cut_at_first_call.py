@@ -19,6 +19,7 @@ from lockstep.strategy.other_users import with_other_users
 from lockstep.strategy.replica.lane import Lane
 from lockstep.strategy.replica.lane_pass import LanePass, ReplicaLane
 from lockstep.strategy.replica.replica import Replica
+from lockstep.strategy.stages.compiled_models import refuse_compiled
 from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
@@ -102,6 +103,7 @@ class CutAtFirstCall:
         """Begin a lane on the whole model."""
         laid = self._replica.laid
         [(_, model)] = laid.models
+        refuse_compiled(model, self._replica.name)
         # Before the lane: its own graph, which may live on, is no other user.
         self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], laid.addresses)
         names = self._lodging.names if self._lodging is not None else {}

@@ -20,6 +20,7 @@ from lockstep.strategy.contract import OrderedPass, Pass
 from lockstep.strategy.norm import clip, require_norm_type
 from lockstep.strategy.replica.lane_pass import LanePass
 from lockstep.strategy.replica.replica import Replica
+from lockstep.strategy.stages.compiled_models import refuse_compiled
 from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cut_at_first_call import CutAtFirstCall
 
@@ -116,9 +117,4 @@ def _refuse_models(models: Sequence[nn.Module], strategy: str) -> None:
             f"{strategy} cuts one model into stages, but {len(models)} were prepared.",
             "Make them parts of one nn.Module, or use --strategy ddp.",
         )
-    for module in models[0].modules():
-        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:  # noqa: SLF001
-            raise UsageError(
-                f"{strategy} follows the model's forward, which a compiled {type(module).__name__} hides.",
-                "Prepare it without torch.compile, or use --strategy ddp.",
-            )
+    refuse_compiled(models[0], strategy)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from lockstep.errors import UsageError
+from lockstep.strategy.stages.compiled_models import refuse_being_compiled
 
 
 class _Method:
@@ -20,6 +21,7 @@ class _Method:
         """What `inspect.signature` looks at."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_being_compiled(self._module)
         return self._function(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -7,7 +7,6 @@ this state, and no other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.inventory import Found, stream
 from lockstep.checkpoint.remote_ring import copied
 from lockstep.checkpoint.tensor_file import order_of
+from lockstep.growing_time import growing_time
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.aside.common_memory import CommonMemory
@@ -117,7 +117,7 @@ class Aside:
             [Image(file, image.at, image.size, sorted(image.places)) for file, image in images.items()],
             contents.written(),
             facts_of(run),
-            time.time(),
+            growing_time(),
             self._url,
         ).encode()
         try:

@@ -35,7 +35,7 @@ class Order:
     facts: Mapping[str, Any]
     """What the manifest says besides its files."""
     taken_s: float
-    """time.time() when the state was copied: what the run logs while it is written comes after it."""
+    """growing_time() when the state was copied: what the run logs while it is written comes after it."""
     url: str = ""
     """The ring at a URL that gets a copy; empty: none does."""
 

@@ -1,0 +1,50 @@
+"""A clock that is set back between a line of metrics.jsonl and a state."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from lockstep.growing_time import go_on_from, growing_time
+from lockstep.run.position.ledger import Ledger
+from lockstep.run.position.metrics import MetricsFile
+
+
+def test_it_only_grows_and_shows_the_clock_where_that_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = growing_time()
+    monkeypatch.setattr(time, "time", lambda: begin - 7200.0)
+    told = [growing_time() for _ in range(1000)]
+    assert begin < told[0] < told[-1] < begin + 1
+    assert len(set(told)) == 1000
+    go_on_from(begin + 50.0)
+    go_on_from(begin + 20.0)
+    assert begin + 50 < growing_time() < begin + 51
+    monkeypatch.setattr(time, "time", lambda: begin + 3600.0)
+    assert growing_time() == begin + 3600
+
+
+def test_a_files_time_tells_two_of_them_apart(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.touch()
+    for _ in range(100):
+        before, saved, after = growing_time(), growing_time(), growing_time()
+        os.utime(file, (saved, saved))
+        assert before < file.stat().st_mtime < after
+
+
+def test_a_state_has_the_lines_before_it_and_none_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ledger = tmp_path / "metrics.jsonl", Ledger(None)
+    ledger.step = 3
+    now = growing_time() + 86400.0
+    file = MetricsFile(path, ledger)
+    clock = iter([now, now - 3600.0, now - 1800.0])  # when it logs, saves, and logs again
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    file.write({"loss": 1.0})
+    saved_s = growing_time()
+    file.write({"accuracy": 0.5})
+    MetricsFile(path, ledger, path.stat().st_size).earlier.keep_until(3, saved_s)
+    assert [sorted(json.loads(line)) for line in path.read_text().splitlines()] == [["epoch", "loss", "step", "time"]]

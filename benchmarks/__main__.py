@@ -162,7 +162,10 @@ def report(options: argparse.Namespace, where: str, lines: Mapping[str, Sequence
     else:
         print(f"{where}\n{table([line for line in together if line.row])}")
     if options.keep:
-        keep_and_say({name: [as_told(line) for line in of_part if line.row] for name, of_part in lines.items()})
+        pinned = f" on {options.pinned.kind}" if options.pinned.kind else ""
+        keep_and_say(
+            {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in lines.items()}
+        )
     if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
         try:
             draw(together, options.picture)
@@ -192,7 +195,7 @@ def beside_peers(options: argparse.Namespace, where: str) -> None:
         json.dumps({"machine": where, "peers": told}, indent=1) if options.json else f"{where}\n{table_of_peers(rows)}"
     )
     if options.keep:
-        keep_and_say({PEERS: told})
+        keep_and_say({f"{PEERS}, {n} ranks": [line for line in told if line["ranks"] == n] for n in numbers})
 
 
 def _end(*_: object) -> NoReturn:

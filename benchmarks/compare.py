@@ -24,10 +24,21 @@ FORMATS = (".png", ".svg", ".pdf")
 
 def shares(parts: Mapping[str, Any]) -> dict[str, float]:
     """Which part of its limit each line reaches, by what it says; lines without a limit are left out."""
-    lines = [line for name, part in parts.items() if name != PEERS for line in part["lines"]]
+    lines = [
+        (name.partition(" on ")[2], line)
+        for name, part in parts.items()
+        if not _is_of_peers(name)
+        for line in part["lines"]
+    ]
     return {
-        f"{line['what']}, {line['ours']}": line["reached"] for line in lines if line["limit"] and line["amount"] > 0
+        f"{line['what']}{f' on {cpus}' if cpus else ''}, {line['ours']}": line["reached"]
+        for cpus, line in lines
+        if line["limit_amount"] and line["amount"] > 0
     }
+
+
+def _is_of_peers(name: str) -> bool:
+    return name.startswith(PEERS)
 
 
 def tables(results: Results) -> str:
@@ -36,7 +47,7 @@ def tables(results: Results) -> str:
     for kind, parts in results.items():
         for name, part in parts.items():
             heading = f"### {name}: {kind.said}\n\ntorch {part['torch']}, commit {part['commit']}, {part['date']}"
-            told.append(f"{heading}\n\n{_markdown(_of_peers(part) if name == PEERS else _of_part(part))}")
+            told.append(f"{heading}\n\n{_markdown(_of_peers(part) if _is_of_peers(name) else _of_part(part))}")
     if len(results) > 1:
         told.append(f"### Shares of the limit\n\n{_markdown(_side_by_side(results))}")
     return "\n\n".join(told)
@@ -48,9 +59,9 @@ def _of_part(part: Mapping[str, Any]) -> list[list[str]]:
         unit = Unit(line["unit"])
         times = "x" if line["kind"] == Kind.TIMES else ""
         result = amount_text(line["result"], unit) if line["kind"] == Kind.AMOUNT else f"{line['result']:.3g}{times}"
-        limit = f"{line['limit']} {amount_text(line['limit_amount'], unit)}" if line["limit"] else ""
+        limit = f"{line['limit']} {amount_text(line['limit_amount'], unit)}" if line["limit_amount"] else ""
         ours, other = amount_text(line["amount"], unit), amount_text(line["other_amount"], unit)
-        share = f"{line['reached']:.0%}" if line["limit"] else ""
+        share = f"{line['reached']:.0%}" if line["limit_amount"] else ""
         rows.append([line["what"], line["ours"], ours, line["other"], other, result, limit, share])
     return rows
 

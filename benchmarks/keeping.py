@@ -20,7 +20,7 @@ from benchmarks.summary import Line
 RESULTS = Path(__file__).parent / "results"
 FORMAT = 1
 PEERS = "peers"
-"""The part whose lines have many sides: `transport --peers`."""
+"""The parts whose lines have many sides, by how they begin: `transport --peers`, one for each number of ranks."""
 
 
 def keep(parts: Mapping[str, list[dict[str, Any]]], folder: Path = RESULTS) -> Path:
@@ -58,7 +58,9 @@ def read(path: Path) -> dict[str, Any]:
 def _is_part(named: tuple[str, Any]) -> bool:
     name, part = named
     needed = (
-        {"what", "medians", "best_peer", "ratio", "ranks"} if name == PEERS else {field.name for field in fields(Line)}
+        {"what", "medians", "best_peer", "ratio", "ranks"}
+        if name.startswith(PEERS)
+        else {field.name for field in fields(Line)}
     )
     return {"date", "commit", "torch"} <= set(part) and all(
         needed <= {*line, "rounds", "notes"} for line in part["lines"]

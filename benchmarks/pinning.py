@@ -17,6 +17,8 @@ class Pinned:
     cpus: frozenset[int] = frozenset()
     text: str = ""
     problem: str = ""
+    kind: str = ""
+    """As on the command line; empty for everywhere."""
 
 
 def cpus_for(kind: str | None) -> Pinned:
@@ -25,9 +27,10 @@ def cpus_for(kind: str | None) -> Pinned:
         return Pinned()
     allowed = frozenset(os.sched_getaffinity(0))
     if kind == ONE_CPU:
-        return Pinned(frozenset({min(allowed)}), f", all ranks on CPU {min(allowed)}")
+        return Pinned(frozenset({min(allowed)}), f", all ranks on CPU {min(allowed)}", kind=kind)
     for cpu in sorted(allowed):
         together = siblings(cpu) & allowed
         if len(together) > 1:
-            return Pinned(together, f", all ranks on CPUs {', '.join(map(str, sorted(together)))}, threads of one core")
+            told = ", ".join(map(str, sorted(together)))
+            return Pinned(together, f", all ranks on CPUs {told}, threads of one core", kind=kind)
     return Pinned(problem=f"No core here has two threads that this process may use. Take --pinned {ONE_CPU}.")

@@ -193,7 +193,7 @@ def _line(
         least=least,
         most=most,
         goal=aim.goal,
-        limit=limit[0],
+        limit=limit[0] if limit[1] else "",
         limit_amount=median(limit[1]) if limit[1] else 0.0,
         limit_goal=aim.limit_goal,
         rounds={name: list(rounds) for name, rounds in sides if name},

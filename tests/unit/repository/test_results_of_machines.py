@@ -17,7 +17,7 @@ from benchmarks.compare import shares, tables  # noqa: E402
 from benchmarks.keeping import keep, read  # noqa: E402
 from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
 from benchmarks.peers.table import Row, as_json  # noqa: E402
-from benchmarks.pictures.kinds import draw_kinds  # noqa: E402
+from benchmarks.pictures.kinds import blocks, draw_kinds  # noqa: E402
 from benchmarks.summary import Aim, compare  # noqa: E402
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.70GHz\ncpu family\t: 6\nmodel\t: 143\nprocessor\t: 1\n"
@@ -50,8 +50,24 @@ def test_a_part_that_is_measured_again_replaces_itself_and_nothing_else(tmp_path
     assert path.name == f"{this_kind().name}.json"
     parts = read(path)["parts"]
     assert [part["lines"][0]["reached"] for part in parts.values()] == [0.5, 0.9]
+    assert parts["steps"]["lines"][1]["limit"] == ""
     assert "rounds" not in parts["steps"]["lines"][0]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_limit_that_was_not_measured_is_none() -> None:
+    line = as_told(compare(Aim("C3", "tiny"), ("windows", [2e3]), ("Gloo", [8e3]), ("least work", [])))
+    assert (line["limit"], line["limit_amount"]) == ("", 0.0)
+    old = {"transport": {"lines": [{**line, "limit": "least work"}]}}
+    assert shares(old) == {}, "files that were kept before"
+
+
+def test_what_was_measured_in_the_same_ways_stands_together() -> None:
+    shares_of = {
+        "a": {"sum, windows": 0.5, "sum, dist": 0.1, "model, 8 layers, ddp": 1.0},
+        "b": {"send, windows": 2.0, "send, dist": 1.0},
+    }
+    assert blocks(shares_of) == {("windows", "dist"): ["sum", "send"], ("ddp",): ["model, 8 layers"]}
 
 
 def test_kinds_stand_side_by_side_as_shares_of_the_limit(tmp_path: Path) -> None:
@@ -65,6 +81,7 @@ def test_kinds_stand_side_by_side_as_shares_of_the_limit(tmp_path: Path) -> None
     assert "| 2 | 4 B | 4 ns | 2 ns | MPICH: windows 2.00 |" in told
     assert "| sum, windows | 50% | 50% |" in told
     assert shares(here["parts"]) == {"sum, windows": 0.5}
+    assert shares({"steps on one-cpu": here["parts"]["transport"]}) == {"sum on one-cpu, windows": 0.5}
     draw_kinds({"a": {"sum": 0.5}, "b": {"sum": 2.0, "send": 0.9}}, tmp_path / "kinds.png")
     assert (tmp_path / "kinds.png").read_bytes().startswith(b"\x89PNG")
 

@@ -15,7 +15,7 @@ WORDS = 6000
 
 def words_of(images, num_words=WORDS):
     """64 words for each picture: pictures share many, and some are padding."""
-    return (images.flatten(1) * 16).long() * (torch.arange(64) + 331) % num_words
+    return (images.flatten(1) * 16).long() * (torch.arange(64, device=images.device) + 331) % num_words
 
 
 class Words(nn.Module):

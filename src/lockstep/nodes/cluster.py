@@ -27,7 +27,7 @@ SAY_EVERY_S = 5.0
 """How often it is said who is missing."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
-END_S = 5.0
+END_S = 10.0
 """How long the link may take to end."""
 STOPPED_S = 30.0
 """How long nodes are waited for whose launcher is stopped, at the end of a round."""

@@ -38,8 +38,8 @@ from lockstep.nodes.tunnel import GateLost, Tunnel
 from lockstep.nodes.withdrawal import Withdrawal
 
 FOREVER = dt.timedelta(days=7)
-LINGER_S = 3.0
-"""How long the run's first node stays for others that have not heard yet how the run ends."""
+LINGER_S = 8.0
+"""How long the run's first node stays for others that have not heard yet how the run ends; a busy machine stood still for 3."""
 SILENT_S, GIVEN_UP_S = 4.5, 30.0
 """After how long without a word it is said that a link is cut, and after how long the other side is given up."""
 STOPPED_S = 2.0

@@ -17,7 +17,7 @@ from lockstep.nodes.log import BATCH, TOLD, KeyStore, packed
 PAUSE_PER_NODE_S = 0.0005
 """Between two batches, for each node that reads them: its two requests take the first node's link a third of that."""
 LONGEST_PAUSE_S = 2.0
-"""However many they are: the first node stays for 3 s where others have not heard yet how the run ends (`link.LINGER_S`)."""
+"""However many they are: the first node stays for 8 s where others have not heard yet how the run ends (`link.LINGER_S`)."""
 MOST_BATCH_BYTES = 4 << 20
 """Of a batch's entries together, beside the last one."""
 

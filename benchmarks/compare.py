@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.keeping import PEERS, RESULTS, read
+from benchmarks.keeping import RESULTS, is_of_peers, read
 from benchmarks.kinds import MachineKind
 from benchmarks.pictures.kinds import draw_kinds
 from benchmarks.summary import Kind, Unit, amount_text
@@ -27,7 +27,7 @@ def shares(parts: Mapping[str, Any]) -> dict[str, float]:
     lines = [
         (name.partition(" on ")[2], line)
         for name, part in parts.items()
-        if not _is_of_peers(name)
+        if not is_of_peers(name)
         for line in part["lines"]
     ]
     return {
@@ -37,17 +37,13 @@ def shares(parts: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _is_of_peers(name: str) -> bool:
-    return name.startswith(PEERS)
-
-
 def tables(results: Results) -> str:
     """For the log: a table of Markdown for each kind of machine and part, and one of shares for all kinds."""
     told = []
     for kind, parts in results.items():
         for name, part in parts.items():
             heading = f"### {name}: {kind.said}\n\ntorch {part['torch']}, commit {part['commit']}, {part['date']}"
-            told.append(f"{heading}\n\n{_markdown(_of_peers(part) if _is_of_peers(name) else _of_part(part))}")
+            told.append(f"{heading}\n\n{_markdown(_of_peers(part) if is_of_peers(name) else _of_part(part))}")
     if len(results) > 1:
         told.append(f"### Shares of the limit\n\n{_markdown(_side_by_side(results))}")
     return "\n\n".join(told)

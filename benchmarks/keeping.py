@@ -23,6 +23,11 @@ PEERS = "peers"
 """The parts whose lines have many sides, by how they begin: `transport --peers`, one for each number of ranks."""
 
 
+def is_of_peers(part: str) -> bool:
+    """Whether the part of this name has lines with many sides."""
+    return part.startswith(PEERS)
+
+
 def keep(parts: Mapping[str, list[dict[str, Any]]], folder: Path = RESULTS) -> Path:
     """Write these parts' lines into the file of this kind of machine; other parts stay. Returns the file."""
     kind = this_kind()
@@ -59,7 +64,7 @@ def _is_part(named: tuple[str, Any]) -> bool:
     name, part = named
     needed = (
         {"what", "medians", "best_peer", "ratio", "ranks"}
-        if name.startswith(PEERS)
+        if is_of_peers(name)
         else {field.name for field in fields(Line)}
     )
     return {"date", "commit", "torch"} <= set(part) and all(

@@ -75,7 +75,8 @@ def merges_after(lane: int, subtrees: Sequence[Node]) -> list[tuple[Node, Node]]
 
 def tree_sum(values: Sequence[float]) -> float:
     """The sum of one float per lane in the tree's order; 0.0 for no lanes."""
-    if not values:
-        return 0.0
-    leaves = {(lane, lane + 1): value for lane, value in enumerate(values)}
-    return fold((0, len(values)), leaves, lambda left, right: left + right)
+    size = len(values)
+    if size <= 1:
+        return values[0] if values else 0.0
+    middle = split((0, size))
+    return tree_sum(values[:middle]) + tree_sum(values[middle:])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 from torch.autograd import profiler
 
 
 class Range:
-    """A range from here to `end`. Ranges may end in any order.
+    """A range from here to `end`, or to the end of a `with`. Ranges may end in any order.
 
     Args:
         title: as traces show it.
@@ -26,12 +25,8 @@ class Range:
         if record is not None:
             record.__exit__(None, None, None)
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextmanager
-def profiled(title: str) -> Iterator[None]:
-    """Show what is done inside as a range."""
-    shown = Range(title)
-    try:
-        yield
-    finally:
-        shown.end()
+    def __exit__(self, *_error: object) -> None:
+        self.end()

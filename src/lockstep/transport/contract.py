@@ -216,7 +216,7 @@ class Transport(ABC):
 
     def all_gather_object(self, value: Any, operation: str = "all_gather_object", where: str = "") -> list[Any]:
         """Return every rank's small JSON value, in rank order. Floats keep their bits."""
-        return [json.loads(data) for data in self.exchange(operation, json.dumps(value).encode(), where)]
+        return [json.loads(data.decode()) for data in self.exchange(operation, json.dumps(value).encode(), where)]
 
     def any(self, flag: bool, operation: str = "any", where: str = "") -> bool:
         """Whether `flag` is true on at least one rank."""

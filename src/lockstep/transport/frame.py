@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from lockstep.errors import UsageError
 
@@ -21,8 +21,7 @@ AT_THE_END = "the end of the script"
 """The operation of ranks that have nothing more to do."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """What one rank is doing."""
 
     operation: str

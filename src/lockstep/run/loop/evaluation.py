@@ -88,7 +88,7 @@ def _share(loader: PreparedLoader, step: int) -> _PlannedShare | StreamedShare:
 
 def say_shares(machinery: Machinery) -> None:
     """Report evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
-    for share in machinery.shares.take(num_exchanges()):
+    for share in machinery.shares.take(num_exchanges):
         if machinery.transport.rank == 0:
             say(sentence(share))
 

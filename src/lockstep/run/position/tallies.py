@@ -57,7 +57,8 @@ class _Made:
             self.alive[number].hear(_decoded(self.saved[number]))
 
     def is_unheard(self) -> bool:
-        return any(tally.is_unheard for number, tally in self.alive.items() if number < self.before_steps)
+        known = self.alive.items() if self.before_steps else ()
+        return any(tally.is_unheard for number, tally in known if number < self.before_steps)
 
     def told(self) -> list[dict[str, Any]]:
         found = [self.alive.get(number) for number in range(self.before_steps)]
@@ -108,7 +109,7 @@ class Tallies:
         """What this rank added in the lanes of the last pass: by lane, a list of place, number, name and sums."""
         found: dict[int, list[Any]] = {}
         for place, made in enumerate((self._outside, self._body)):
-            for number, tally in sorted(made.alive.items()):
+            for number, tally in sorted(made.alive.items() if made.count else ()):
                 for name, lane, pair in _items(tally.take_new()):
                     found.setdefault(lane, []).append([place, number, name, *pair])
         return found

@@ -25,6 +25,7 @@ from lockstep.strategy.bit_sums import bit_sums, packed
 from lockstep.strategy.shown_state import is_hidden, state_here
 
 _written = attrgetter("_version")
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Small:
             for _, one in optimizers_of(progress)
         ]
         try:
-            return cls(copy.deepcopy(states), options, _copied(vars(progress.values)))
+            return cls(copy.deepcopy(states) if states else {}, options, _copied(vars(progress.values)))
         except Exception as error:  # noqa: BLE001 - an object of the script may hold anything
             return cls({}, options, {}, f"a scheduler cannot be copied ({type(error).__name__}: {error})")
 
@@ -190,6 +191,8 @@ def _values(value: Any) -> Iterator[Any]:
 
 def _copied(value: Any) -> Any:
     """A copy that shares tensors."""
+    if type(value) in _PLAIN:  # almost all, in every step
+        return value
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +218,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
         "epochs_seen": list(run.progress.epochs_seen),
         "accounts": list(run.progress.accounts),
         "epochs": run.progress.epochs.position(inside=inside is not None),
-        "inside": None if inside is None else asdict(inside),
+        "inside": None if inside is None else {**vars(inside)},
         "stream": _stream(run.progress) if inside is not None else None,
         **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
         "loaders": [

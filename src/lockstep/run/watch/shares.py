@@ -7,6 +7,7 @@ nothing was exchanged before the next step, or before the end, has given one ran
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -49,9 +50,16 @@ class Shares:
         """Note that ranks exchanged values: gathered rows, a sum; or a tally, which only covers loops that used one."""
         self._open = [share for share in self._open if only_counted and not share.is_counted]
 
-    def take(self, num_exchanges: int | None) -> list[Share]:
-        """Return the shares that nothing was exchanged after, each line once; call it before a step and at the end."""
-        found = self._open if num_exchanges is not None and num_exchanges == self._num_exchanges else []
+    def take(self, num_exchanges: Callable[[], int | None]) -> list[Share]:
+        """Return the shares that nothing was exchanged after, each line once; call it before a step and at the end.
+
+        Args:
+            num_exchanges: asked only if there are any.
+        """
+        if not self._open:
+            return []
+        count = num_exchanges()
+        found = self._open if count is not None and count == self._num_exchanges else []
         new = list({share.where: share for share in found if share.where not in self._said}.values())
         self._said.update(share.where for share in new)
         self._open = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lockstep.journal.waiting_note import subject
 from lockstep.layout.placement import Placement
-from lockstep.strategy.profiled import profiled
+from lockstep.strategy.profiled import Range
 from lockstep.strategy.replica.slots import WIDE, Bucket, PartialSums, Slot
 from lockstep.transport.contract import Pending, Transport
 
@@ -122,7 +122,7 @@ class Reduction:
                 pending.advance(scale)
             for number, pending in self._under_way.items():
                 subject.of = partial(self._text_of, number)
-                with profiled(f"lockstep: reduce bucket {number}"):
+                with Range(f"lockstep: reduce bucket {number}"):
                     pending.finish()
                 out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
                 if target.data_ptr() != out.data_ptr():

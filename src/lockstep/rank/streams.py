@@ -44,7 +44,7 @@ class Streams:
     def __init__(self, seed: int, device: torch.device, *, looks: bool = False) -> None:
         self._looks = looks
         self.seed = seed
-        self._device, self._on_gpu = device, device.type == "cuda"
+        self._device = device
         self.seen = 0
         """Equal on two ranks if they had drawn the same wherever `look` was called."""
         self._torch_seed = 0
@@ -59,7 +59,7 @@ class Streams:
 
     def _on_gpus(self) -> Sequence[torch.Generator]:
         """Those of all GPUs, not of the rank's own only: a model may span several."""
-        return gpu_generators() if self._on_gpu else ()
+        return gpu_generators() if self._device.type == "cuda" else ()
 
     def look(self) -> int:
         """Note where the current streams are, by the next number of each; return `seen`.

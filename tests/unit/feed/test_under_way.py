@@ -90,8 +90,13 @@ def test_a_sample_that_fails_is_named_with_its_place(num_workers, dataset, error
     if dataset == "collate":
         dataset = Deadly()
         dataset.__class__ = type("Uneven", (Deadly,), {"__getitem__": lambda _, index: torch.zeros(1 + (index == 9))})
+    fetched = batches(dataset, num_workers)
     with pytest.raises(error) as caught:
-        list(batches(dataset, num_workers))
+        list(fetched)
+    if (
+        num_workers
+    ):  # torch would wait ten seconds for them where the exception's frames are collected with their queues
+        fetched._fetched._batches.abandon()
     notes = getattr(caught.value, "__notes__", [])
     text = "\n".join([str(caught.value), *notes])
     assert f"lockstep: {note}" in text

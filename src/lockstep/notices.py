@@ -1,13 +1,14 @@
 """Notices of ranks and programs on standard error: `lockstep: ...`, through the logger `lockstep`.
 
-A script redirects or silences them through the level and the handlers of `logging.getLogger("lockstep")`.
+A script redirects or silences them through the level and the handlers of `logging.getLogger("lockstep")`. Where standard
+error cannot be written (closed, a full disk), what was to be said is dropped: no run ends for a notice.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 
+from lockstep.standard_streams import write_error
 from lockstep.visible import hung
 
 
@@ -15,7 +16,7 @@ class _OnStandardError(logging.Handler):
     """A handler that writes to whatever `sys.stderr` is at the moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"lockstep: {record.getMessage()}", file=sys.stderr)
+        write_error(f"lockstep: {record.getMessage()}")
 
 
 _LOGGER = logging.getLogger("lockstep")

@@ -127,6 +127,17 @@ def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
     assert log.read_text() == "lost\nlost too\n"
 
 
+@pytest.mark.parametrize("err", ["/dev/full", "closed"])
+def test_a_script_under_python_trains_to_its_end_where_notices_cannot_be_printed(tmp_path: Path, err: str) -> None:
+    script = write_script(tmp_path, TRAINING.replace('open("lockstep-runs/filling"', 'open("/dev/full"'))
+    command = f"exec {sys.executable} {script} 2>{'&-' if err == 'closed' else err}"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False
+    )
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch")] == ["0", "1", "2", "3"]
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("arguments", ["--version", "run --help"])
 def test_a_command_says_that_its_output_cannot_be_written(arguments: str) -> None:
     command = [sys.executable, "-m", "lockstep", *arguments.split()]

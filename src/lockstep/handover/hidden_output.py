@@ -9,12 +9,12 @@ give_up                   when it fails before that: its log has all of it
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from lockstep.handover.said import unsaid
+from lockstep.standard_streams import flush_output
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def hide(said: Sequence[bytes]) -> None:
 def forget() -> None:
     """Drop what is hidden: the dead rank printed all of it, and this one has come to a later place."""
     if _hidden:
-        _flush()
+        flush_output()
     for stream in _hidden:
         os.ftruncate(stream.memory, 0)
         os.lseek(stream.memory, 0, os.SEEK_SET)
@@ -67,7 +67,7 @@ def give_up(log: int) -> None:
 
 
 def _taken_back() -> Iterator[tuple[_Hidden, bytes]]:
-    _flush()
+    flush_output()
     while _hidden:
         stream = _hidden.pop(0)
         printed = os.pread(stream.memory, os.fstat(stream.memory).st_size, 0)
@@ -75,12 +75,6 @@ def _taken_back() -> Iterator[tuple[_Hidden, bytes]]:
         os.close(stream.before)
         os.close(stream.memory)
         yield stream, printed
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
 
 
 def _write(target: int, data: bytes) -> None:

@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 
 from lockstep.journal.torch_words import way_out
+from lockstep.standard_streams import write_error
 from lockstep.visible import visible
 
 _is_there = False
@@ -21,6 +22,6 @@ def help_with_errors() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         previous(kind, error, trace)
         if words := way_out(error):
-            print(f"help: {visible(words)}", file=sys.stderr)
+            write_error(f"help: {visible(words)}")
 
     sys.excepthook = hook

@@ -61,6 +61,7 @@ from lockstep.run.witness.calm import calm, calm_random_numbers, compile_nothing
 from lockstep.run.witness.lane_watch import LaneWatch
 from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
+from lockstep.standard_streams import flush_output, write_error
 from lockstep.strategy.choice import choose_strategy, devices_for_stages
 from lockstep.transport.contract import Transport
 
@@ -153,7 +154,7 @@ def _in_a_sentence() -> Iterator[None]:
     except UsageError as error:
         if innermost(os.environ) is None:
             raise
-        print(mistake_text(error.problem, error.fix), file=sys.stderr, flush=True)
+        write_error(mistake_text(error.problem, error.fix))
         raise SystemExit(2) from error
 
 
@@ -449,8 +450,7 @@ def _finish_at_exit() -> None:
     except LockstepError as error:
         if run is None or run.setup.folder is None or not _leave_failure(run.machinery, run.setup.folder, error):
             say(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         os._exit(1 if isinstance(error, RanksDiffer) else 2)
 
 

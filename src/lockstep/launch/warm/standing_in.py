@@ -32,6 +32,7 @@ from lockstep.machine import packets
 from lockstep.machine.inherited import mask_of, umask_of
 from lockstep.machine.shown_command import show
 from lockstep.machine.stood_for import stand_for
+from lockstep.standard_streams import flush_output
 
 Task = Callable[[], int]
 ROOM = 1 << 16
@@ -165,9 +166,7 @@ def _launch(end: socket.socket) -> NoReturn:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter's end calls
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+    flush_output()
     with suppress(OSError):
         packets.send(end, "code", code & 0xFF)
     os._exit(code & 0xFF)

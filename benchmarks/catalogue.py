@@ -18,6 +18,7 @@ from benchmarks.parts.overhead import measure_overhead
 from benchmarks.parts.replacing import measure_replacement
 from benchmarks.parts.saving import SIZES as SAVED
 from benchmarks.parts.saving import measure_saving
+from benchmarks.parts.started import measure_started
 from benchmarks.parts.stepping import measure_alone, measure_steps
 from benchmarks.parts.transport import transport_measurements
 from benchmarks.parts.update import SIZES_M, measure_update
@@ -73,6 +74,15 @@ def _alone(amount: Amount) -> list[Measurement]:
     names = amount.chosen(LARGE)
     return [
         Measurement(f"alone: {WORKLOADS[name].what}", partial(measure_alone, name, amount.rounds)) for name in names
+    ]
+
+
+def _started(amount: Amount) -> list[Measurement]:
+    rounds = max(amount.rounds // 3, 1)  # programs, not steps
+    return [
+        Measurement(f"started, {n} ranks: {WORKLOADS[name].what}", partial(measure_started, name, n, rounds))
+        for name in amount.chosen(WORKLOADS)
+        for n in (1, 2)
     ]
 
 
@@ -139,6 +149,7 @@ PARTS = {
     ),
     "update": Part("reduction and AdamW (C7)", _update, compiled=False),
     "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False, has_models=True),
+    "started": Part("the same as people start them, one program at a time", _started, compiled=False, has_models=True),
     "launch": Part("launch to the first all_reduce (C10)", _launch, compiled=False),
     "replace": Part("fork to the first collective (C11)", _replace),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
 from benchmarks.laps import BACKWARD, FORWARD, REST, UPDATE, Laps
 from benchmarks.workloads import Workload
+
+if TYPE_CHECKING:
+    import lockstep  # the bare loop of `started` must not have it
 
 Hide = Callable[[Optimizer], None]
 """Keeps a run from looking at another side's optimizer. It looks in each lane at the gradients of optimizers that it does not

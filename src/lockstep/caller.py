@@ -18,13 +18,23 @@ PASSED_OVER = (f"{PACKAGE}/", contextlib.__file__, DEPRECATIONS)
 """How the names of files that are never the user's begin."""
 TORCH = f"{Path(torch.__file__).parent}/"
 """How the names of torch's files begin."""
-_NOT_THE_USERS = (*PASSED_OVER, TORCH)
+
+
+class _Passed(dict[str, bool]):
+    """Whether the frames of a file are passed over, by its name; a step asks thirty times."""
+
+    def __missing__(self, file: str) -> bool:
+        self[file] = is_passed = file.startswith((*PASSED_OVER, TORCH))
+        return is_passed
+
+
+_PASSED = _Passed()
 
 
 def caller() -> tuple[str, int]:
     """File and line of the innermost frame outside this package (and of torch)."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+    while frame.f_back is not None and _PASSED[frame.f_code.co_filename]:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 

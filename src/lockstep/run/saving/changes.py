@@ -8,7 +8,7 @@ were; for the others torch's version counters tell.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, is_
@@ -52,7 +52,7 @@ class Small:
     def of(cls, progress: Progress) -> Small:
         states = {label: one.state_dict() for label, one in (*schedulers_of(progress), *progress.stateful.items())}
         options = [
-            [{key: _copied(value) for key, value in group.items() if key != "params"} for group in one.param_groups]
+            [_copied({key: value for key, value in group.items() if key != "params"}) for group in one.param_groups]
             for _, one in optimizers_of(progress)
         ]
         try:
@@ -91,7 +91,7 @@ class Versions:
         for _, optimizer in optimizers_of(self._progress):
             if is_hidden(optimizer):
                 continue
-            values = list(chain.from_iterable(map(_parts, state_here(optimizer).values())))
+            values = list(_parts(state_here(optimizer).values()))
             tensors, others = self._sorted(optimizer, values)
             found += [list(map(Tensor.data_ptr, tensors)), list(map(_written, tensors))]
             found.extend(chain.from_iterable(map(_versions, others)))
@@ -149,9 +149,11 @@ def _bits(found: Sequence[Any]) -> list[Any]:
     return [*bit_sums(packed(dense)), *(one for one in found if not isinstance(one, Tensor))]
 
 
-def _parts(state: Any) -> Iterable[Any]:
-    """What the state of one parameter consists of."""
-    return state.values() if isinstance(state, dict) else (state,)
+def _parts(states: Collection[Any]) -> Iterable[Any]:
+    """What the states of parameters consist of."""
+    if {dict}.issuperset(map(type, states)):  # almost always: no call for each parameter
+        return chain.from_iterable(map(dict.values, states))
+    return chain.from_iterable(one.values() if isinstance(one, dict) else (one,) for one in states)
 
 
 def unsaved_versions(progress: Progress) -> list[Any]:
@@ -194,7 +196,7 @@ def _copied(value: Any) -> Any:
     if type(value) in _PLAIN:  # almost all, in every step
         return value
     if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
+        return {key: one if type(one) in _PLAIN else _copied(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)([_copied(one) for one in value]) if type(value) in (list, tuple) else value
     return value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from itertools import compress, repeat
+from operator import attrgetter, is_
 from typing import Any
 
 from torch import Tensor
@@ -285,9 +286,10 @@ class LanePass(Pass):
 
     def _reduce(self, all_ranks: Conclusions) -> Slot:
         setting, laid = self.setting, self.setting.laid
-        used, by_rows = flags_of(all_ranks.used, len(laid.trainable)), frozenset(all_ranks.rows)
-        whole = (at for number, at in enumerate(laid.bucket_of) if used[number] and number not in by_rows)
-        needed = {bucket for bucket in whole if bucket >= 0}
+        whole, by_rows = flags_of(all_ranks.used, len(laid.trainable)), frozenset(all_ranks.rows)
+        for number in by_rows:
+            whole[number] = False
+        needed = {bucket for bucket in {*compress(laid.bucket_of, whole)} if bucket >= 0}
         parts = self._sums.rows(by_rows)
         self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened, by_rows)
         self._buffers.begin(all_ranks.buffers, setting.peers, setting.placement)
@@ -307,7 +309,7 @@ class LanePass(Pass):
         for number, rows in self._rows.items():
             if used[number] and number not in sparse:
                 rows.fill(slot.views[number])
-        if all(used) and not sparse and not any(gradient is not None for gradient in self.held):
+        if all(used) and not sparse and all(map(is_, self.held, repeat(None))):
             set_gradients(laid.trainable, slot.views)
             laid.result = slot
             return

@@ -25,6 +25,7 @@ _grad = attrgetter("grad")
 
 UPDATE = "optimizer.step"
 SIMPLE = (bool, int, float, str, type(None))
+_SIMPLE_TYPES = frozenset(SIMPLE)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,11 @@ def require_agreement(
 
 def _options(group: Mapping[str, Any]) -> list[list[Any]]:
     """The numbers and strings of a parameter group."""
-    return [[key, _simple(value)] for key, value in group.items() if key not in ("params", "param_names")]
+    return [
+        [key, value if type(value) in _SIMPLE_TYPES else _simple(value)]
+        for key, value in group.items()
+        if key not in ("params", "param_names")
+    ]
 
 
 def _simple(value: Any) -> Any:

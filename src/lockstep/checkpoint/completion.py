@@ -28,7 +28,7 @@ def complete(
         folder: it has begun.
         documents: the content of state.json.
         files: those that are in the stage, flushed to the disk.
-        facts: what the manifest says besides its files.
+        facts: what the manifest says besides its files; the step tells lines of metrics.jsonl and the state apart.
         taken_s: growing_time() when the run was as the state is, if that is not now. The manifest's time tells it.
 
     Raises:
@@ -38,7 +38,9 @@ def complete(
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     write_synced(folder.stage / DOCUMENTS, text)
     write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
-    taken_s = growing_time() if taken_s is None else taken_s  # the kernel's own stamp would be that of its last tick
+    taken_s = (
+        growing_time(facts.get("step", 0)) if taken_s is None else taken_s
+    )  # the kernel's own stamp would be that of its last tick
     os.utime(folder.stage / NAME, (taken_s, taken_s))
     folder.install()
 

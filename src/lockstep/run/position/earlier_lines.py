@@ -37,7 +37,7 @@ class EarlierLines:
 
     def keep_until(self, step: int, saved_s: float) -> None:
         """Keep those up to `step`, after which a state was saved at `saved_s` (growing_time); the first call counts."""
-        go_on_from(saved_s)
+        go_on_from(saved_s, step)
         if (path := self._path) is None:
             return
         self._path = None

@@ -47,7 +47,8 @@ class MetricsFile:
         self._ledger.note(self._shown)
         if self.is_held:
             return
-        line: dict[str, Any] = {"step": self._ledger.step, "epoch": self._ledger.epoch, "time": growing_time()}
+        step = self._ledger.step
+        line: dict[str, Any] = {"step": step, "epoch": self._ledger.epoch, "time": growing_time(step)}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._recent.append(line | finite)
         self._write(line | finite)
@@ -62,7 +63,8 @@ class MetricsFile:
         From here on nothing is written until `is_held` is false again.
         """
         self._recent.extend(lines)
-        go_on_from(max((line["time"] for line in lines), default=0.0))
+        for line in lines:
+            go_on_from(line["time"], line["step"])
         self.is_held = True
         if self._path is None:
             return

@@ -117,7 +117,7 @@ class Aside:
             [Image(file, image.at, image.size, sorted(image.places)) for file, image in images.items()],
             contents.written(),
             facts_of(run),
-            growing_time(),
+            growing_time(run.machinery.ledger.step),
             self._url,
         ).encode()
         try:

@@ -93,6 +93,12 @@ def compiled_loss():
     loop(model, torch.compile(lambda batch: F.cross_entropy(model(batch[0]), batch[1]), backend="eager"))
 
 
+def compiled_as_one_graph():
+    model = small()
+    quicker = torch.compile(model, backend="eager", fullgraph=True)
+    loop(model, lambda batch: F.cross_entropy(quicker(batch[0]), batch[1]))
+
+
 def layer_compiled_when_prepared():
     model, run = small(), lockstep.init(lanes=4, threads=1)
     loader = run.prepare(model, DataLoader(images_data(), batch_size=16))[1]
@@ -424,6 +430,7 @@ MISTAKES = {
     compiled_when_prepared: (2, PP, "torch.compile hides the layers of a prepared Sequential"),
     compiled_after_the_cut: (2, MP, "torch.compile hides the layers of a prepared Sequential"),
     compiled_loss: (2, MP, "torch.compile hides the layers of a prepared Sequential"),
+    compiled_as_one_graph: (2, PP, "Message: torch.compile hides the layers of a prepared Sequential"),
     layer_compiled_when_prepared: (2, PP, "pipeline follows the model's forward, which a compiled Linear hides"),
     clips_by_torch: (2, MP, "meta"),
     cut_under_ddp: (2, Form("ddp"), "cut=['0'] is for model_parallel and pipeline, but the strategy is ddp"),

@@ -18,6 +18,7 @@ def is_of_a_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _PEER.search(text) is not None and _OWN.search(text) is None
 
 
+_HIDDEN_LAYERS = re.compile(r"torch\.compile hides the layers of a prepared .*")
 _NO_FORM = re.compile(r"^(\S+)( .*?)? does not have a deterministic implementation", re.MULTILINE)
 ON_CPU = "compute it on the CPU: `x.cpu()`, and the result back to `x.device`"
 REPLACEMENTS = {
@@ -42,7 +43,13 @@ ENDINGS = {"cuda", "cpu", "gpu", "out", "template", "kernel", "max", "forward", 
 
 def way_out(error: BaseException) -> str:
     """What to do about an error of torch; empty where nothing is known."""
-    return _way_without_form(error) or help_with_device(error)
+    return _way_without_form(error) or _way_without_compiler(error) or help_with_device(error)
+
+
+def _way_without_compiler(error: BaseException) -> str:
+    """What stages have told the compiler, which raises it as its own error (`refuse_being_compiled`)."""
+    found = _HIDDEN_LAYERS.search(str(error)) if isinstance(error, RuntimeError) else None
+    return found[0] if found is not None else ""
 
 
 def _way_without_form(error: BaseException) -> str:

@@ -119,3 +119,11 @@ def test_every_replacement_is_on_the_page():
     for words in REPLACEMENTS.values():
         for code in re.findall("`([^`]+)`", words):
             assert code in page, code
+
+
+def test_what_stages_told_the_compiler_is_the_way_out():
+    words = "torch.compile hides the layers of a prepared Net, which the strategy runs. Call it without torch.compile."
+    told = RuntimeError(
+        f"Call to graph_break()\n  Explanation: User-inserted graph break. Message: {words}\n  Hint: Remove it."
+    )
+    assert way_out(told) == words

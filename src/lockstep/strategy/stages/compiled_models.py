@@ -37,8 +37,8 @@ def refuse_being_compiled(module: nn.Module) -> None:
     """
     if not torch.compiler.is_compiling():
         return
-    sys.modules[COMPILER].graph_break()  # the compiler leaves out what raises while it traces, and goes on without it
-    raise UsageError(
-        f"torch.compile hides the layers of a prepared {type(module).__name__}, which the strategy runs.",
-        "Call it without torch.compile, or use --strategy ddp.",
-    )
+    what = f"torch.compile hides the layers of a prepared {type(module).__name__}, which the strategy runs."
+    fix = "Call it without torch.compile, or use --strategy ddp."
+    # The compiler leaves out what raises while it traces, and goes on without it. With fullgraph=True it raises the words.
+    sys.modules[COMPILER].graph_break(msg=f"{what} {fix}")
+    raise UsageError(what, fix)

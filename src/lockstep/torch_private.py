@@ -116,6 +116,12 @@ PLACES = {
     "global_forward_hooks": PrivateName(
         "torch.nn.modules.module", "_global_forward_hooks", "the engine: rows of embeddings' gradients"
     ),
+    "global_backward_hooks": PrivateName(
+        "torch.nn.modules.module", "_global_backward_hooks", "the engine: hooks that look at gradients"
+    ),
+    "global_backward_pre_hooks": PrivateName(
+        "torch.nn.modules.module", "_global_backward_pre_hooks", "the engine: hooks that look at gradients"
+    ),
     "transforms": PrivateName(
         "torch._C", "_functorch.peek_interpreter_stack", "the engine: rows of embeddings' gradients"
     ),

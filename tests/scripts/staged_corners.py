@@ -255,6 +255,21 @@ def module_hooks_that_look():
     return fit(model, cut=["3"])
 
 
+def hooks_of_all_modules_that_look():
+    """The same by a hook that torch calls for every module there is."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 600), nn.Linear(600, 3))
+
+    def look(module, given):
+        later = model[2].weight.grad
+        return (given[0] * (1 + later.abs().max()),) if module is model[1] and later is not None else None
+
+    handle = nn.modules.module.register_module_full_backward_pre_hook(look)
+    try:
+        return fit(model, cut=["3"])
+    finally:
+        handle.remove()
+
+
 def sparse_gradients():
     bag = nn.EmbeddingBag(11, 8, sparse=True)
     return fit(nn.Sequential(bag, nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3)), tokens_data)
@@ -340,6 +355,7 @@ CORNERS = {
         hooks_that_write,
         hooks_of_nodes_that_write,
         module_hooks_that_look,
+        hooks_of_all_modules_that_look,
         recurrent,
         fast_path_of_attention,
         fast_path_of_attention_in_bfloat16,

@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
+from lockstep.torch_private import global_backward_hooks, global_backward_pre_hooks
+
 _gradient_hooks = attrgetter("_post_accumulate_grad_hooks")
 _module_hooks = attrgetter("_backward_hooks", "_backward_pre_hooks")
 
@@ -30,19 +32,22 @@ class ScriptHooks:
         self._nodes: list[Node] = []
         """Autograd's nodes that add gradients up; kept, because else there may be another one at the next look."""
         self._others: list[Mapping[int, Any]] | None = None
-        """The hooks of these and of modules, found at the first look."""
+        """The hooks of these, of modules and of all modules that there are, found at the first look."""
 
     def may_look(self) -> bool:
-        """Whether there are any: of a parameter, of a module, or of autograd's node that adds a gradient up."""
+        """Whether there are any: of a parameter, of one or all modules, or of autograd's node that adds a gradient up."""
         if self._others is None:
             self._others = self._find()
         return any(map((1).__lt__, map(len, map(_gradient_hooks, self._parameters)))) or any(self._others)
 
     def _find(self) -> list[Mapping[int, Any]]:
         moved = [one for one, moves in zip(self._parameters, self._moves, strict=True) if moves]
+        if not moved:
+            return []
         self._nodes = [get_gradient_edge(one).node for one in moved]
-        modules = [module for _, model in self._models for module in model.modules()] if moved else []
-        return [*map(_hooks_of, self._nodes), *(hooks for module in modules for hooks in _module_hooks(module))]
+        modules = [module for _, model in self._models for module in model.modules()]
+        of_modules = [hooks for module in modules for hooks in _module_hooks(module)]
+        return [*map(_hooks_of, self._nodes), *of_modules, global_backward_hooks, global_backward_pre_hooks]
 
 
 def hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:

@@ -109,6 +109,20 @@ void define_table(nb::module_& module) {
             return bytes(*found);
           },
           nb::arg("key"))
+      .def(
+          "find_all",
+          [](Table& table, const std::vector<std::string>& keys) -> std::optional<std::vector<nb::bytes>> {
+            std::optional<std::vector<std::string>> found;
+            {
+              const nb::gil_scoped_release released;
+              found = table.find_all(keys);
+            }
+            if (!found) return std::nullopt;
+            std::vector<nb::bytes> values;
+            for (const std::string& value : *found) values.push_back(bytes(value));
+            return values;
+          },
+          nb::arg("keys"))
       .def("has_all", &Table::has_all, nb::arg("keys"), Released())
       .def(
           "wait",

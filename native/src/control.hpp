@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b530a;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b530b;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -91,6 +91,7 @@ struct Header {
   std::int32_t broken_kind;
   Pieces pieces;  // written by rank 0 before it says that it has joined
   char reason[2 * text_bytes];
+  std::atomic<std::uint32_t> num_joined;  // the futex of those that wait until all have; the last one wakes them
 };
 
 // Leaves out what does not fit, by whole letters: half of one is not UTF-8, and Python would refuse it all.

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "busy_groups.hpp"
 #include "forks.hpp"
@@ -11,7 +10,8 @@
 namespace lockstep {
 namespace {
 
-constexpr Nanoseconds shortest_pause = std::chrono::microseconds(100), longest_pause = std::chrono::milliseconds(5);
+// Between two looks whether ranks that have not joined still live. The last one that joins wakes all.
+constexpr Nanoseconds between_looks = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -33,6 +33,7 @@ void Group::join() {
   if (memory_ != nullptr) announce(*memory_, rank_, world_size());
   if (rank_ == 0) header_->pieces = settings_.tuning.pieces.within_limits(world_size());
   blocks_[rank_].joined.store(control_magic, std::memory_order_seq_cst);
+  if (header_->num_joined.fetch_add(1, std::memory_order_seq_cst) + 1 == world_size()) wake_all(header_->num_joined);
   const auto deadline = Clock::now() + settings_.patience;
   processes_.assign(world_size(), nullptr);
   try {
@@ -48,11 +49,11 @@ void Group::join() {
 }
 
 void Group::wait_until_joined(std::size_t peer, Clock::time_point deadline) {
-  auto pause = shortest_pause;
-  while (blocks_[peer].joined.load(std::memory_order_acquire) == 0) {
+  while (true) {
+    const std::uint32_t num_joined = header_->num_joined.load(std::memory_order_seq_cst);
+    if (blocks_[peer].joined.load(std::memory_order_acquire) != 0) break;
     watch(peer);
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 5 / 4, longest_pause);  // many ranks that look all the time keep each other from coming
+    sleep_on(header_->num_joined, num_joined, between_looks);  // many ranks that look often keep each other from coming
     settings_.while_waiting();
     throw_if_broken();
     if (has_ended(peer) && blocks_[peer].joined.load(std::memory_order_acquire) == 0)

@@ -26,12 +26,7 @@ Messages::Messages(std::byte* rings, const Layout& layout, std::size_t rank)
       outgoing_(layout.world_size),
       free_blocks_(layout.world_size),
       incoming_(layout.world_size),
-      aside_(layout.world_size) {
-  for (FreeBlocks& free : free_blocks_) {
-    for (std::size_t place = layout.num_blocks(); place-- > 0;)
-      free.places.push_back(static_cast<std::uint16_t>(place));
-  }
-}
+      aside_(layout.world_size) {}
 
 Ring& Messages::ring(std::size_t from, std::size_t to) const {
   return *reinterpret_cast<Ring*>(rings_ + (from * layout_.world_size + to) * layout_.ring_stride());
@@ -52,6 +47,11 @@ std::byte* Messages::address(Ring& ring, std::uint64_t position) const {
 void Messages::take_block(std::size_t peer, std::uint64_t number) {
   Ring& out = ring(rank_, peer);
   FreeBlocks& free = free_blocks_[peer];
+  if (!free.is_filled) {
+    for (std::size_t place = layout_.num_blocks(); place-- > 0;)
+      free.places.push_back(static_cast<std::uint16_t>(place));
+    free.is_filled = true;
+  }
   const std::uint64_t read = out.read.load(std::memory_order_acquire) / layout_.block_bytes();
   for (; free.returned < read; ++free.returned) free.places.push_back(out.places[free.returned % layout_.num_blocks()]);
   out.places[number % layout_.num_blocks()] = free.places.back();

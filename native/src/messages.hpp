@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,8 +71,9 @@ class Messages {
     std::shared_ptr<std::vector<std::byte>> bytes;
   };
 
-  // The blocks of a ring that nothing lies in, the one that was read last on top.
+  // The blocks of a ring that nothing lies in, the one that was read last on top. Filled when the first is taken.
   struct FreeBlocks {
+    bool is_filled = false;
     std::vector<std::uint16_t> places;
     std::uint64_t returned = 0;  // blocks that were read, since the beginning
   };
@@ -94,10 +96,11 @@ class Messages {
   Layout layout_;
   std::size_t rank_;
   std::size_t num_pending_ = 0;
-  std::vector<std::deque<std::shared_ptr<Message>>> outgoing_;
+  // Lists: an empty one takes no memory, and a group may have many ranks that never send each other anything.
+  std::vector<std::list<std::shared_ptr<Message>>> outgoing_;
   std::vector<FreeBlocks> free_blocks_;
   std::vector<Incoming> incoming_;
-  std::vector<std::deque<Aside>> aside_;
+  std::vector<std::list<Aside>> aside_;
   std::deque<std::shared_ptr<Message>> posted_;
 };
 

@@ -263,6 +263,18 @@ std::optional<std::string> Table::find(std::string_view key) {
   return std::string(value_at(*link));
 }
 
+std::optional<std::vector<std::string>> Table::find_all(const std::vector<std::string>& keys) {
+  std::vector<std::string> found;
+  found.reserve(keys.size());
+  const Locked locked(*this);
+  for (const std::string& key : keys) {
+    const auto* link = link_to(key);
+    if (link->load() == 0) return std::nullopt;
+    found.emplace_back(value_at(*link));
+  }
+  return found;
+}
+
 // The first of these keys that is not there; null when all are. Under the lock.
 const std::string* Table::missing(const std::vector<std::string>& keys) {
   const auto is_missing = [&](const std::string& key) { return link_to(key)->load() == 0; };

@@ -40,6 +40,8 @@ class Table {
   bool remove(std::string_view key);
 
   std::optional<std::string> find(std::string_view key);
+  // What is at all these keys at once; nothing when one is missing.
+  std::optional<std::vector<std::string>> find_all(const std::vector<std::string>& keys);
   bool has_all(const std::vector<std::string>& keys);
   // Waits until all keys are there at once; false when that took longer than `patience`.
   bool wait(const std::vector<std::string>& keys, Nanoseconds patience);

@@ -50,6 +50,8 @@ void what_is_set_is_found_by_everybody() {
   other.set("key", "");
   CHECK(table.find("key") == "" && table.num_keys() == 2);
   CHECK(table.has_all({"key", ""}) && !table.has_all({"key", "none"}));
+  CHECK(table.find_all({"", "key"}) == std::vector<std::string>({std::string("\0binary", 7), ""}));
+  CHECK(!table.find_all({"key", "none"}) && table.find_all({})->empty());
   CHECK(other.remove("key") && !table.find("key"));
   CHECK(table.num_keys() == 1 && table.keys() == std::vector<std::string>{""});
   table.append("log", "a");

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from lockstep.errors import PeerLost
-from lockstep.node.meeting import PATIENCE, Store
+from lockstep.node.hearing import Store
+from lockstep.node.meeting import PATIENCE
 
 LONGEST_PAUSE_S = 0.02
 

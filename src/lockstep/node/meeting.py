@@ -10,44 +10,23 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import torch
-from torch.distributed import DistStoreError
 
-from lockstep.errors import PeerLost, UsageError, WorldError
-from lockstep.journal.waiting_note import noted_at, waits
+from lockstep.errors import UsageError, WorldError
+from lockstep.journal.waiting_note import noted_at
+from lockstep.node.hearing import Hearing, Store
 from lockstep.node.native import compiled, why_not
 from lockstep.node.process import RankProcess, objection
 from lockstep.node.sites import judge, sites
-from lockstep.node.tuning import costs_to_tell, tuning_of
+from lockstep.node.tuning import Told, costs_to_tell, tuning_of
 
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
 
 WITHOUT_IT = "Install g++ and lockstep again, or use the backend gloo."
-
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S, LONGER = 0.0005, 0.05, 1.25
-"""Between two looks at a store and at the process that should write to it, and so many times as long before the next one. A
-store's own wait sees no process, and torch's TCPStore prints a warning whenever it ends without a key."""
-
-
-class Store(Protocol):
-    """What a meeting needs from a torch.distributed store: `get` waits until the key is there."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Write a key."""
-
-    def get(self, key: str, /) -> bytes:
-        """Read a key, waiting for it."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Whether all keys are there."""
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Read several keys that are there."""
 
 
 def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> UsageError:
@@ -96,13 +75,15 @@ def meet(
     known = {} if known is None else known
     here = known[names[rank]] = RankProcess.here(torch.get_num_threads())
     costs = costs_to_tell(rank, world_size)
-    store.set(f"place/{rank}", json.dumps([names, vars(here), costs]))
-    for name, said in zip(names, _heard_from_all(store, "place", names, known, here), strict=True):
-        members, place, told = json.loads(said)
+    same = f"[{json.dumps(names)}, "
+    places_told = Hearing(store, "place", names, known, here)
+    places_told.tell(rank, f"{same}{json.dumps(vars(here))}, {json.dumps(costs)}]")
+    for name, said in zip(names, places_told.from_all(), strict=True):
+        members, place, told = _read_place(said, same)
         costs = costs or told
-        if members != names:  # before waiting for a rank that may never come
+        if members is not None and members != names:  # before waiting for a rank that may never come
             raise disagreement(name, members, names)
-        known[name] = RankProcess(**place)
+        known[name] = place
     places = [known[name] for name in names]
     if mistake := objection(places):
         raise mistake
@@ -124,8 +105,8 @@ def _share(
     store: Store, rank: int, names: Sequence[int], known: Mapping[int, RankProcess], *, named: bool
 ) -> tuple[compiled.Memory | None, str]:
     """Return the control block, mapped by every rank; or why one of them could not, the same on all."""
-    key = "named" if named else "nameless"
-    control, name, told, here = None, "", {"path": "", "problem": ""}, known[names[rank]]
+    hearing = Hearing(store, "named" if named else "nameless", names, known, known[names[rank]])
+    control, name, told = None, "", {"path": "", "problem": ""}
     try:
         if rank == 0:
             num_bytes = compiled.control_bytes(len(names))
@@ -137,7 +118,7 @@ def _share(
                 control = compiled.Memory.create(num_bytes, reserve=False)
                 told["path"] = f"/proc/{os.getpid()}/fd/{control.descriptor}"
         else:
-            offer = json.loads(_heard(store, f"{key}/0", names[0], known, here))
+            offer = json.loads(hearing.from_one(0))
             told["problem"] = offer["problem"]
             control = None if offer["problem"] else compiled.Memory.open(offer["path"])
         if control is not None:
@@ -145,68 +126,30 @@ def _share(
     except OSError as error:
         told["problem"] = error.strerror or str(error)
     try:
-        store.set(f"{key}/{rank}", json.dumps(told))
-        everyone: list[Mapping[str, str]] = [*map(json.loads, _heard_from_all(store, key, names, known, here))]
+        hearing.tell(rank, json.dumps(told))
+        said = [*hearing.from_all()]
     finally:  # also when a rank does not come
         if name:
             compiled.unlink_name(name)
-    failed = [f"rank {peer}: {each['problem']}" for peer, each in zip(names, everyone, strict=True) if each["problem"]]
+    problems = {text: json.loads(text)["problem"] for text in set(said)}  # most say the same
+    failed = [f"rank {peer}: {problems[text]}" for peer, text in zip(names, said, strict=True) if problems[text]]
     return (None, failed[0]) if failed else (control, "")
 
 
-def _heard_from_all(
-    store: Store, key: str, names: Sequence[int], known: Mapping[int, RankProcess], here: RankProcess
-) -> Iterator[bytes]:
-    """What each rank tells, in their order; raises as `_heard` does. What is there already is read at once: asking for each
-    key alone takes several times as long, and all ranks ask for those of all.
+def _read_place(said: bytes, same: str) -> tuple[list[int] | None, RankProcess, Told]:
+    """The ranks that a rank makes a group of, None when it tells what begins as `same`; its process; and costs.
+
+    Compared as text: each rank would read n lists of n ranks otherwise.
     """
-    keys = [f"{key}/{peer}" for peer in range(len(names))]
-    for peer, name in enumerate(names):
-        if there := _read_together(store, keys[peer:]):
-            yield from there
-            return
-        yield _heard(store, keys[peer], name, known, here)
+    text = said.decode()
+    if text.startswith(same):
+        return None, *_read_process(f"[{text[len(same) :]}")
+    members, *others = json.loads(text)
+    return members, *_read_process(json.dumps(others))
 
 
-def _read_together(store: Store, keys: list[str]) -> list[bytes]:
-    """What is at these keys; nothing as long as one is missing, or if the store fails, which `_heard` puts into words."""
-    try:
-        return store.multi_get(keys) if store.check(keys) else []
-    except RuntimeError:
-        return []
-
-
-def _heard(store: Store, key: str, name: int, known: Mapping[int, RankProcess], here: RankProcess) -> bytes:
-    """Return what rank `name` tells.
-
-    Raises:
-        PeerLost: when it has ended without telling it.
-        WorldError: when it is late; torch's own error would only name a key.
-    """
-    try:
-        with waits(f"the meeting of a group with rank {name}", [name]):
-            if name in known and known[name].process != here.process:
-                _await(store, key, name, known[name], here)
-            return store.get(key)
-    except RuntimeError as error:
-        raise WorldError(
-            f"Rank {name} never joined the group: {str(error).partition(chr(10))[0]}. "
-            f"Does every rank call init_process_group, and new_group for the same ranks in the same order?"
-        ) from error
-
-
-def _await(store: Store, key: str, name: int, place: RankProcess, here: RankProcess) -> None:
-    """Wait until the key is there."""
-    patience_s: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # not in torch's stub
-    pause_s, deadline = SHORTEST_PAUSE_S, time.monotonic() + patience_s
-    while not store.check([key]):
-        if time.monotonic() > deadline:
-            raise DistStoreError(f"nothing after {patience_s:g} s")
-        if place.has_ended(here) and not store.check([key]):  # it may have written the key just before it ended
-            raise PeerLost(
-                f"Rank {name} ended while this rank was waiting for it to make the group. "
-                f"If rank {name} failed, its own error says why.",
-                is_dead=True,
-            )
-        time.sleep(pause_s)
-        pause_s = min(LONGER * pause_s, LONGEST_PAUSE_S)
+@lru_cache(512)
+def _read_process(text: str) -> tuple[RankProcess, Told]:
+    """What a rank tells of its process is nearly always what it told when the group before was made."""
+    place, costs = json.loads(text)
+    return RankProcess(**place | {"cpus": tuple(place["cpus"])}), costs

@@ -92,6 +92,8 @@ class SharedStore(Store):
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read several keys, waiting for them."""
+        if (values := self._table.find_all(keys)) is not None:
+            return values
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from lockstep.machine.caches import caches
 from lockstep.machine.cores import cpu_quota
 from lockstep.node.kept_numbers import cache_folder
 from lockstep.node.native import compiled
-from lockstep.node.pieces import sizes_for
+from lockstep.node.pieces import Sizes, sizes_for
 from lockstep.node.process import RankProcess
 from lockstep.node.wait_costs import WaitCosts, find_costs, own_cpus
 from lockstep.node.waiting import Room, manner_of_waiting
@@ -38,9 +39,9 @@ def tuning_of(ranks: Iterable[RankProcess], here: RankProcess, told: Told) -> co
         here: this one.
         told: by rank 0 of the group.
     """
-    rooms = [Room(frozenset(rank.cpus), rank.threads) for rank in ranks if rank.boot == here.boot]
+    rooms = [Room(_as_set(rank.cpus), rank.threads) for rank in ranks if rank.boot == here.boot]
     manner = manner_of_waiting(rooms, cpu_quota(), WaitCosts(**told).within_limits())
-    sizes = sizes_for(caches(min(own_cpus())))
+    sizes = _sizes(min(own_cpus()))
     return compiled.Tuning(
         spin_us=manner.spin_us,
         yields=manner.yields,
@@ -48,6 +49,18 @@ def tuning_of(ranks: Iterable[RankProcess], here: RankProcess, told: Told) -> co
         swapped_bytes=sizes.swapped,
         streamed_from_bytes=sizes.streamed_from,
     )
+
+
+@lru_cache(512)
+def _as_set(cpus: tuple[int, ...]) -> frozenset[int]:
+    """The same one for equal CPUs: each rank compares the CPUs of all when a group is made."""
+    return frozenset(cpus)
+
+
+@lru_cache
+def _sizes(cpu: int) -> Sizes:
+    """A CPU's caches stay as they are, and reading what the kernel tells of them takes half a millisecond."""
+    return sizes_for(caches(cpu))
 
 
 def account() -> dict[str, Any]:

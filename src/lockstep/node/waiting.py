@@ -7,6 +7,7 @@ takes, which is at most twice what a prophet would need; twice as long where tha
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ LEAST_SPIN_US, MOST_SPIN_US = 5.0, 50.0
 SLOWED = 1.1
 """From here on a spinning neighbour counts as one that takes a part of the core away."""
 YIELDS = 4
+UNKNOWN = -1
+"""In the place of the first CPU of a rank that does not say where it may run."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,18 @@ def is_crowded(rooms: Sequence[Room], quota: float) -> bool:
     """Whether some threads of these ranks must share a CPU, or time of the quota."""
     if sum(room.threads for room in rooms) > min(len(_together(rooms)), quota):
         return True
+    threads, beginning = Counter[frozenset[int]](), defaultdict[int, list[frozenset[int]]](list)
+    for room in rooms:
+        threads[room.cpus] += room.threads
+    for cpus in threads:
+        beginning[min(cpus, default=UNKNOWN)].append(cpus)
+    # What lies within a place begins at one of its CPUs: with a CPU for each rank not all are compared with all.
     return any(
-        sum(room.threads for room in rooms if room.cpus <= place) > len(place) for place in {r.cpus for r in rooms}
+        sum(threads[cpus] for first in (UNKNOWN, *place) for cpus in beginning.get(first, ()) if cpus <= place)
+        > len(place)
+        for place in threads
     )
 
 
 def _together(rooms: Sequence[Room]) -> frozenset[int]:
-    return frozenset().union(*(room.cpus for room in rooms))
+    return frozenset().union(*{room.cpus for room in rooms})

@@ -11,7 +11,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep import torch_private
 from lockstep.caller import where
 from lockstep.errors import PeerLost, UsageError, WorldError
-from lockstep.node.meeting import Store as MeetingStore
+from lockstep.node.hearing import Store as MeetingStore
 from lockstep.node.meeting import meet
 from lockstep.node.native import compiled
 from lockstep.process_group.errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost, error_for

@@ -47,6 +47,15 @@ def test_ranks_are_crowded_when_some_of_their_threads_must_share_a_cpu(of_ranks,
     assert (manner.spin_us == SHORT_SPIN_US) == crowded
 
 
+@given(
+    st.lists(st.builds(Room, st.frozensets(st.integers(0, 5), max_size=4), st.integers(1, 3)), min_size=1, max_size=8)
+)
+def test_ranks_are_crowded_exactly_where_more_threads_than_cpus_must_stay(ranks: list[Room]) -> None:
+    together = sum(room.threads for room in ranks) > len(frozenset().union(*(room.cpus for room in ranks)))
+    within = [sum(room.threads for room in ranks if room.cpus <= place.cpus) > len(place.cpus) for place in ranks]
+    assert is_crowded(ranks, NO_QUOTA) == (together or any(within))
+
+
 def test_a_group_of_two_in_a_crowd_of_eight_waits_as_the_crowd_does() -> None:
     crowd = rooms(*[("0-1", 1)] * 8)
     assert not manner_of_waiting(crowd[:2], NO_QUOTA, WaitCosts()).is_crowded

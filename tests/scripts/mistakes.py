@@ -50,6 +50,11 @@ class RankBuffer(nn.Linear):
         return super().forward(inputs)
 
 
+def scripted():
+    run, model, _, _ = parts()
+    run.prepare(torch.jit.trace(model, torch.zeros(1, 64)))
+
+
 def bare_backward():
     loop(lambda run, model, optimizer, loss: loss.backward())
 
@@ -356,6 +361,7 @@ MISTAKES = {
     growing_buffer: "The buffer 'cache' changed from (2,) torch.float32 to (3,)",
     no_step: "The epoch has no step",
     negative_norm: "`norm_type` must be above 0",
+    scripted: "TopLevelTracedModule is, or holds, a module of torch.jit",
     bare_backward: "loss.backward() was called on a prepared model",
     scaled_bare_backward: "loss.backward() was called on a prepared model",
     optimizer_in_lane: "optimizer.step() was called inside a step's lanes",

@@ -24,9 +24,14 @@ SAME_MODEL = "Build the same model on every rank."
 
 
 def refuse_unsupported(models: Sequence[tuple[str, nn.Module]], absent: Container[int] = ()) -> None:
-    """Raise `UsageError` for what cannot be carried: uninitialised, complex, quantised, on "meta", tied by `.data`."""
+    """Raise `UsageError` for what cannot be carried: uninitialised, complex, quantised, on "meta", tied by `.data`, scripted."""
     _refuse_overlaps(models)
     for label, model in models:
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise UsageError(
+                f"{label} is, or holds, a module of torch.jit, whose parameters cannot be laid out anew.",
+                "Prepare the plain module; torch.compile makes it quicker.",
+            )
         for name, parameter in model.named_parameters():
             if parameter.is_meta and id(parameter) not in absent:
                 raise UsageError(f"{label}.{name} is on the meta device.", "Give it values before run.prepare.")

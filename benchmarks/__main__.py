@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
+from benchmarks.ending import ends_shortly
 from benchmarks.growth import command as growth
 from benchmarks.keeping import PEERS, keep
 from benchmarks.peers.measuring import measure_peers
@@ -202,6 +203,7 @@ def _end(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
+@ends_shortly
 def main() -> None:
     if sys.argv[1:2] == [growth.NAME]:
         growth.run(sys.argv[2:])
@@ -215,11 +217,7 @@ def main() -> None:
         beside_peers(options, where)
         return
     rounds, steps = (6, 50) if options.quick else (24, 400)
-    try:
-        lines = measure(options.parts, Amount(rounds, steps, options.picture is not None, options.models))
-    except KeyboardInterrupt:
-        _say("")
-        sys.exit(130)
+    lines = measure(options.parts, Amount(rounds, steps, options.picture is not None, options.models))
     report(options, where, lines)
 
 

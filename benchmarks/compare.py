@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ending import ends_shortly
 from benchmarks.keeping import RESULTS, is_of_peers, read
 from benchmarks.kinds import MachineKind
 from benchmarks.pictures.kinds import draw_kinds
@@ -96,6 +97,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     if options.picture and options.picture.suffix not in FORMATS:
         problem = f"--picture {options.picture} must end with {', '.join(FORMATS)}."
+    elif options.picture and not options.picture.absolute().parent.is_dir():
+        problem = f"--picture {options.picture}: there is no folder {options.picture.parent}. Make it, or name another."
     elif options.picture and find_spec("matplotlib") is None:
         problem = "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
     if problem:
@@ -104,17 +107,19 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+@ends_shortly
 def main() -> None:
     options = parse(sys.argv[1:])
     try:
         found = [read(path) for path in options.files]
-        results = {one["kind"]: one["parts"] for one in found}
-        print(tables(results))
-        if options.picture:
-            draw_kinds({kind.said: shares(parts) for kind, parts in results.items()}, options.picture)
     except ValueError as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)
+    results = {one["kind"]: one["parts"] for one in found}
+    print(tables(results), flush=True)
+    try:
+        if options.picture:
+            draw_kinds({kind.said: shares(parts) for kind, parts in results.items()}, options.picture)
     except OSError as error:
         print(f"The picture {options.picture} cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(2)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.ending import ends_shortly
 from lockstep.nodes.scale import Limits, Shape, breaks, control, sent_for_a_sum, tried
 
 NODES = (2, 3, 8, 32, 128, 1000, 10_000)
@@ -71,6 +72,7 @@ def as_json(ranks: int) -> dict[str, Any]:
     return {"ranks": ranks, "counts": counts, "breaks": [vars(one) for one in breaks(LIMITS, ranks)]}
 
 
+@ends_shortly
 def main() -> None:
     """Print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.counts", description=(__doc__ or "").splitlines()[0])

@@ -15,6 +15,7 @@ from benchmarks.peers.contestants import Contestant, Field, contestants
 from benchmarks.peers.meeting import PeerFailed, Ranks
 from benchmarks.peers.table import Row
 from lockstep.machine.cores import usable_cores
+from lockstep.machine.processes import adopt_orphans
 
 INSTALLED = Path(__file__).parents[2] / "build" / "peers"
 Say = Callable[[str], None]
@@ -24,6 +25,7 @@ def measure_peers(numbers: Sequence[int], *, quick: bool, say: Say) -> list[Row]
     """The rows of every number of ranks."""
     for problem in build(INSTALLED, INSTALLED / "programs"):
         say(problem)
+    adopt_orphans()  # so that no launcher's helpers are left to a process 1 that does not reap them
     rounds, sizes = (3, FEW_SIZES) if quick else (5, SIZES)
     return [row for number in numbers for row in _measure(number, sizes, rounds, say)]
 
@@ -55,13 +57,15 @@ class Present:
     def start(self, stack: ExitStack, contestant: Contestant, folder: Path, listening: socket.socket) -> None:
         """Start one; whoever does not come is told."""
         ranks = Ranks(contestant, folder / f"{contestant.name}.log")
+        stack.push(
+            lambda kind, *_: ranks.end(hard=kind is not None)
+        )  # also when a person loses patience with the start
         try:
             ranks.gather(listening, self._num_ranks)
         except PeerFailed as failed:
             self._say(f"{contestant.name} on {self._num_ranks} ranks {failed}")
             ranks.end(hard=True)
         else:
-            stack.push(lambda kind, *_: ranks.end(hard=kind is not None))
             self._ranks.append(ranks)
 
     def measured(self, planned: Sequence[PeerCase], rounds: int) -> list[Row]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,9 +14,10 @@ from statistics import median
 
 from benchmarks.peers.cases import Amount, PeerCase
 from benchmarks.peers.contestants import Contestant
+from benchmarks.peers.descendants import below, held, kill_and_wait, reap
 
-START_S, SLICE_S, END_S = 60.0, 40.0, 10.0
-"""How long a contestant may take to come, for a slice, and to end; then it is ended."""
+START_S, SLICE_S, END_S, TIDY_S = 60.0, 40.0, 10.0, 2.0
+"""How long a contestant may take to come, for a slice, to end, and to clear up when it is ended; then it is killed."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,7 +42,7 @@ class Ranks:
         with log.open("wb") as file:
             self._launcher = subprocess.Popen(
                 contestant.command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT, start_new_session=True,
-                env={**os.environ, **contestant.environment, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "TMPDIR": str(log.parent), **contestant.environment, "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
 
     def end(self, *, hard: bool = False) -> None:
@@ -59,13 +59,19 @@ class Ranks:
             caller.connection.close()
 
     def _kill(self) -> None:
-        own = [caller.pid for caller in self._callers.values() if _belongs_to(caller.pid, self._launcher.pid)]
+        """Let the launcher clear up; then kill and reap what is left of it and of everything below it."""
+        own = below(self._launcher.pid)
         segments = {segment for pid in own for segment in _segments(pid)}
-        for pid in own:
-            _kill_and_wait(pid)
-        with suppress(ProcessLookupError):
-            os.killpg(self._launcher.pid, signal.SIGKILL)
-        self._launcher.wait()
+        with held(own) as descriptors:
+            self._launcher.terminate()  # MPICH's has a file in /tmp, whatever TMPDIR is, and removes it
+            with suppress(subprocess.TimeoutExpired):
+                self._launcher.wait(TIDY_S)
+            for descriptor in descriptors.values():
+                kill_and_wait(descriptor, END_S)
+            with suppress(ProcessLookupError):
+                os.killpg(self._launcher.pid, signal.SIGKILL)
+            self._launcher.wait()
+            reap(descriptors)
         for segment in segments:
             segment.unlink(missing_ok=True)
 
@@ -115,33 +121,6 @@ class Ranks:
             raise PeerFailed(f"{case.what}: {next(' '.join(words) for words in told if words[:1] != ['ok'])}")
         self._signal(signal.SIGSTOP)
         return median(max(map(float, block)) for block in zip(*(words[1:] for words in told), strict=True))
-
-
-def _belongs_to(pid: int, ancestor: int) -> bool:
-    """Whether a process is below another one; a number may belong to somebody else by now."""
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return False
-
-
-def _kill_and_wait(pid: int) -> None:
-    """A process that is nobody's child here: nothing of it is left afterwards."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        select.select([descriptor], [], [], END_S)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def _segments(pid: int) -> list[Path]:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no 
 
 from benchmarks.__main__ import as_told  # noqa: E402
 from benchmarks.compare import shares, tables  # noqa: E402
+from benchmarks.ending import ends_shortly  # noqa: E402
 from benchmarks.keeping import keep, read  # noqa: E402
 from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
 from benchmarks.peers.table import Row, as_json  # noqa: E402
@@ -119,3 +120,32 @@ def test_the_results_that_are_kept_here_can_be_compared() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "### " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("counts > /dev/full", 1, "The output cannot be written: No space left on device. Write it elsewhere.\n"),
+        ("compare > /dev/full", 1, "The output cannot be written: No space left on device. Write it elsewhere.\n"),
+        ("compare | true; exit ${PIPESTATUS[0]}", 1, ""),
+        ("compare --picture /nowhere/a.png", 2, "there is no folder /nowhere. Make it, or name another.\n"),
+    ],
+)
+def test_output_that_nobody_can_read_ends_a_command_in_a_sentence_at_most(words: str, code: int, said: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m benchmarks.{words}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.endswith(said)
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_a_command_that_a_person_ends_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    @ends_shortly
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, pieces_row, waiting_row
 from lockstep.checkup.report import Report
-from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
+from lockstep.checkup.software import addresses_row, backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
     folder_row,
     leftover_row,
@@ -31,6 +31,7 @@ from lockstep.machine.cores import usable_cores
 from lockstep.machine.driver import read_driver
 from lockstep.machine.gpus import count_gpus
 from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
+from lockstep.machine.processes import address_limit
 from lockstep.machine.stack_dump import refusal
 
 
@@ -47,7 +48,8 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
     machine = Machine(usable_cores(), usable, variables.get("OMP_NUM_THREADS"))
     base = runs_folder(variables)
     rows = [
-        *version_rows(sys.version_info[:3], version, facts),
+        *version_rows(sys.version_info[:3], version, facts, address_limit()),
+        addresses_row(facts, address_limit()),
         names_row(facts),
         driver_row(read_driver(), gpus, facts),
         device_row(facts.devices, gpus, count_gpus({}), variables.get("CUDA_VISIBLE_DEVICES")),

@@ -5,16 +5,24 @@ from __future__ import annotations
 from lockstep import torch_private, torch_versions
 from lockstep.checkup.report import Row, note, ok, problem
 from lockstep.checkup.torch_facts import TorchFacts
+from lockstep.launch.import_failure import is_for_want_of_addresses
 
 OLDEST_PYTHON = (3, 11)
 TESTED_ONE = f"pip install torch=={torch_versions.TESTED[-1]}"
 
 
-def version_rows(python: tuple[int, int, int], lockstep: str, facts: TorchFacts) -> list[Row]:
-    """A row for each version."""
+def version_rows(python: tuple[int, int, int], lockstep: str, facts: TorchFacts, most_addresses: int = -1) -> list[Row]:
+    """A row for each version.
+
+    Args:
+        python: the interpreter's.
+        lockstep: ours.
+        facts: torch's.
+        most_addresses: as for `addresses_row`.
+    """
     return [
         _python(python),
-        _torch(facts),
+        _torch(facts, _is_for_want_of_addresses(facts, most_addresses)),
         ok("NumPy", facts.numpy)
         if facts.numpy
         else note("NumPy", "not found", "pip install numpy, unless torch is missing too."),
@@ -38,7 +46,30 @@ def _python(version: tuple[int, int, int]) -> Row:
     return ok("Python", text)
 
 
-def _torch(facts: TorchFacts) -> Row:
+def addresses_row(facts: TorchFacts, most_addresses: int) -> Row:
+    """Whether a process may have enough addresses for torch.
+
+    Args:
+        facts: torch's.
+        most_addresses: in bytes; negative: any number.
+    """
+    if most_addresses < 0:
+        return ok("addresses", "no limit")
+    text = f"{most_addresses >> 20} MiB per process"
+    if _is_for_want_of_addresses(facts, most_addresses):
+        return problem("addresses", f"{text}: torch cannot be imported with them", "ulimit -v unlimited")
+    if facts.error:
+        return note("addresses", text, "If a script runs out of memory: ulimit -v unlimited")
+    return note("addresses", f"{text}: enough to import torch, but a script may need more", "ulimit -v unlimited")
+
+
+def _is_for_want_of_addresses(facts: TorchFacts, most_addresses: int) -> bool:
+    return most_addresses >= 0 and (facts.is_crashed or is_for_want_of_addresses(facts.error, most_addresses))
+
+
+def _torch(facts: TorchFacts, has_too_few_addresses: bool) -> Row:
+    if has_too_few_addresses:
+        return problem("torch", f"cannot be imported: {facts.error}", "See addresses.")
     if facts.error:
         return problem("torch", f"cannot be imported: {facts.error}", "pip install torch, into this Python.")
     kind = facts.built_for or "a CPU build"

@@ -27,6 +27,8 @@ class TorchFacts:
 
     error: str = ""
     """The last line of what went wrong; empty when torch could be imported."""
+    is_crashed: bool = False
+    """Whether the interpreter ended without an answer, not by an exception."""
     version: str = ""
     numpy: str = ""
     built_for: str = ""
@@ -77,7 +79,7 @@ def parse_facts(out: str, err: str, code: int) -> TorchFacts:
         return TorchFacts(**told | {name: tuple(told.get(name, ())) for name in ("devices", "backends", "missing")})
     except (IndexError, ValueError, TypeError, KeyError):
         last = (err.strip().splitlines() or [f"the interpreter ended with exit code {code}"])[-1]
-        return TorchFacts(error=last)
+        return TorchFacts(error=last, is_crashed=True)
 
 
 def _gather() -> TorchFacts:

@@ -139,20 +139,6 @@ def _check_room(ranks: int, machine: Machine) -> None:
         )
 
 
-def check_import(is_imported: bool, most_addresses: int) -> None:
-    """Raise `UsageError` where a limit explains why the process that imports torch has died.
-
-    Args:
-        is_imported: whether it had imported it; then the limit does not.
-        most_addresses: how many bytes of addresses a process may have; negative: any number.
-    """
-    if not is_imported and most_addresses >= 0:
-        raise UsageError(
-            f"The process that imports torch for all ranks did not survive that with {most_addresses >> 20} MiB of addresses.",
-            "Raise the limit with `ulimit -v unlimited`.",
-        )
-
-
 def _check_at_least_one(option: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise UsageError(f"{option} must be at least 1, but is {value}.", "Leave it out to let lockstep choose.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from lockstep import torch_versions
 from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, pieces_row, waiting_row
 from lockstep.checkup.report import Report, Row, State, note, ok, problem
-from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
+from lockstep.checkup.software import addresses_row, backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
     folder_row,
     leftover_row,
@@ -240,6 +240,8 @@ def test_the_facts_are_the_last_line_and_an_interpreter_that_dies_is_told() -> N
     assert parse_facts(f"a library's words\n{told}\n", "", 0).backends == ("gloo",)
     assert parse_facts(told, "Segmentation fault", -11).backends == ("gloo",)
     assert parse_facts("", "Traceback\nImportError: libcudart.so.12", 1).error == "ImportError: libcudart.so.12"
+    assert not parse_facts('{"error": "ImportError: no"}', "", 0).is_crashed
+    assert parse_facts("", "", -11).is_crashed
     assert parse_facts("", "", -11).error == "the interpreter ended with exit code -11"
 
 
@@ -272,6 +274,25 @@ def test_a_system_without_private_views_is_told_what_happens_then() -> None:
     partly = private_files_row(ViewReport(real=("/mnt/usb (Invalid argument)",)))
     assert partly.state is State.NOTE
     assert "not /mnt/usb (Invalid argument)" in partly.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "most", "state", "fix"),
+    [
+        (CPU, -1, "ok", ""),
+        (CPU, 9 << 30, "note", "ulimit -v unlimited"),
+        (TorchFacts(error="ImportError: libc10.so: failed to map segment from shared object"), 500 << 20, "problem", "ulimit -v unlimited"),
+        (TorchFacts(error="the interpreter ended with exit code -6", is_crashed=True), 500 << 20, "problem", "ulimit -v unlimited"),
+        (BROKEN, 9 << 30, "note", "If a script runs out of memory: ulimit -v unlimited"),
+    ],
+)  # fmt: skip
+def test_too_few_addresses_for_torch_are_a_problem_with_the_fix(
+    facts: TorchFacts, most: int, state: str, fix: str
+) -> None:
+    row = addresses_row(facts, most)
+    assert (str(row.state), row.fix) == (state, fix)
+    torch = version_rows((3, 11, 7), "0.1.0", facts, most)[1]
+    assert (torch.fix == "See addresses.") == (state == "problem")
 
 
 def test_where_stacks_cannot_be_read_the_way_out_is_told() -> None:

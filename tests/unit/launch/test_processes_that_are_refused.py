@@ -43,4 +43,4 @@ def test_the_launcher_is_told_of_every_process_that_the_kernel_refuses():
     assert [type(one) for one in told] == [NotSpawned] * 3
     for one, what in zip(told, ("rank 3", "the store at MASTER_PORT", "the link to the other nodes"), strict=True):
         assert isinstance(one, NotSpawned)
-        assert one.sentence.startswith(f"There is no process for {what}: Resource temporarily unavailable.")
+        assert str(one.failure).startswith(f"There is no process for {what}: Resource temporarily unavailable.")

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from lockstep.errors import WorldError
+from lockstep.launch.import_failure import check_import
 from lockstep.launch.nursery.channel import ChannelClosed, channel_pair
 from lockstep.launch.nursery.hidden_modules import hidden_by
 from lockstep.launch.nursery.messages import Broken, MakeView, Message, Ready, ViewMade
@@ -31,7 +32,7 @@ from lockstep.machine.leftovers import (
     remove_unmarked_group_files,
 )
 from lockstep.machine.private_view import ViewReport
-from lockstep.machine.processes import interpreter_options
+from lockstep.machine.processes import address_limit, interpreter_options
 from lockstep.machine.socket_folder import remove_socket_folder
 
 END_S = 5.0
@@ -83,6 +84,7 @@ class NurseryHandle:
 
         Raises:
             WorldError: when the nursery cannot import what it should, or is gone.
+            UsageError: when it has too few addresses to import it.
             SystemExit: at a signal that ends this process, with 128 + its number.
         """
         self.send(MakeView(str(folder), num_runs))
@@ -90,7 +92,7 @@ class NurseryHandle:
             message = self._next_message()
             match message:
                 case Broken():
-                    raise WorldError(message.sentence)
+                    raise message.failure
                 case Ready():
                     self.ready = message
                 case ViewMade():
@@ -101,7 +103,7 @@ class NurseryHandle:
         while self.ready is None:
             message = self._next_message()
             if isinstance(message, Broken):
-                raise WorldError(message.sentence)
+                raise message.failure
             if isinstance(message, Ready):
                 self.ready = message
 
@@ -114,6 +116,7 @@ class NurseryHandle:
         try:
             return self.channel.receive()[0]
         except ChannelClosed:
+            check_import(self.ready is not None, address_limit())
             raise WorldError("The nursery (the parent of all ranks) was killed from outside.") from None
 
     def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lockstep.errors import LockstepError, WorldError
+from lockstep.launch.import_failure import failed_import
+from lockstep.machine.processes import address_limit
+
 
 @dataclass(frozen=True)
 class MakeView:
@@ -73,8 +77,9 @@ class Broken:
     """A traceback."""
 
     @property
-    def sentence(self) -> str:
-        return f"{self.module} cannot be imported here:\n{self.error.rstrip()}"
+    def failure(self) -> LockstepError:
+        """What the launcher raises."""
+        return failed_import(self.module, self.error, address_limit())
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,11 @@ class NotSpawned:
     why: str
 
     @property
-    def sentence(self) -> str:
-        return f"There is no process for {self.what}: {self.why}. Start fewer ranks, or end other processes."
+    def failure(self) -> LockstepError:
+        """What the launcher raises."""
+        return WorldError(
+            f"There is no process for {self.what}: {self.why}. Start fewer ranks, or end other processes."
+        )
 
 
 @dataclass(frozen=True)

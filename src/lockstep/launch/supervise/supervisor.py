@@ -19,6 +19,7 @@ from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.asking import Asking
 from lockstep.journal.failure import Failure
 from lockstep.journal.news import Event, read_news
+from lockstep.launch.import_failure import check_import
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.messages import Broken, Exited, NotSpawned, Ready, Signalled, Spawned, Sweep, Swept
@@ -29,7 +30,6 @@ from lockstep.launch.screen.rank_streams import RankStreams
 from lockstep.launch.screen.report import plain_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
-from lockstep.launch.sizing import check_import
 from lockstep.launch.supervise.ending_ranks import EndingRanks
 from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.supervise.last_snapshots import LastSnapshots
@@ -221,7 +221,7 @@ class Supervisor:
                 if not self._interruption.by:
                     self._start_ranks()
             case Broken() | NotSpawned():
-                raise WorldError(message.sentence)
+                raise message.failure
             case Spawned():
                 self._ranks.began(message.rank, message.pid)
                 if not self._has_begun and len(self._ranks.pids) == self.request.ranks:

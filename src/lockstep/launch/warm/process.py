@@ -43,6 +43,8 @@ class Imported:
 
     def __init__(self, modules: Collection[str], before: Collection[str]) -> None:
         """Import, without collecting garbage in between: what is made here stays."""
+        self.failed: tuple[str, ...] = ()
+        """The module that cannot be imported, and its traceback."""
         self.problem, self.reads, self.said = "", Reads(), (b"", b"")
         began_ns = time.time_ns()
         gc.disable()
@@ -57,7 +59,7 @@ class Imported:
                         of_nurseries = set(sys.modules)
                     importlib.import_module(module)
             except Exception:  # noqa: BLE001 - an import may raise anything
-                self.problem = f"{module} cannot be imported here:\n{traceback.format_exc()[-30_000:].rstrip()}"
+                self.failed = (module, traceback.format_exc()[-30_000:])
         self.reads = told[0]
         self.of_launchers = tuple(name for name in sys.modules if name not in of_nurseries and is_foreign(name))
         for stream in (sys.stdout, sys.stderr):
@@ -91,11 +93,13 @@ def main() -> int:
     os.setsid()
     began_s = time.monotonic()
     imported = Imported(order["modules"], before)
+    if imported.failed:
+        _give_up(starter, "failed", *imported.failed)
     if imported.problem:
-        _give_up(starter, imported.problem)
+        _give_up(starter, "broken", imported.problem)
     folder = make_folder(order["variables"])
     if folder is None:
-        _give_up(starter, "There is no folder that only you can enter, neither XDG_RUNTIME_DIR nor ~/.cache.")
+        _give_up(starter, "broken", "There is no folder that only you can enter, neither XDG_RUNTIME_DIR nor ~/.cache.")
     listener, path = _listen(*folder)
     made = Made(tuple(order["modules"]), dict(os.environ), imported.said, imported.of_launchers)
     loaded = Loaded(order["same"], order["variables"], imported.reads, imported.stamps, made)
@@ -140,9 +144,9 @@ def _let_go() -> None:
     os.close(null)
 
 
-def _give_up(starter: socket.socket, problem: str) -> NoReturn:
+def _give_up(starter: socket.socket, word: str, *told: str) -> NoReturn:
     with suppress(OSError):
-        packets.send(starter, "broken", problem)
+        packets.send(starter, word, *told)
     os._exit(1)
 
 

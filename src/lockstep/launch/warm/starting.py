@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from lockstep.errors import WorldError
+from lockstep.launch.import_failure import check_import, failed_import
 from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS
 from lockstep.launch.nursery.rank_variables import nursery_variables
 from lockstep.launch.warm.asked import must_be_same
@@ -20,7 +21,7 @@ from lockstep.launch.warm.standing_in import ROOM
 from lockstep.launch.warm.waiters import keep_longer, stop_oldest
 from lockstep.machine import packets
 from lockstep.machine.leftovers import MARKER
-from lockstep.machine.processes import interpreter_options
+from lockstep.machine.processes import address_limit, interpreter_options
 
 MODULES = (*FOR_OPTIMIZERS, *OURS)
 """What any run may want; a run that a nursery of its own would spare some of it finds them imported."""
@@ -33,6 +34,7 @@ def start_waiting(variables: Mapping[str, str], threads: int, for_s: float) -> d
 
     Raises:
         WorldError: when it cannot be.
+        UsageError: when it has too few addresses to import torch.
     """
     process, end = _spawn(variables, threads, for_s)
     try:
@@ -44,6 +46,9 @@ def start_waiting(variables: Mapping[str, str], threads: int, for_s: float) -> d
         end.close()
     if word != "ready":
         os.waitpid(process, 0)
+        if word == "failed":
+            raise failed_import(told[0], told[1], address_limit())
+        check_import(bool(told), address_limit(), "The process that was to wait")
         raise WorldError(str(told[0]) if told else "The process that was to wait was killed from outside.")
     return {**told[0], "process": process}
 

@@ -1,0 +1,55 @@
+"""Why an import has failed, where a limit explains it: too few addresses (`ulimit -v`) for a torch. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from lockstep.errors import LockstepError, UsageError, WorldError
+
+OF_TORCH = "The process that imports torch for all ranks"
+FIX = "Raise the limit with `ulimit -v unlimited`."
+_FEW_ADDRESSES = re.compile(
+    r"failed to map segment|cannot (create|allocate|enable|apply).*(memory|segment|protection)|MemoryError|bad_alloc|errno 12\b",
+    re.IGNORECASE,
+)
+"""What the loader, the C library, C++ and Python say then."""
+
+
+def is_for_want_of_addresses(error: str, most_addresses: int) -> bool:
+    """Whether the limit explains why an import has raised this.
+
+    Args:
+        error: its traceback, or the last line of it.
+        most_addresses: how many bytes of addresses a process may have; negative: any number.
+    """
+    return most_addresses >= 0 and _FEW_ADDRESSES.search(error) is not None
+
+
+def failed_import(module: str, error: str, most_addresses: int) -> LockstepError:
+    """What to raise for an import that has raised: the limit where it explains it, else the import's own words.
+
+    Args:
+        module: its name.
+        error: its traceback.
+        most_addresses: see `is_for_want_of_addresses`.
+    """
+    if is_for_want_of_addresses(error, most_addresses):
+        return too_few_addresses(most_addresses)
+    return WorldError(f"{module} cannot be imported here:\n{error.rstrip()}")
+
+
+def too_few_addresses(most_addresses: int, process: str = OF_TORCH) -> UsageError:
+    """What to raise where the limit explains why a process has not imported torch."""
+    return UsageError(f"{process} did not survive that with {most_addresses >> 20} MiB of addresses.", FIX)
+
+
+def check_import(is_imported: bool, most_addresses: int, process: str = OF_TORCH) -> None:
+    """Raise `UsageError` where a limit explains why the process that imports torch has died.
+
+    Args:
+        is_imported: whether it had imported it; then the limit does not.
+        most_addresses: see `is_for_want_of_addresses`.
+        process: its name, which begins the sentence.
+    """
+    if not is_imported and most_addresses >= 0:
+        raise too_few_addresses(most_addresses, process)

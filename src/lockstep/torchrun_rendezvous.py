@@ -179,11 +179,10 @@ def _start_link(order: LinkOrder, theirs: socket.socket, listener: socket.socket
     """Fork the link, which has torch then; it ends with this process, or when the cluster is closed."""
     parent = os.getpid()
     if os.fork() == 0:
-        code = 1
         try:
-            code = run_link(order, theirs.detach(), listener.detach() if listener is not None else -1, parent)
+            run_link(order, theirs.detach(), listener.detach() if listener is not None else -1, parent)
         finally:
-            os._exit(code)
+            os._exit(1)
     theirs.close()
     if listener is not None:
         listener.close()

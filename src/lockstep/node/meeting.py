@@ -74,16 +74,7 @@ def meet(
     names = list(names) or list(range(world_size))
     known = {} if known is None else known
     here = known[names[rank]] = RankProcess.here(torch.get_num_threads())
-    costs = costs_to_tell(rank, world_size)
-    same = f"[{json.dumps(names)}, "
-    places_told = Hearing(store, "place", names, known, here)
-    places_told.tell(rank, f"{same}{json.dumps(vars(here))}, {json.dumps(costs)}]")
-    for name, said in zip(names, places_told.from_all(), strict=True):
-        members, place, told = _read_place(said, same)
-        costs = costs or told
-        if members is not None and members != names:  # before waiting for a rank that may never come
-            raise disagreement(name, members, names)
-        known[name] = place
+    costs = _hear_places(store, rank, names, known)
     places = [known[name] for name in names]
     if mistake := objection(places):
         raise mistake
@@ -99,6 +90,24 @@ def meet(
             return compiled.Group.join(control, rank, world_size, *how, named, names, *watch)
         problems.append(problem)
     raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
+
+
+def _hear_places(store: Store, rank: int, names: Sequence[int], known: dict[int, RankProcess]) -> Told:
+    """Tell the others this rank's process, add theirs to `known`; what waiting costs, as rank 0 tells it.
+
+    Raises `UsageError` when a rank means a group of other ranks.
+    """
+    here, costs = known[names[rank]], costs_to_tell(rank, len(names))
+    same = f"[{json.dumps(names)}, "
+    hearing = Hearing(store, "place", names, known, here)
+    hearing.tell(rank, f"{same}{json.dumps(vars(here))}, {json.dumps(costs)}]")
+    for name, said in zip(names, hearing.from_all(), strict=True):
+        members, place, told = _read_place(said, same)
+        costs = costs or told
+        if members is not None and members != names:  # before waiting for a rank that may never come
+            raise disagreement(name, members, names)
+        known[name] = place
+    return costs
 
 
 def _share(

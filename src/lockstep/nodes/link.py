@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.machine.process_state import process_state
@@ -305,8 +305,8 @@ class Link:
         self._tell({"kind": "failed", "is_usage": usage, "why": problem, "fix": fix})
 
 
-def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int:
-    """Be a link until the launcher closes its end.
+def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> NoReturn:
+    """Be a link until the launcher closes its end, and end this process.
 
     Args:
         order: what to do.
@@ -325,4 +325,4 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
     gate = socket.socket(fileno=listener) if listener >= 0 else None
     with socket.socket(fileno=launcher) as ours:
         Link(order, ours, gate, parent).run()
-    return 0
+    os._exit(0)  # the interpreter's own end aborts where a thread of gate or tunnel holds a lock that it wants

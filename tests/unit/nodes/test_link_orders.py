@@ -64,6 +64,6 @@ def link_process(order, end, gate):
     code = (
         "import json, sys; from lockstep.nodes.link import run_link; from lockstep.nodes.link_order import LinkOrder; "
     )
-    code += "order, *numbers = json.loads(sys.argv[1]); sys.exit(run_link(LinkOrder(**order), *numbers))"
+    code += "order, *numbers = json.loads(sys.argv[1]); run_link(LinkOrder(**order), *numbers)"
     given = json.dumps([dataclasses.asdict(order), *sockets, os.getpid()])
     return subprocess.Popen([sys.executable, "-c", code, given], pass_fds=[number for number in sockets if number >= 0])

@@ -12,6 +12,7 @@ from lockstep.cli.program import check_here, machine_for
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import Wish, size
 from lockstep.launch.warm.client import INSIDE_A_RUN
+from lockstep.launch.warm.no_folder import check_folder
 from lockstep.launch.warm.starting import start_waiting
 from lockstep.launch.warm.waiters import SILENT, Waiter, keep_longer, stop_waiters, waiters
 from lockstep.launch.warm.wish import parse_time
@@ -56,6 +57,7 @@ def warm(**options: Any) -> None:
 def _start(for_s: float, ranks: str | None, threads: int | None, as_json: bool) -> None:
     if INSIDE_A_RUN in os.environ:
         raise UsageError("This is a process of a run, which ends with it.", "Call `lockstep warm` in a terminal.")
+    check_folder(os.environ)
     decided = size(Wish(ranks or "auto", "auto", None, threads), machine_for("auto", is_quiet=as_json))
     waiter, _ = keep_longer(os.environ, decided.threads, for_s)
     if waiter is not None:

@@ -408,6 +408,24 @@ def test_one_that_is_started_ends_none_in_another_folder(warm: Warm, tmp_path: P
     assert (process in waiting, len(waiting)) == (True, 2)
 
 
+def test_without_a_folder_of_its_own_none_is_started_and_a_run_that_keeps_one_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "lockstep-warm").mkdir(mode=0o755)
+    (tmp_path / "lockstep-warm").chmod(0o755)
+    variables = {"XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": str(tmp_path), "LOCKSTEP_WARM": "1m", "CI": ""}
+    if Path(f"/run/user/{os.geteuid()}").is_dir():
+        pytest.skip("here there is a runtime folder")
+    broken = tmp_path / "torch.py"
+    broken.write_text("raise SystemExit('torch was imported')")
+    ended = start_python(tmp_path, "-m", "lockstep", "warm", env={**variables, "PYTHONPATH": str(tmp_path)}).finish()
+    broken.unlink()
+    told = f"others can enter {tmp_path}/lockstep-warm, whose mode is 0755."
+    assert (ended.code, told in ended.err, f"`chmod 700 {tmp_path}/lockstep-warm`" in ended.err) == (2, True, True)
+    assert "torch was imported" not in ended.err
+    script = write_script(tmp_path, "print('begun')")
+    ended = start_python(tmp_path, "-m", "lockstep", "run", "-n", "1", script, env=variables).finish()
+    assert (ended.code, ended.err.count(told)) == (0, 1), ended.err
+
+
 @pytest.mark.parametrize("words", [["--status", "--stop"], ["--stop", "--for", "1m"], ["--for", "long"]])
 def test_options_that_cannot_be_are_refused_and_nothing_is_started(tmp_path: Path, words: list[str]) -> None:
     warm = Warm(tmp_path, {})

@@ -426,6 +426,17 @@ def test_without_a_folder_of_its_own_none_is_started_and_a_run_that_keeps_one_sa
     assert (ended.code, ended.err.count(told)) == (0, 1), ended.err
 
 
+def test_one_too_many_ends_the_one_that_nobody_used_for_longest_and_says_so(tmp_path: Path) -> None:
+    with waiting_in(tmp_path) as warm:
+        (first,) = warm.waiting
+        code = "from lockstep.launch.warm import starting; import lockstep.cli.warm as warm; starting.MOST = warm.MOST = 1; from lockstep.cli.front import main; main()"
+        ended = start_python(tmp_path, "-c", code, "warm", "--threads", "3", env=warm.variables).finish()
+        assert ended.code == 0, ended.err
+        said = f"ended     process {first['process']}: at most 1 wait, and nobody used it for longest"
+        assert said in ended.out.splitlines()
+        assert first["process"] not in [one["process"] for one in warm.waiting]
+
+
 @pytest.mark.parametrize("words", [["--status", "--stop"], ["--stop", "--for", "1m"], ["--for", "long"]])
 def test_options_that_cannot_be_are_refused_and_nothing_is_started(tmp_path: Path, words: list[str]) -> None:
     warm = Warm(tmp_path, {})

@@ -70,8 +70,8 @@ def stop_waiters(variables: Mapping[str, str]) -> int:
     return number
 
 
-def stop_oldest(path: str, most: int) -> None:
-    """End those in a folder that nobody has used for longest, until there are at most so many."""
+def stop_oldest(path: str, most: int) -> list[int]:
+    """End those in a folder that nobody has used for longest, until there are at most so many; their processes."""
     found = _asked([path])
     idle = sorted((one for one in found if not one.said.get("under_way")), key=_left_s)
     surplus = {one.process for one in idle[: max(0, len(found) - most)]}
@@ -80,6 +80,7 @@ def stop_oldest(path: str, most: int) -> None:
             stop_one(end, process)
         else:
             end.close()
+    return sorted(surplus)
 
 
 def stop_one(end: socket.socket, process: int) -> None:

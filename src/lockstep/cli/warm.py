@@ -51,7 +51,7 @@ def warm(**options: Any) -> None:
         _tell({"stopped": number}, [f"stopped   {number} that waited" if number else "stopped   none waited"], as_json)
     elif status:
         found = waiters(os.environ)
-        _tell({"waiting": [one.said or {"process": one.process} for one in found]}, _lines(found), as_json)
+        _tell({"waiting": [one.as_json() for one in found]}, _lines(found), as_json)
     else:
         _start(parse_time(options["for_text"] or "10m", "--for"), options["ranks"], options["threads"], as_json)
 

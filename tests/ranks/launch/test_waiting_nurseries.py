@@ -248,7 +248,8 @@ def test_one_that_is_stopped_or_killed_is_passed_by_at_once_and_its_socket_goes(
         (one,) = warm.waiting
         os.kill(one["process"], signal.SIGSTOP)
         assert warm.ask() == "None"
-        assert warm.command("--status")["waiting"] == [{"process": one["process"]}]
+        unknown = dict.fromkeys(one) | {"process": one["process"], "state": "does not answer"}
+        assert (one["state"], warm.waiting) == ("waits", [unknown])
         os.kill(one["process"], signal.SIGCONT)
         until(lambda: warm.ask() == "2", "the nursery that goes on")
         os.kill(one["process"], signal.SIGKILL)

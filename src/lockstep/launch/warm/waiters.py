@@ -20,6 +20,10 @@ from lockstep.machine.process_state import process_state
 
 WITHIN_S = 1.0
 SILENT = "it does not answer"
+SAYS = (
+    "process", "bytes", "threads", "python", "lockstep", "age_s", "left_s", "runs", "under_way", "socket",
+)  # fmt: skip
+"""The keys of what one says of itself."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class Waiter:
     def bytes(self) -> int:
         """The memory that it holds."""
         return int(self.said.get("bytes", 0))
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: every key, None where that is not known, and its state."""
+        state = "waits" if self.said else "does not answer"
+        return {"state": state, **dict.fromkeys(SAYS), "process": self.process, **self.said}
 
 
 def waiters(variables: Mapping[str, str]) -> list[Waiter]:

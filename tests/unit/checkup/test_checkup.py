@@ -316,7 +316,7 @@ def test_where_stacks_cannot_be_read_the_way_out_is_told() -> None:
     assert stacks_row("py-spy is not installed").fix == "pip install py-spy"
 
 
-MANNER = {"spin_us": 40.0, "yields": 4, "is_crowded": False, "why": "a wake-up takes 20 us"}
+MANNER = {"spin_us": 40.0, "yields": 4, "is_crowded": False, "why": "a wake-up takes 20 µs"}
 WAITING = {
     "source": "kept", "file": "/home/a/.cache/lockstep/w.json", "trouble": "", "own": MANNER,
     "shared": MANNER | {"spin_us": 2.0, "is_crowded": True},
@@ -327,14 +327,22 @@ def test_how_ranks_wait_is_told_with_where_it_is_known_from_and_how_to_measure_a
     assert waiting_row(CPU) == ok("waiting", "left to gloo")
     kept = waiting_row(replace(CPU, waiting=WAITING))
     assert kept.state is State.OK
-    assert "looks for 40 us, then sleeps (a wake-up takes 20 us)" in kept.text
-    assert "where ranks share a CPU a rank looks for 2 us, offers its CPU 4 times" in kept.text
+    assert "looks for 40 µs, then sleeps (a wake-up takes 20 µs)" in kept.text
+    assert "where ranks share a CPU a rank looks for 2 µs, offers its CPU 4 times" in kept.text
     assert "remove it to measure again" in kept.text
     unkept = waiting_row(replace(CPU, waiting=WAITING | {"source": "measured", "file": "", "trouble": "no room"}))
     assert (unkept.state, "no room" in unkept.text, "XDG_CACHE_HOME" in unkept.fix) == (State.NOTE, True, True)
+    blocked = {"source": "measured", "file": "", "trouble": "/c/w.json is a folder", "in_the_way": "/c/w.json"}
+    row = waiting_row(replace(CPU, waiting=WAITING | blocked))
+    assert "cannot be kept: /c/w.json is a folder" in row.text
+    assert row.fix == "Remove /c/w.json, or each run takes 0.02 s to measure again."
+    usual = WAITING | {"source": "usual", "file": "", "trouble": "the machine was too busy to measure"}
+    text = waiting_row(replace(CPU, waiting=usual)).text
+    assert "then sleeps (usual values: a wake-up takes 20 µs)" in text
+    assert text.endswith("Not measured: the machine was too busy to measure")
     one = WAITING | {"source": "usual", "file": "", "trouble": "there is only one CPU", "own": WAITING["shared"]}
     assert waiting_row(replace(CPU, waiting=one)).text == (
-        "a rank looks for 2 us, offers its CPU 4 times, then sleeps. Not measured: there is only one CPU"
+        "a rank looks for 2 µs, offers its CPU 4 times, then sleeps. Not measured: there is only one CPU"
     )
 
 

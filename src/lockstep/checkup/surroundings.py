@@ -17,11 +17,12 @@ FOLDER = SHARED_MEMORY
 SMALL_BYTES = 1 << 30
 """Below this, loader workers with large batches fail with "bus error"; Docker gives 64 MiB."""
 LEAST_BYTES = 32 << 20
+ONLY_WORKERS = "DataLoader workers cannot hand over batches; a run without them works"
 FIX = "In a container: docker run --shm-size=8g, or --ipc=host. Or num_workers=0."
 
 
 def shared_memory_row(total: int, free: int, writable: bool) -> Row:
-    """Whether shared memory is large enough.
+    """Whether shared memory is large enough for loader workers. Ranks that see each other's /proc need none.
 
     Args:
         total: bytes; 0 when there is none.
@@ -30,10 +31,12 @@ def shared_memory_row(total: int, free: int, writable: bool) -> Row:
     """
     if not total or not writable:
         state = "is missing" if not total else "cannot be written to"
-        return problem("shared memory", f"{FOLDER} {state}: no loader workers", FIX)
+        return note("shared memory", f"{FOLDER} {state}: {ONLY_WORKERS}", FIX)
     text = f"{FOLDER} {size_text(total)}, {size_text(free)} free"
+    if total < LEAST_BYTES:
+        return note("shared memory", f"{text}: tiny, and {ONLY_WORKERS}", FIX)
     if free < LEAST_BYTES:
-        return problem("shared memory", f"{text}: full", f"Remove what is in it. {FIX}")
+        return note("shared memory", f"{text}: full, and {ONLY_WORKERS}", f"Remove what is in it. {FIX}")
     if total < SMALL_BYTES:
         return note("shared memory", f"{text}: small for loader workers", FIX)
     return ok("shared memory", text)
@@ -49,7 +52,9 @@ def read_shared_memory(folder: Path = FOLDER) -> tuple[int, int, bool]:
 
 
 def size_text(size: int) -> str:
-    """`64 MiB`, `7.8 GiB`."""
+    """`64 KiB`, `64 MiB`, `7.8 GiB`."""
+    if size < 2**20:
+        return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 

@@ -101,17 +101,20 @@ def waiting_row(facts: TorchFacts) -> Row:
     if not told:
         return ok("waiting", "left to gloo")
     own, shared = told["own"], told["shared"]
-    looks = f"a rank looks for {shared['spin_us']:.0f} us, offers its CPU {shared['yields']} times, then sleeps"
+    looks = f"a rank looks for {shared['spin_us']:.0f} µs, offers its CPU {shared['yields']} times, then sleeps"
     if not own["is_crowded"]:
-        looks = f"a rank looks for {own['spin_us']:.0f} us, then sleeps ({own['why']}); where ranks share a CPU {looks}"
+        why = f"usual values: {own['why']}" if told["source"] == "usual" else own["why"]
+        looks = f"a rank looks for {own['spin_us']:.0f} µs, then sleeps ({why}); where ranks share a CPU {looks}"
     if told["source"] == "kept":
         return ok("waiting", f"{looks}. Kept in {told['file']}: remove it to measure again")
     if told["source"] == "measured" and told["file"]:
         return ok("waiting", f"{looks}. Measured now, kept in {told['file']}")
     if told["source"] == "measured":
+        thing = told.get("in_the_way")
+        way = f"Remove {thing}" if thing else "Set XDG_CACHE_HOME to a folder of yours"
         return note(
             "waiting", f"{looks}. Measured now, but it cannot be kept: {told['trouble']}",
-            "Set XDG_CACHE_HOME to a folder of yours, or each run takes 0.02 s to measure again.",
+            f"{way}, or each run takes 0.02 s to measure again.",
         )  # fmt: skip
     return ok("waiting", f"{looks}. Not measured: {told['trouble']}")
 

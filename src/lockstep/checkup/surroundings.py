@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.checkup.report import Row, note, ok, problem
+from lockstep.errors import UsageError
 from lockstep.machine.leftovers import SHARED_MEMORY
 from lockstep.machine.private_view import ViewReport, make_view
 from lockstep.machine.temporary_folder import TemporaryFolder
@@ -16,11 +17,12 @@ FOLDER = SHARED_MEMORY
 SMALL_BYTES = 1 << 30
 """Below this, loader workers with large batches fail with "bus error"; Docker gives 64 MiB."""
 LEAST_BYTES = 32 << 20
+ONLY_WORKERS = "DataLoader workers cannot hand over batches; a run without them works"
 FIX = "In a container: docker run --shm-size=8g, or --ipc=host. Or num_workers=0."
 
 
 def shared_memory_row(total: int, free: int, writable: bool) -> Row:
-    """Whether shared memory is large enough.
+    """Whether shared memory is large enough for loader workers. Ranks that see each other's /proc need none.
 
     Args:
         total: bytes; 0 when there is none.
@@ -29,10 +31,12 @@ def shared_memory_row(total: int, free: int, writable: bool) -> Row:
     """
     if not total or not writable:
         state = "is missing" if not total else "cannot be written to"
-        return problem("shared memory", f"{FOLDER} {state}: no loader workers", FIX)
+        return note("shared memory", f"{FOLDER} {state}: {ONLY_WORKERS}", FIX)
     text = f"{FOLDER} {size_text(total)}, {size_text(free)} free"
+    if total < LEAST_BYTES:
+        return note("shared memory", f"{text}: tiny, and {ONLY_WORKERS}", FIX)
     if free < LEAST_BYTES:
-        return problem("shared memory", f"{text}: full", f"Remove what is in it. {FIX}")
+        return note("shared memory", f"{text}: full, and {ONLY_WORKERS}", f"Remove what is in it. {FIX}")
     if total < SMALL_BYTES:
         return note("shared memory", f"{text}: small for loader workers", FIX)
     return ok("shared memory", text)
@@ -48,7 +52,9 @@ def read_shared_memory(folder: Path = FOLDER) -> tuple[int, int, bool]:
 
 
 def size_text(size: int) -> str:
-    """`64 MiB`, `7.8 GiB`."""
+    """`64 KiB`, `64 MiB`, `7.8 GiB`."""
+    if size < 2**20:
+        return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
@@ -126,16 +132,25 @@ def leftover_row(processes: Sequence[int], files: Sequence[str]) -> Row:
     return note("leftovers", "; ".join(found), "; ".join(ways))
 
 
-def warm_row(held: Sequence[int]) -> Row:
+def warm_row(held: Sequence[int | None], mistake: UsageError | None = None) -> Row:
     """The nurseries that wait for the next run.
 
     Args:
-        held: the memory of each, in bytes.
+        held: the memory of each, in bytes; None of one that does not answer.
+        mistake: why none can wait here.
     """
+    if mistake is not None:
+        return note("warm", f"no nursery can wait for the next run. {mistake.problem}", mistake.fix)
     if not held:
         return ok("warm", "no nursery waits for the next run")
-    count = "1 nursery waits" if len(held) == 1 else f"{len(held)} nurseries wait"
-    return note("warm", f"{count} for the next run, with {sum(held) / 1e6:.0f} MB", "lockstep warm --stop")
+    told, silent = [one for one in held if one is not None], held.count(None)
+    texts = []
+    if told:
+        count = "1 nursery waits" if len(told) == 1 else f"{len(told)} nurseries wait"
+        texts.append(f"{count} for the next run, with {sum(told) / 1e6:.0f} MB")
+    if silent:
+        texts.append("1 nursery does not answer" if silent == 1 else f"{silent} nurseries do not answer")
+    return note("warm", "; ".join(texts), "lockstep warm --stop")
 
 
 def try_view() -> ViewReport:

@@ -40,6 +40,7 @@ from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
 from lockstep.launch.supervise.joining import may_be_first, node_name
+from lockstep.launch.warm.no_folder import no_folder
 from lockstep.launch.warm.starting import keep_for_the_next
 from lockstep.launch.warm.wish import kept_for
 from lockstep.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
@@ -192,6 +193,8 @@ def run(**options: Any) -> int:
         Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
     if request.crowded and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", request.crowded))
+    if kept_s and request.verbosity is not Verbosity.QUIET and (mistake := no_folder(os.environ)) is not None:
+        Saying(terminal).line(Line("note", f"LOCKSTEP_WARM keeps none: {mistake}"))
     outcome = launch(request, terminal)
     if kept_s and not request.fresh and not outcome.interrupted_by and command_process() == os.getpid():
         keep_for_the_next(os.environ, request.threads, kept_s)

@@ -12,7 +12,8 @@ from lockstep.cli.program import check_here, machine_for
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import Wish, size
 from lockstep.launch.warm.client import INSIDE_A_RUN
-from lockstep.launch.warm.starting import start_waiting
+from lockstep.launch.warm.no_folder import check_folder
+from lockstep.launch.warm.starting import MOST, start_waiting
 from lockstep.launch.warm.waiters import SILENT, Waiter, keep_longer, stop_waiters, waiters
 from lockstep.launch.warm.wish import parse_time
 
@@ -20,10 +21,12 @@ EPILOG = """\b
 One process imports torch and waits. The next `lockstep run` of the same
 interpreter, environment and files begins in it, with the same bits and
 messages; any other run starts as always. LOCKSTEP_WARM=10m lets each run keep
-one for the next (not where CI is set); LOCKSTEP_WARM=off uses none.
+one for the next (not where CI is set); LOCKSTEP_WARM=off uses none. At most
+three wait: a fourth ends the one that nobody used for longest.
 
 \b
-Exit code: 0; 1 when it cannot wait here; 2 for a mistake in the options."""
+Exit code: 0; 1 when it cannot wait here; 2 for a mistake in the options, or a
+limit or folder that you can set right."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -48,7 +51,7 @@ def warm(**options: Any) -> None:
         _tell({"stopped": number}, [f"stopped   {number} that waited" if number else "stopped   none waited"], as_json)
     elif status:
         found = waiters(os.environ)
-        _tell({"waiting": [one.said or {"process": one.process} for one in found]}, _lines(found), as_json)
+        _tell({"waiting": [one.as_json() for one in found]}, _lines(found), as_json)
     else:
         _start(parse_time(options["for_text"] or "10m", "--for"), options["ranks"], options["threads"], as_json)
 
@@ -56,6 +59,7 @@ def warm(**options: Any) -> None:
 def _start(for_s: float, ranks: str | None, threads: int | None, as_json: bool) -> None:
     if INSIDE_A_RUN in os.environ:
         raise UsageError("This is a process of a run, which ends with it.", "Call `lockstep warm` in a terminal.")
+    check_folder(os.environ)
     decided = size(Wish(ranks or "auto", "auto", None, threads), machine_for("auto", is_quiet=as_json))
     waiter, _ = keep_longer(os.environ, decided.threads, for_s)
     if waiter is not None:
@@ -66,7 +70,11 @@ def _start(for_s: float, ranks: str | None, threads: int | None, as_json: bool) 
         f"warm      process {told['process']} holds {told['bytes'] / 1e6:.0f} MB and waits {_time(for_s)} for each run"
     )
     threads_text = f"{decided.threads} thread{'s' * (decided.threads != 1)} per rank"
-    _tell({"new": True, "threads": decided.threads, **told}, [f"{text} with {threads_text}"], as_json)
+    lines = [
+        f"{text} with {threads_text}",
+        *(f"ended     process {one}: at most {MOST} wait, and nobody used it for longest" for one in told["ended"]),
+    ]
+    _tell({"new": True, "threads": decided.threads, **told}, lines, as_json)
 
 
 def _tell(told: dict[str, Any], lines: list[str], as_json: bool) -> None:

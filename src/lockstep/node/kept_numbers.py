@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 import tempfile
@@ -64,6 +65,8 @@ class KeptNumbers:
         """Keep them; return why they could not be kept, without a full stop, else an empty text."""
         text = json.dumps({"key": self._key, "written": time.time(), "numbers": dict(numbers)}, indent=1)
         folder = self.file.parent
+        if thing := self.in_the_way():
+            return f"{thing} is {'a folder' if thing == self.file else 'no folder'}"
         try:
             if whose := _made(folder):
                 return whose
@@ -79,6 +82,15 @@ class KeptNumbers:
         except OSError as error:
             return f"{folder}: {error.strerror or error}"
         return ""
+
+    def in_the_way(self) -> Path | None:
+        """What is where the file, or its folder, should be, and must go first; None: nothing, as far as can be seen."""
+        with suppress(OSError):
+            if self.file.parent.exists() and not self.file.parent.is_dir():
+                return self.file.parent
+            if self.file.is_dir():
+                return self.file
+        return None
 
 
 def _made(folder: Path) -> str:
@@ -99,6 +111,6 @@ def _made(folder: Path) -> str:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    raise TypeError(f"A number is expected, but this is {value!r}.")
+    raise TypeError(f"A finite number is expected, but this is {value!r}.")

@@ -52,6 +52,8 @@ class Finding:
     """Where they are kept; empty when nowhere."""
     trouble: str = ""
     """Why they are not kept, without a full stop."""
+    in_the_way: str = ""
+    """What must be removed before they can be kept."""
 
 
 @lru_cache(maxsize=8)
@@ -73,7 +75,9 @@ def find_costs(cpus: frozenset[int], folder: Path | None) -> Finding:
         return Finding(WaitCosts(), "usual", trouble="the machine was too busy to measure")
     costs = WaitCosts(*measured).within_limits()
     trouble = "there is no home folder" if kept is None else kept.write(asdict(costs))
-    return Finding(costs, "measured", "" if kept is None or trouble else str(kept.file), trouble)
+    if kept is None or trouble:
+        return Finding(costs, "measured", "", trouble, str((kept and kept.in_the_way()) or ""))
+    return Finding(costs, "measured", str(kept.file))
 
 
 def pair_of(cpus: frozenset[int], of_first: frozenset[int]) -> tuple[int, int]:

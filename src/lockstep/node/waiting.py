@@ -57,7 +57,7 @@ def manner_of_waiting(rooms: Sequence[Room], quota: float, costs: WaitCosts) -> 
         return Manner(SHORT_SPIN_US, YIELDS, True, f"the ranks have {threads} threads on {place}")
     is_free = costs.slowed_by_spinning < SLOWED
     spin_us = min(max(costs.wake_us * (2 if is_free else 1), LEAST_SPIN_US), MOST_SPIN_US)
-    why = f"a wake-up takes {costs.wake_us:.0f} us, and work takes {costs.slowed_by_spinning:.2f} times as long beside a CPU that spins"
+    why = f"a wake-up takes {costs.wake_us:.0f} µs, and work takes {costs.slowed_by_spinning:.2f} times as long beside a CPU that spins"
     return Manner(spin_us, YIELDS, False, why)
 
 

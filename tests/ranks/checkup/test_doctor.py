@@ -52,7 +52,7 @@ def test_how_ranks_wait_is_measured_once_and_a_hostile_file_is_measured_over(tmp
     until(lambda: waiting()["source"] in ("measured", "kept"), "a moment that is quiet enough", 60)
     first = waiting()
     assert first["source"] == "kept"
-    assert f"{first['own']['spin_us']:.0f} us" in first["row"]
+    assert f"{first['own']['spin_us']:.0f} µs" in first["row"]
     file = Path(first["file"])
     file.write_text("[" * 1000)
     assert waiting()["source"] != "kept"

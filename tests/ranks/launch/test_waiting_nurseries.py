@@ -248,7 +248,8 @@ def test_one_that_is_stopped_or_killed_is_passed_by_at_once_and_its_socket_goes(
         (one,) = warm.waiting
         os.kill(one["process"], signal.SIGSTOP)
         assert warm.ask() == "None"
-        assert warm.command("--status")["waiting"] == [{"process": one["process"]}]
+        unknown = dict.fromkeys(one) | {"process": one["process"], "state": "does not answer"}
+        assert (one["state"], warm.waiting) == ("waits", [unknown])
         os.kill(one["process"], signal.SIGCONT)
         until(lambda: warm.ask() == "2", "the nursery that goes on")
         os.kill(one["process"], signal.SIGKILL)
@@ -406,6 +407,35 @@ def test_one_that_is_started_ends_none_in_another_folder(warm: Warm, tmp_path: P
     for one in waiting - {process}:
         os.kill(one, signal.SIGKILL)
     assert (process in waiting, len(waiting)) == (True, 2)
+
+
+def test_without_a_folder_of_its_own_none_is_started_and_a_run_that_keeps_one_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "lockstep-warm").mkdir(mode=0o755)
+    (tmp_path / "lockstep-warm").chmod(0o755)
+    variables = {"XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": str(tmp_path), "LOCKSTEP_WARM": "1m", "CI": ""}
+    if Path(f"/run/user/{os.geteuid()}").is_dir():
+        pytest.skip("here there is a runtime folder")
+    broken = tmp_path / "torch.py"
+    broken.write_text("raise SystemExit('torch was imported')")
+    ended = start_python(tmp_path, "-m", "lockstep", "warm", env={**variables, "PYTHONPATH": str(tmp_path)}).finish()
+    broken.unlink()
+    told = f"others can enter {tmp_path}/lockstep-warm, whose mode is 0755."
+    assert (ended.code, told in ended.err, f"`chmod 700 {tmp_path}/lockstep-warm`" in ended.err) == (2, True, True)
+    assert "torch was imported" not in ended.err
+    script = write_script(tmp_path, "print('begun')")
+    ended = start_python(tmp_path, "-m", "lockstep", "run", "-n", "1", script, env=variables).finish()
+    assert (ended.code, ended.err.count(told)) == (0, 1), ended.err
+
+
+def test_one_too_many_ends_the_one_that_nobody_used_for_longest_and_says_so(tmp_path: Path) -> None:
+    with waiting_in(tmp_path) as warm:
+        (first,) = warm.waiting
+        code = "from lockstep.launch.warm import starting; import lockstep.cli.warm as warm; starting.MOST = warm.MOST = 1; from lockstep.cli.front import main; main()"
+        ended = start_python(tmp_path, "-c", code, "warm", "--threads", "3", env=warm.variables).finish()
+        assert ended.code == 0, ended.err
+        said = f"ended     process {first['process']}: at most 1 wait, and nobody used it for longest"
+        assert said in ended.out.splitlines()
+        assert first["process"] not in [one["process"] for one in warm.waiting]
 
 
 @pytest.mark.parametrize("words", [["--status", "--stop"], ["--stop", "--for", "1m"], ["--for", "long"]])

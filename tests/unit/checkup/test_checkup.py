@@ -29,6 +29,7 @@ from lockstep.checkup.surroundings import (
 )
 from lockstep.checkup.table import show
 from lockstep.checkup.torch_facts import TorchFacts, parse_facts
+from lockstep.errors import UsageError
 from lockstep.launch.screen.report import device_names
 from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import Cores
@@ -185,7 +186,7 @@ def test_the_compiled_part_is_a_row_with_the_way_out_where_it_is_missing() -> No
 
 def test_limits_that_bite() -> None:
     states = [shared_memory_row(*seen).state for seen in ((0, 0, False), (GIB, GIB, False), (64 << 20, 60 << 20, True), (8 * GIB, 1, True), (8 * GIB, GIB, True))]  # fmt: skip
-    assert states == [State.PROBLEM, State.PROBLEM, State.NOTE, State.PROBLEM, State.OK]
+    assert states == [State.NOTE, State.NOTE, State.NOTE, State.NOTE, State.OK]
     assert [open_files_row(*limit).state for limit in ((64, 64), (1024, 4096), (65536, 65536), (-1, -1))] == [
         State.PROBLEM, State.NOTE, State.OK, State.OK,
     ]  # fmt: skip
@@ -195,6 +196,18 @@ def test_limits_that_bite() -> None:
     ]  # fmt: skip
     assert loopback_row("Network is unreachable").state is State.PROBLEM
     assert [size_text(size) for size in (64 << 20, 3 * GIB // 2)] == ["64 MiB", "1.5 GiB"]
+
+
+def test_shared_memory_that_only_loader_workers_miss_is_a_note_that_says_so() -> None:
+    only = "DataLoader workers cannot hand over batches; a run without them works"
+    assert shared_memory_row(0, 0, False).text == f"/dev/shm is missing: {only}"
+    assert shared_memory_row(GIB, GIB, False).text == f"/dev/shm cannot be written to: {only}"
+    tiny = shared_memory_row(64 << 10, 64 << 10, True)
+    assert tiny.text == f"/dev/shm 64 KiB, 64 KiB free: tiny, and {only}"
+    assert "Remove" not in tiny.fix
+    full = shared_memory_row(8 * GIB, 0, True)
+    assert full.text == f"/dev/shm 8.0 GiB, 0 KiB free: full, and {only}"
+    assert full.fix.startswith("Remove what is in it.")
 
 
 def test_a_working_directory_that_is_gone_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +246,17 @@ def test_nurseries_that_wait_are_named_with_their_memory_and_how_to_end_them() -
     row = warm_row([280 << 20, 290 << 20])
     assert (row.state, row.fix) == (State.NOTE, "lockstep warm --stop")
     assert row.text == "2 nurseries wait for the next run, with 598 MB"
+
+
+def test_a_nursery_that_does_not_answer_is_not_called_one_that_waits() -> None:
+    assert said(warm_row([None])) == ("note", "1 nursery does not answer")
+    both = warm_row([None, 280 << 20, None])
+    assert both.text == "1 nursery waits for the next run, with 294 MB; 2 nurseries do not answer"
+
+
+def test_where_none_can_wait_the_cause_and_the_fix_are_a_note() -> None:
+    row = warm_row([], UsageError("HOME is not set.", "Set XDG_RUNTIME_DIR."))
+    assert row == note("warm", "no nursery can wait for the next run. HOME is not set.", "Set XDG_RUNTIME_DIR.")
 
 
 def test_the_facts_are_the_last_line_and_an_interpreter_that_dies_is_told() -> None:
@@ -304,7 +328,7 @@ def test_where_stacks_cannot_be_read_the_way_out_is_told() -> None:
     assert stacks_row("py-spy is not installed").fix == "pip install py-spy"
 
 
-MANNER = {"spin_us": 40.0, "yields": 4, "is_crowded": False, "why": "a wake-up takes 20 us"}
+MANNER = {"spin_us": 40.0, "yields": 4, "is_crowded": False, "why": "a wake-up takes 20 µs"}
 WAITING = {
     "source": "kept", "file": "/home/a/.cache/lockstep/w.json", "trouble": "", "own": MANNER,
     "shared": MANNER | {"spin_us": 2.0, "is_crowded": True},
@@ -315,14 +339,22 @@ def test_how_ranks_wait_is_told_with_where_it_is_known_from_and_how_to_measure_a
     assert waiting_row(CPU) == ok("waiting", "left to gloo")
     kept = waiting_row(replace(CPU, waiting=WAITING))
     assert kept.state is State.OK
-    assert "looks for 40 us, then sleeps (a wake-up takes 20 us)" in kept.text
-    assert "where ranks share a CPU a rank looks for 2 us, offers its CPU 4 times" in kept.text
+    assert "looks for 40 µs, then sleeps (a wake-up takes 20 µs)" in kept.text
+    assert "where ranks share a CPU a rank looks for 2 µs, offers its CPU 4 times" in kept.text
     assert "remove it to measure again" in kept.text
     unkept = waiting_row(replace(CPU, waiting=WAITING | {"source": "measured", "file": "", "trouble": "no room"}))
     assert (unkept.state, "no room" in unkept.text, "XDG_CACHE_HOME" in unkept.fix) == (State.NOTE, True, True)
+    blocked = {"source": "measured", "file": "", "trouble": "/c/w.json is a folder", "in_the_way": "/c/w.json"}
+    row = waiting_row(replace(CPU, waiting=WAITING | blocked))
+    assert "cannot be kept: /c/w.json is a folder" in row.text
+    assert row.fix == "Remove /c/w.json, or each run takes 0.02 s to measure again."
+    usual = WAITING | {"source": "usual", "file": "", "trouble": "the machine was too busy to measure"}
+    text = waiting_row(replace(CPU, waiting=usual)).text
+    assert "then sleeps (usual values: a wake-up takes 20 µs)" in text
+    assert text.endswith("Not measured: the machine was too busy to measure")
     one = WAITING | {"source": "usual", "file": "", "trouble": "there is only one CPU", "own": WAITING["shared"]}
     assert waiting_row(replace(CPU, waiting=one)).text == (
-        "a rank looks for 2 us, offers its CPU 4 times, then sleeps. Not measured: there is only one CPU"
+        "a rank looks for 2 µs, offers its CPU 4 times, then sleeps. Not measured: there is only one CPU"
     )
 
 

@@ -144,12 +144,13 @@ def test_the_variable_says_how_long_a_run_keeps_one_but_not_where_ci_is_set(text
     assert kept_for({}) == 0.0
 
 
-@pytest.mark.parametrize("text", ["0m", "-1s", "ten", "10", "1e9h", "10 d"])
+@pytest.mark.parametrize("text", ["0", "0m", "-1s", "ten", "10", "1e9h", "10 d"])
 def test_what_is_no_time_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(UsageError, match="must be a time, but is"):
         parse_time(text, "--for")
-    with pytest.raises(UsageError, match="LOCKSTEP_WARM must be a time"):
+    with pytest.raises(UsageError, match="LOCKSTEP_WARM must be a time") as raised:
         kept_for({"LOCKSTEP_WARM": text, "CI": "1"})
+    assert raised.value.fix == "Write 90s, 10m, 2h or off."
 
 
 GOOD: dict[str, Any] = {

@@ -196,12 +196,25 @@ def test_nothing_is_made_in_a_home_that_is_not_there_nor_in_that_of_another_user
 def test_a_place_that_cannot_be_written_is_said_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "Not a directory" in KeptNumbers(tmp_path / "file" / "lockstep", "waiting", KEY).write({"wake_us": 1})
+    beside = KeptNumbers(tmp_path / "file", "waiting", KEY)
+    assert (beside.write({"wake_us": 1}), beside.in_the_way()) == (
+        f"{tmp_path / 'file'} is no folder",
+        tmp_path / "file",
+    )
     (tmp_path / "away").symlink_to(tmp_path)
     assert "not a folder of this user" in KeptNumbers(tmp_path / "away", "waiting", KEY).write({"wake_us": 1})
     kept = KeptNumbers(tmp_path / "lockstep", "waiting", KEY)
     kept.file.mkdir(parents=True)
-    assert kept.write({"wake_us": 1}) != ""
+    assert kept.write({"wake_us": 1}) == f"{kept.file} is a folder"
+    assert kept.in_the_way() == kept.file
     assert list(kept.file.parent.iterdir()) == [kept.file]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_none_makes_a_file_that_does_not_count(tmp_path: Path, value: float) -> None:
+    kept = KeptNumbers(tmp_path, "waiting", KEY)
+    assert kept.write({"wake_us": value}) == ""
+    assert kept.read(["wake_us"]) == {}
 
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled part")
@@ -224,7 +237,7 @@ class TestCosts:
     def test_numbers_of_a_hostile_file_are_brought_within_limits(self, tmp_path: Path) -> None:
         cpus = frozenset(os.sched_getaffinity(0)) | {100, 101}
         kept = KeptNumbers(tmp_path, "waiting", key(len(cpus), len(siblings(min(cpus)) & cpus)))
-        assert kept.write({"wake_us": 1e300, "slowed_by_spinning": -math.inf}) == ""
+        assert kept.write({"wake_us": 1e300, "slowed_by_spinning": -1e300}) == ""
         find_costs.cache_clear()
         assert find_costs(cpus, tmp_path).costs == WaitCosts(1000.0, 1.0)
 

@@ -21,8 +21,9 @@ NAME = "lockstep-warm"
 def places(variables: Mapping[str, str], user: int) -> list[str]:
     """Where the folder may be, the best place first: the user's runtime folder, which ends with a login, or the cache."""
     runtime = [variables.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user}"]
-    home = variables.get("HOME", "")
-    cache = variables.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+    home, cache = variables.get("HOME", ""), variables.get("XDG_CACHE_HOME", "")
+    if not cache.startswith("/"):  # the specification says to ignore others
+        cache = f"{home}/.cache" if home else ""
     return [f"{one}/{NAME}" for one in dict.fromkeys([*runtime, cache]) if one.startswith("/")]
 
 
@@ -56,8 +57,13 @@ def make_folder(variables: Mapping[str, str]) -> tuple[int, str] | None:
 
 def _make(path: str) -> None:
     """Make one folder, but none in another user's, which root could do under `sudo`: that user could not use it any more."""
-    if not os.path.lexists(path) and os.stat(os.path.dirname(path)).st_uid in (os.geteuid(), 0):  # noqa: PTH116, PTH120
+    if not os.path.lexists(path) and may_make(os.path.dirname(path)):  # noqa: PTH120
         os.mkdir(path, 0o700)  # noqa: PTH102
+
+
+def may_make(parent: str) -> bool:
+    """Whether the folder in which one would be made is this user's, or root's."""
+    return os.stat(parent).st_uid in (os.geteuid(), 0)  # noqa: PTH116
 
 
 def socket_name() -> str:

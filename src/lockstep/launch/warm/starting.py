@@ -30,13 +30,13 @@ MOST = 3
 
 
 def start_waiting(variables: Mapping[str, str], threads: int, for_s: float) -> dict[str, Any]:
-    """Start one and wait until it has imported everything; what it says of itself then.
+    """Start one and wait until it has imported everything; what it says of itself then, and what has ended for it (`ended`).
 
     Raises:
         WorldError: when it cannot be.
         UsageError: when it has too few addresses to import torch.
     """
-    process, end = _spawn(variables, threads, for_s)
+    process, end, ended = _spawn(variables, threads, for_s)
     try:
         word, told, _ = packets.receive(end)
     except BaseException:
@@ -50,7 +50,7 @@ def start_waiting(variables: Mapping[str, str], threads: int, for_s: float) -> d
             raise failed_import(told[0], told[1], address_limit())
         check_import(bool(told), address_limit(), "The process that was to wait")
         raise WorldError(str(told[0]) if told else "The process that was to wait was killed from outside.")
-    return {**told[0], "process": process}
+    return {**told[0], "process": process, "ended": ended}
 
 
 def keep_for_the_next(variables: Mapping[str, str], threads: int, for_s: float) -> None:
@@ -60,10 +60,11 @@ def keep_for_the_next(variables: Mapping[str, str], threads: int, for_s: float) 
             _spawn(variables, threads, for_s)[1].close()
 
 
-def _spawn(variables: Mapping[str, str], threads: int, for_s: float) -> tuple[int, socket.socket]:
+def _spawn(variables: Mapping[str, str], threads: int, for_s: float) -> tuple[int, socket.socket, list[int]]:
+    ended: list[int] = []
     if (found := make_folder(variables)) is not None:
         os.close(found[0])
-        stop_oldest(found[1], MOST - 1)
+        ended = stop_oldest(found[1], MOST - 1)
     told = {"same": must_be_same(), "variables": dict(variables), "modules": MODULES, "for_s": for_s}
     order = os.memfd_create("lockstep-warm-order")
     os.write(order, json.dumps(told).encode())
@@ -83,7 +84,7 @@ def _spawn(variables: Mapping[str, str], threads: int, for_s: float) -> tuple[in
     )
     os.close(order)
     theirs.close()
-    return process, end
+    return process, end, ended
 
 
 def _all_signals() -> Sequence[int]:

@@ -20,6 +20,10 @@ from lockstep.machine.process_state import process_state
 
 WITHIN_S = 1.0
 SILENT = "it does not answer"
+SAYS = (
+    "process", "bytes", "threads", "python", "lockstep", "age_s", "left_s", "runs", "under_way", "socket",
+)  # fmt: skip
+"""The keys of what one says of itself."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class Waiter:
     def bytes(self) -> int:
         """The memory that it holds."""
         return int(self.said.get("bytes", 0))
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: every key, None where that is not known, and its state."""
+        state = "waits" if self.said else "does not answer"
+        return {"state": state, **dict.fromkeys(SAYS), "process": self.process, **self.said}
 
 
 def waiters(variables: Mapping[str, str]) -> list[Waiter]:
@@ -70,8 +79,8 @@ def stop_waiters(variables: Mapping[str, str]) -> int:
     return number
 
 
-def stop_oldest(path: str, most: int) -> None:
-    """End those in a folder that nobody has used for longest, until there are at most so many."""
+def stop_oldest(path: str, most: int) -> list[int]:
+    """End those in a folder that nobody has used for longest, until there are at most so many; their processes."""
     found = _asked([path])
     idle = sorted((one for one in found if not one.said.get("under_way")), key=_left_s)
     surplus = {one.process for one in idle[: max(0, len(found) - most)]}
@@ -80,6 +89,7 @@ def stop_oldest(path: str, most: int) -> None:
             stop_one(end, process)
         else:
             end.close()
+    return sorted(surplus)
 
 
 def stop_one(end: socket.socket, process: int) -> None:

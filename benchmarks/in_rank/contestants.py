@@ -31,6 +31,7 @@ know, 0.2 ms of a step for 600 tensors; a script has none of these, so that woul
 
 OURS, LIMIT, BARE = "lockstep", "no exchange", "bare loop"
 BUCKET_CAPS_MIB = (1, 4, 25)
+STEPS_PER_EPOCH = 16
 
 
 @dataclass

@@ -12,9 +12,18 @@ import torch.distributed as dist
 
 from benchmarks.cases import GLOO
 from benchmarks.in_rank.back_end import gloo_group, lockstep_group, own_group
-from benchmarks.in_rank.contestants import BUCKET_CAPS_MIB, OURS, Models, Record, bucketed, ddp_sides, plain_side
+from benchmarks.in_rank.contestants import (
+    BUCKET_CAPS_MIB,
+    OURS,
+    STEPS_PER_EPOCH,
+    Models,
+    Record,
+    bucketed,
+    ddp_sides,
+    plain_side,
+)
 from benchmarks.in_rank.options import rank_parser
-from benchmarks.in_rank.steps import STEPS_PER_EPOCH, differences, measure
+from benchmarks.in_rank.steps import differences, measure
 from benchmarks.in_rank.turns import slowest
 from benchmarks.parts.ddp import ALONE
 from benchmarks.workloads import WORKLOADS

@@ -16,13 +16,12 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from benchmarks.in_rank.contestants import BUCKET_CAPS_MIB, Models, Record, lockstep_side, plain_side
+from benchmarks.in_rank.contestants import BUCKET_CAPS_MIB, STEPS_PER_EPOCH, Models, Record, lockstep_side, plain_side
 from benchmarks.in_rank.options import rank_parser
 from benchmarks.in_rank.turns import slowest
 from benchmarks.workloads import WORKLOADS, Workload
 
 WARM_UP = 8
-STEPS_PER_EPOCH = 16
 
 
 def side_of(name: str, workload: Workload, bucket_cap_mib: int) -> Iterator[None]:

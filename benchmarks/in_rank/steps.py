@@ -16,7 +16,17 @@ from torch import Tensor
 
 import lockstep
 from benchmarks.in_rank.back_end import gloo_group
-from benchmarks.in_rank.contestants import BARE, LIMIT, OURS, Models, Record, ddp_sides, lockstep_side, plain_side
+from benchmarks.in_rank.contestants import (
+    BARE,
+    LIMIT,
+    OURS,
+    STEPS_PER_EPOCH,
+    Models,
+    Record,
+    ddp_sides,
+    lockstep_side,
+    plain_side,
+)
 from benchmarks.in_rank.options import rank_parser
 from benchmarks.in_rank.turns import slowest, take_turns
 from benchmarks.laps import BACKWARD, FORWARD, UPDATE
@@ -26,7 +36,6 @@ WARM_UP = 5
 """One more than the updates that the engine compares over ranks."""
 TOLERANCE = 1e-4
 """Of the largest gradient: what two orders of adding may differ by."""
-STEPS_PER_EPOCH = 16
 
 
 def measure(found: dict[str, Iterator[None]], records: dict[str, Record], rounds: int) -> dict[str, list[int]]:

@@ -20,7 +20,6 @@
 #include "running.hpp"
 #include "shape.hpp"
 #include "sites.hpp"
-#include "table.hpp"
 #include "tensors.hpp"
 #include "tuning.hpp"
 
@@ -31,7 +30,6 @@ namespace {
 
 using Address = std::uintptr_t;
 using Addresses = std::vector<Address>;
-using Released = nb::call_guard<nb::gil_scoped_release>;
 
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
@@ -50,89 +48,6 @@ std::vector<void*> targets(const Addresses& addresses) {
 std::vector<std::uint8_t> numbers(const nb::bytes& data) {
   const auto* first = static_cast<const std::uint8_t*>(data.data());
   return {first, first + data.size()};
-}
-
-void check_signals() {
-  const nb::gil_scoped_acquire held;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
-// Values are bytes of any kind; keys are text.
-std::string_view view(const nb::bytes& value) { return {value.c_str(), value.size()}; }
-nb::bytes bytes(std::string_view value) { return nb::bytes(value.data(), value.size()); }
-
-void define_table(nb::module_& module) {
-  nb::class_<Table>(module, "Table")
-      .def(
-          "__init__",
-          [](Table* table, std::shared_ptr<Memory> memory) { new (table) Table(std::move(memory), check_signals); },
-          nb::arg("memory"))
-      .def(
-          "set",
-          [](Table& table, std::string_view key, const nb::bytes& value) {
-            const std::string_view told = view(value);
-            const nb::gil_scoped_release released;
-            table.set(key, told);
-          },
-          nb::arg("key"), nb::arg("value"))
-      .def(
-          "append",
-          [](Table& table, std::string_view key, const nb::bytes& value) {
-            const std::string_view told = view(value);
-            const nb::gil_scoped_release released;
-            table.append(key, told);
-          },
-          nb::arg("key"), nb::arg("value"))
-      .def("add", &Table::add, nb::arg("key"), nb::arg("amount"), Released())
-      .def(
-          "compare_set",
-          [](Table& table, std::string_view key, const nb::bytes& expected, const nb::bytes& desired) {
-            const std::string_view before = view(expected), after = view(desired);
-            std::string found;
-            {
-              const nb::gil_scoped_release released;
-              found = table.compare_set(key, before, after);
-            }
-            return bytes(found);
-          },
-          nb::arg("key"), nb::arg("expected"), nb::arg("desired"))
-      .def("remove", &Table::remove, nb::arg("key"), Released())
-      .def(
-          "find",
-          [](Table& table, std::string_view key) -> std::optional<nb::bytes> {
-            std::optional<std::string> found;
-            {
-              const nb::gil_scoped_release released;
-              found = table.find(key);
-            }
-            if (!found) return std::nullopt;
-            return bytes(*found);
-          },
-          nb::arg("key"))
-      .def(
-          "find_all",
-          [](Table& table, const std::vector<std::string>& keys) -> std::optional<std::vector<nb::bytes>> {
-            std::optional<std::vector<std::string>> found;
-            {
-              const nb::gil_scoped_release released;
-              found = table.find_all(keys);
-            }
-            if (!found) return std::nullopt;
-            std::vector<nb::bytes> values;
-            for (const std::string& value : *found) values.push_back(bytes(value));
-            return values;
-          },
-          nb::arg("keys"))
-      .def("has_all", &Table::has_all, nb::arg("keys"), Released())
-      .def(
-          "wait",
-          [](Table& table, const std::vector<std::string>& keys, double patience_s) {
-            return table.wait(keys, seconds(patience_s));
-          },
-          nb::arg("keys"), nb::arg("patience_s"), Released())
-      .def("num_keys", &Table::num_keys, Released())
-      .def("keys", &Table::keys, Released())
-      .def("repairs", &Table::repairs, Released());
 }
 
 using Judge = std::function<std::tuple<bool, std::string>(std::vector<Sites::Places>)>;

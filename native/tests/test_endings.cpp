@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "process_descriptors.hpp"
 #include "ranks.hpp"
 
 using namespace lockstep;
@@ -324,18 +325,6 @@ void a_rank_that_is_killed_before_it_joins_is_noticed() {
   }
 }
 
-std::vector<int> descriptors_of_processes() {
-  std::vector<int> found;
-  for (int descriptor = 3; descriptor < 100; ++descriptor) {
-    char target[64] = {};
-    const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
-    if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && std::strstr(target, "[pidfd]") != nullptr) {
-      found.push_back(descriptor);
-    }
-  }
-  return found;
-}
-
 // A daemon, or a library that tidies up.
 void a_script_that_closes_all_descriptors_does_not_make_its_peers_dead() {
   const auto control = std::make_shared<Memory>(Memory::create(Layout::for_ranks(2).total(), false));
@@ -392,30 +381,6 @@ void many_groups_of_the_same_ranks_share_one_descriptor_for_each_process() {
   CHECK(error_of([&] { groups.back()->run(Request{}); }).find("Rank 1") != std::string::npos);
   groups.clear();
   CHECK(descriptors_of_processes().empty());
-}
-
-// A script has closed the descriptor, and its number means another process now; or the process has ended.
-void a_descriptor_is_used_again_only_as_long_as_it_means_the_living_process() {
-  pid_t children[2];
-  for (pid_t& child : children) {
-    child = ::fork();
-    if (child == 0) {
-      ::pause();
-      ::_exit(0);
-    }
-  }
-  const auto first = PeerProcess::watch(children[0]), other = PeerProcess::watch(children[1]);
-  CHECK(PeerProcess::watch(children[0]) == first && first != other);
-  const auto descriptors = descriptors_of_processes();
-  CHECK(descriptors.size() == 2 && ::dup2(descriptors[1], descriptors[0]) == descriptors[0]);
-  CHECK(PeerProcess::watch(children[1]) == other);
-  const auto second = PeerProcess::watch(children[0]);
-  CHECK(second != first && !second->has_ended());
-  ::kill(children[0], SIGKILL);
-  ::waitpid(children[0], nullptr, 0);
-  CHECK(second->has_ended() && PeerProcess::watch(children[0]) == nullptr);  // nobody has that number
-  ::kill(children[1], SIGKILL);
-  ::waitpid(children[1], nullptr, 0);
 }
 
 // A thread of the parent has the group's lock while the parent forks; in the child it would have it forever.
@@ -506,7 +471,6 @@ int main() {
   a_rank_that_is_killed_before_it_joins_is_noticed();
   a_script_that_closes_all_descriptors_does_not_make_its_peers_dead();
   many_groups_of_the_same_ranks_share_one_descriptor_for_each_process();
-  a_descriptor_is_used_again_only_as_long_as_it_means_the_living_process();
 #ifndef __SANITIZE_THREAD__  // which does not let a process with threads be forked
   a_forked_process_is_no_member_whatever_its_parent_was_doing();
 #endif

@@ -38,9 +38,8 @@ def complete(
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     write_synced(folder.stage / DOCUMENTS, text)
     write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
-    taken_s = (
-        growing_time(facts.get("step", 0)) if taken_s is None else taken_s
-    )  # the kernel's own stamp would be that of its last tick
+    if taken_s is None:  # the kernel's own stamp would be that of its last tick
+        taken_s = growing_time(facts.get("step", 0))
     os.utime(folder.stage / NAME, (taken_s, taken_s))
     folder.install()
 

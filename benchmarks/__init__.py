@@ -4,3 +4,9 @@ python -m benchmarks --help     the parts; each row names the line of the scoreb
 python -m benchmarks transport --picture transport.png
 python -m benchmarks.notes.figure    the note's comparison: naive split, one device, pipeline, and a sweep
 """
+
+import sys
+
+from benchmarks.ending import imports_quietly
+
+imports_quietly(sys.argv[0])

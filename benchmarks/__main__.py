@@ -18,10 +18,11 @@ from typing import Any, NoReturn
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
 from benchmarks.growth import command as growth
-from benchmarks.keeping import PEERS, keep
+from benchmarks.keeping import PEERS, cannot_keep, keep
 from benchmarks.peers.measuring import measure_peers
 from benchmarks.peers.table import as_json, table_of_peers
 from benchmarks.pinning import KINDS, Pinned, cpus_for
+from benchmarks.progress import shown
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
 from lockstep.machine.cores import usable_cores
@@ -51,7 +52,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help="what to measure [default: all]")
-    parser.add_argument("--quick", action="store_true", help="6 rounds instead of 24")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="6 rounds instead of 24 (of ResNet-20, whose steps vary most, 24 instead of 96)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with every round")
     parser.add_argument(
         "--keep", action="store_true", help="write into the file of this kind of machine in benchmarks/results"
@@ -67,7 +72,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     options.parts = options.parts or list(PARTS)
     cores = usable_cores().count if options.pinned is None else CORES
     problem = objection(options.parts, options.picture, cores, why_not())
-    if problem := problem or objection_to_models(options.parts, options.models):
+    problem = problem or objection_to_models(options.parts, options.models)
+    if problem := problem or (cannot_keep() if options.keep else ""):
         parser.error(problem)
     options.models = tuple(filter(None, options.models.split(",")))
     options.pinned = cpus_for(options.pinned)
@@ -127,11 +133,11 @@ def objection_to_peers(parts: Sequence[str], ranks: str, picture: Path | None, *
     return "--peers draws no picture. Leave out --picture." if picture else ""
 
 
-def machine(pinned: Pinned) -> str:
+def machine(pinned: Pinned, load: float) -> str:
     """The processor, the version of torch, how busy it is, and whether it is only a part of the machine."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {os.getloadavg()[0]:.1f}{pinned.text}"
+    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {load:.1f}{pinned.text}"
 
 
 def measure(parts: Sequence[str], amount: Amount) -> dict[str, list[Line]]:
@@ -139,15 +145,9 @@ def measure(parts: Sequence[str], amount: Amount) -> dict[str, list[Line]]:
     todo = [(name, measurement) for name in parts for measurement in PARTS[name].plan(amount)]
     lines: dict[str, list[Line]] = {name: [] for name in parts}
     for number, (name, measurement) in enumerate(todo, 1):
-        _say(f"{number}/{len(todo)} {measurement.label}")
-        lines[name] += measurement.measure()
-    _say("")
+        with shown(f"{number}/{len(todo)} {measurement.label}"):
+            lines[name] += measurement.measure()
     return lines
-
-
-def _say(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
 
 
 def as_told(line: Line) -> dict[str, Any]:
@@ -164,9 +164,8 @@ def report(options: argparse.Namespace, where: str, lines: Mapping[str, Sequence
         print(f"{where}\n{table([line for line in together if line.row])}")
     if options.keep:
         pinned = f" on {options.pinned.kind}" if options.pinned.kind else ""
-        keep_and_say(
-            {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in lines.items()}
-        )
+        kept = {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in lines.items()}
+        keep_and_say(kept, options.load)
     if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
         try:
             draw(together, options.picture)
@@ -175,10 +174,10 @@ def report(options: argparse.Namespace, where: str, lines: Mapping[str, Sequence
             sys.exit(2)
 
 
-def keep_and_say(parts: Mapping[str, list[dict[str, Any]]]) -> None:
+def keep_and_say(parts: Mapping[str, list[dict[str, Any]]], load: float) -> None:
     """Into the file of this kind of machine."""
     try:
-        print(f"kept in {os.path.relpath(keep(parts))}", file=sys.stderr)
+        print(f"kept in {os.path.relpath(keep(parts, load=load))}", file=sys.stderr)
     except ValueError as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)
@@ -196,7 +195,8 @@ def beside_peers(options: argparse.Namespace, where: str) -> None:
         json.dumps({"machine": where, "peers": told}, indent=1) if options.json else f"{where}\n{table_of_peers(rows)}"
     )
     if options.keep:
-        keep_and_say({f"{PEERS}, {n} ranks": [line for line in told if line["ranks"] == n] for n in numbers})
+        kept = {f"{PEERS}, {n} ranks": [line for line in told if line["ranks"] == n] for n in numbers}
+        keep_and_say(kept, options.load)
 
 
 def _end(*_: object) -> NoReturn:
@@ -205,13 +205,15 @@ def _end(*_: object) -> NoReturn:
 
 @ends_shortly
 def main() -> None:
-    if sys.argv[1:2] == [growth.NAME]:
-        growth.run(sys.argv[2:])
+    if growth.NAME in (words := sys.argv[1:]):
+        words.remove(growth.NAME)
+        growth.run(words)
         return
     options = parse(sys.argv[1:])
     if options.pinned.cpus:
         os.sched_setaffinity(0, options.pinned.cpus)  # the ranks inherit it
-    where = machine(options.pinned)
+    options.load = os.getloadavg()[0]
+    where = machine(options.pinned, options.load)
     signal.signal(signal.SIGTERM, _end)  # so that what was started ends, too
     if options.peers:
         beside_peers(options, where)

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.ending import ends_shortly
 from lockstep.handover.case import cases_in
 from lockstep.handover.run_folder import RunFolder
 from lockstep.machine.process_state import process_state
@@ -112,6 +113,7 @@ def watch(load: str, ranks: int, seconds: float, place: Path) -> Watched:
     )
 
 
+@ends_shortly
 def main() -> None:
     """Watch all loads, in turn, for the time that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.ending import ends_shortly
 from benchmarks.keeping import RESULTS, is_of_peers, read
 from benchmarks.kinds import MachineKind
+from benchmarks.markdown import markdown_table
 from benchmarks.pictures.kinds import draw_kinds
 from benchmarks.summary import Kind, Unit, amount_text
 
@@ -43,11 +44,17 @@ def tables(results: Results) -> str:
     told = []
     for kind, parts in results.items():
         for name, part in parts.items():
-            heading = f"### {name}: {kind.said}\n\ntorch {part['torch']}, commit {part['commit']}, {part['date']}"
-            told.append(f"{heading}\n\n{_markdown(_of_peers(part) if is_of_peers(name) else _of_part(part))}")
+            heading = f"### {name}: {kind.said}\n\n{_circumstances(part)}"
+            told.append(f"{heading}\n\n{markdown_table(_of_peers(part) if is_of_peers(name) else _of_part(part))}")
     if len(results) > 1:
-        told.append(f"### Shares of the limit\n\n{_markdown(_side_by_side(results))}")
+        told.append(f"### Shares of the limit\n\n{markdown_table(_side_by_side(results))}")
     return "\n\n".join(told)
+
+
+def _circumstances(part: Mapping[str, Any]) -> str:
+    """Files that were kept before 2026-11-26 do not tell rounds and load."""
+    more = f", {part['rounds']} rounds, load {part['load']} at the start" if "rounds" in part else ""
+    return f"torch {part['torch']}, commit {part['commit']}, {part['date']}{more}"
 
 
 def _of_part(part: Mapping[str, Any]) -> list[list[str]]:
@@ -78,11 +85,6 @@ def _side_by_side(results: Results) -> list[list[str]]:
     names = dict.fromkeys(name for found in of_kinds for name in found)
     rows = [["", *(kind.said for kind in results)]]
     return rows + [[name, *(f"{of[name]:.0%}" if name in of else "" for of in of_kinds)] for name in names]
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

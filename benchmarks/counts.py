@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.ending import ends_shortly
+from benchmarks.markdown import markdown_table
 from lockstep.nodes.scale import Limits, Shape, breaks, control, sent_for_a_sum, tried
 
 NODES = (2, 3, 8, 32, 128, 1000, 10_000)
@@ -61,11 +61,6 @@ def row(nodes: int, ranks: int) -> tuple[str, ...]:
     )
 
 
-def table(lines: Sequence[Sequence[str]]) -> str:
-    """As Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (HEADINGS, ["---"] * len(HEADINGS), *lines))
-
-
 def as_json(ranks: int) -> dict[str, Any]:
     """Everything, for programs."""
     counts = {nodes: {**vars(control(Shape(nodes, ranks))), "tried": tried(nodes)} for nodes in NODES}
@@ -75,7 +70,10 @@ def as_json(ranks: int) -> dict[str, Any]:
 @ends_shortly
 def main() -> None:
     """Print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.counts", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.counts",
+        description="What a run costs by the code's own counts, from 2 to 10,000 nodes.",
+    )
     parser.add_argument("--ranks", type=int, default=8, help="of each node")
     parser.add_argument("--json", action="store_true", help="all counts, for programs")
     options = parser.parse_args()
@@ -84,7 +82,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(as_json(options.ranks), indent=2))
         return
-    print(table([row(nodes, options.ranks) for nodes in NODES]))
+    print(markdown_table([HEADINGS, *(row(nodes, options.ranks) for nodes in NODES)]))
     for one in breaks(LIMITS, options.ranks):
         print(f"from {one.nodes:,} nodes: {one.what}")
 

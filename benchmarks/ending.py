@@ -9,23 +9,40 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
+Result = TypeVar("Result")
 INTERRUPTED, UNHEARD = 128 + signal.SIGINT, 1
 LOST = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of writing without a file's name: of the output."""
 
 
-def ends_shortly(main: Callable[[], None]) -> Callable[[], None]:
+def imports_quietly(first_word: str) -> None:
+    """For the package, which `python -m` imports before anything is started: until `hear_interrupts`, Ctrl-C just ends.
+
+    `first_word` is that of sys.argv, which is "-m" only then.
+    """
+    if first_word == "-m" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def hear_interrupts() -> None:
+    """From here on Ctrl-C is a KeyboardInterrupt; nothing changes where the surroundings ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ends_shortly(main: Callable[[], Result]) -> Callable[[], Result]:
     """Exit with 130 after Ctrl-C and with 1 when the output cannot be written; a reader that has left is told nothing.
 
     Other OSErrors, which `main` should have told with their file, pass.
     """
 
     @functools.wraps(main)
-    def shortly() -> None:
+    def shortly() -> Result:
+        hear_interrupts()
         try:
-            main()
+            result = main()
         except KeyboardInterrupt:
             _clear()
             sys.exit(INTERRUPTED)
@@ -37,6 +54,7 @@ def ends_shortly(main: Callable[[], None]) -> Callable[[], None]:
             sys.stdout.flush()
         except OSError as error:
             _unheard(error)
+        return result
 
     return shortly
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch.distributed
 
+from benchmarks.ending import ends_shortly
 from lockstep.machine.processes import die_with_parent
 from lockstep.nodes.address import Place
 from lockstep.nodes.door import Door
@@ -91,6 +92,7 @@ def knock(place: Place, rounds: int) -> dict[str, float]:
     return took
 
 
+@ends_shortly
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate", description=(__doc__ or "").splitlines()[0])

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -28,19 +29,48 @@ def is_of_peers(part: str) -> bool:
     return part.startswith(PEERS)
 
 
-def keep(parts: Mapping[str, list[dict[str, Any]]], folder: Path = RESULTS) -> Path:
-    """Write these parts' lines into the file of this kind of machine; other parts stay. Returns the file."""
+def cannot_keep(folder: Path = RESULTS) -> str:
+    """Why nothing could be kept, in one sentence, before anything is measured; empty when it can be."""
+    path = _file_of_this_machine(folder)
+    place = folder if folder.is_dir() else folder.parent
+    if not os.access(place, os.W_OK):
+        return f"--keep: the results cannot be kept in {place}, where you may not write. Take a copy that is yours."
+    try:
+        if path.exists():
+            read(path)
+    except ValueError as problem:
+        return f"--keep: {problem}"
+    return ""
+
+
+def keep(parts: Mapping[str, list[dict[str, Any]]], folder: Path = RESULTS, load: float = 0.0) -> Path:
+    """Write these parts' lines into the file of this kind of machine; other parts stay. Returns the file.
+
+    `load` is what the machine was busy with when measuring began, in processes.
+    """
     kind = this_kind()
-    path = folder / f"{kind.name}.json"
+    path = _file_of_this_machine(folder)
     before = read(path)["parts"] if path.exists() else {}
     when = {"date": dt.datetime.now(tz=dt.UTC).date().isoformat(), "commit": commit(), "torch": version("torch")}
-    now = {name: {**when, "lines": [_short(line) for line in lines]} for name, lines in parts.items()}
+    now = {
+        name: {**when, "rounds": _num_rounds(lines), "load": round(load, 1), "lines": [_short(line) for line in lines]}
+        for name, lines in parts.items()
+    }
     told = {"format": FORMAT, "kind": asdict(kind), "parts": dict(sorted({**before, **now}.items()))}
     folder.mkdir(exist_ok=True)
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     temporary.replace(path)
     return path
+
+
+def _file_of_this_machine(folder: Path) -> Path:
+    return folder / f"{this_kind().name}.json"
+
+
+def _num_rounds(lines: Sequence[Mapping[str, Any]]) -> int:
+    """The fewest of a line; 0 without lines."""
+    return min((len(next(iter(line["rounds"].values()), ())) for line in lines), default=0)
 
 
 def read(path: Path) -> dict[str, Any]:

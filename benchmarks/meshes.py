@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 
+from benchmarks.ending import ends_shortly
 from benchmarks.over_nodes import measured
 
 MESHES = ("ddp=4", "pipeline=2,ddp=2", "ddp=2,pipeline=2", "model_parallel=2,ddp=2", "ddp=2,model_parallel=2")
 
 
+@ends_shortly
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default="mlp,gpt,cnn")

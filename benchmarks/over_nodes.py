@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.ending import ends_shortly
 from benchmarks.network import LINK, nodes, ranks
 from benchmarks.workloads import WORKLOADS
 
@@ -45,6 +46,7 @@ def measured(sizes: list[int], rate: str, module: str, *arguments: str) -> dict[
         return found
 
 
+@ends_shortly
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", default="2,2", help="ranks of each node")

@@ -24,6 +24,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.ending import ends_shortly
 from lockstep.journal.ring import JournalReader
 
 SCRIPT = Path(__file__).with_name("soak_training.py")
@@ -129,6 +130,7 @@ def _children(pid: int) -> list[str]:
         return []
 
 
+@ends_shortly
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="of undisturbed training, about")

@@ -171,6 +171,11 @@ def _digits(number: float) -> str:
     return f"{number:.2f}" if abs(number) < 10 else f"{number:.1f}" if abs(number) < 100 else f"{number:.0f}"
 
 
+def _times(ratio: float) -> str:
+    """Below 1 cut to three digits, so that no ratio that misses a goal reads like the goal."""
+    return f"{int(ratio * 1000) / 1000:.3f}" if 0 <= ratio < 1 else _digits(ratio)
+
+
 def _line(
     aim: Aim,
     sides: tuple[tuple[str, Rounds], tuple[str, Rounds], tuple[str, Rounds]],
@@ -223,7 +228,7 @@ def _cells(line: Line) -> tuple[str, ...]:
 def _result_text(line: Line, result: float) -> str:
     if line.kind is Kind.AMOUNT:
         return amount_text(result, line.unit)
-    return f"{result:.2f}" if line.kind is Kind.SHARE else f"{_digits(result)}x"
+    return f"{result:.2f}" if line.kind is Kind.SHARE else f"{_times(result)}x"
 
 
 def _goal_text(line: Line) -> str:

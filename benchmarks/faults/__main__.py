@@ -20,6 +20,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.ending import ends_shortly
 from benchmarks.faults.catalogue import ELSEWHERE, NOT_HERE, ROWS, Row
 from benchmarks.faults.outcome import Notes, Outcome
 from benchmarks.faults.table import line, table
@@ -30,6 +31,7 @@ SIDES = {"lockstep": LOCKSTEP, "torchrun": TORCHRUN}
 UNDISTURBED = Row("undisturbed", "", "")
 
 
+@ends_shortly
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="only rows whose title has one of these words")

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from benchmarks.ending import ends_shortly
 from benchmarks.gpu_day.blocks import BLOCKS, Day
 from benchmarks.gpu_day.carrying_out import carry_out, rows
 from benchmarks.gpu_day.hardware import Hardware, look
@@ -95,6 +96,7 @@ def name_tasks(todo: Sequence[tuple[str, Task]], hardware: Hardware, left_out: S
         print(f"{block:{width}}  (not here: it needs {BLOCKS[block].least_gpus} GPUs)")
 
 
+@ends_shortly
 def main() -> int:
     """Try everything; the exit code."""
     options = parse(sys.argv[1:])

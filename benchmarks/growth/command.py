@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from benchmarks.growth.runs import measured
-from benchmarks.growth.table import as_json, table_of_growth
+from benchmarks.growth.table import LEGEND, as_json, table_of_growth
+from benchmarks.progress import shown
 from lockstep.node.native import why_not
 
 NAME = "growth"
@@ -28,7 +29,10 @@ class Parser(argparse.ArgumentParser):
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the options; exit with code 2 when they cannot be met here."""
-    parser = Parser(prog=f"python -m benchmarks {NAME}", description=__doc__)
+    parser = Parser(
+        prog=f"python -m benchmarks {NAME}",
+        description="How time, memory, descriptors and keys grow with the ranks of this node.",
+    )
     parser.add_argument("--quick", action="store_true", help=f"up to {MOST_QUICKLY} ranks, shorter")
     parser.add_argument("--most", type=int, metavar="N", help=f"the most ranks [default: {MOST}]")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -53,12 +57,9 @@ def run(words: Sequence[str]) -> None:
     options = parse(words)
     found = {}
     for ranks in sizes(options.most):
-        if sys.stderr.isatty():
-            print(f"\r\033[K{ranks} of {options.most} ranks", end="", file=sys.stderr, flush=True)
-        found[ranks] = measured(ranks, SECONDS_QUICKLY if options.quick else SECONDS)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        with shown(f"{ranks} of {options.most} ranks"):
+            found[ranks] = measured(ranks, SECONDS_QUICKLY if options.quick else SECONDS)
     if options.json:
         print(json.dumps({"cores": os.cpu_count(), "rows": as_json(found)}, indent=1))
     else:
-        print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n{table_of_growth(found)}")
+        print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n{table_of_growth(found)}\n{LEGEND}")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 FLAT = 0.15
 """What differs by less than this share does not grow."""
-FEWEST = 3
+FEWEST = 4
+"""Three values always have a curve of three numbers through them."""
 STEPS, STEP = 61, 0.05
 """The powers that are tried: 0.05, 0.1, ..., 3.05."""
 
@@ -28,7 +29,7 @@ class Growth:
 def fit(values: Mapping[int, float]) -> Growth | None:
     """The growth that is nearest to these values by number of ranks, in shares of them; neither part is negative.
 
-    None where that cannot be told: with fewer than three numbers of ranks, or where a value is 0 or less.
+    None where that cannot be told: with fewer than four numbers of ranks, or where a value is 0 or less.
     """
     if len(values) < FEWEST or min(values.values()) <= 0:
         return None

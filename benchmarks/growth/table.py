@@ -13,6 +13,11 @@ Measured = Mapping[int, Mapping[str, float]]
 SLACK = 0.35
 """So much above its power a fit over few, noisy numbers may be without being marked."""
 
+LEGEND = (
+    "power: the quantity grew like a constant and this power of the ranks; empty where fewer than four numbers of ranks tell too\n"
+    f"little. may be: the most that its algorithm needs. !: more than {SLACK} above that."
+)
+
 
 def values_of(quantity: Quantity, measured: Measured) -> dict[int, float]:
     """What was measured of it, by number of ranks."""

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
+from benchmarks.ending import ends_shortly
 from benchmarks.nodes.cases import CASES, Case, Measured
 from benchmarks.nodes.contestants import CONTESTANTS, LOCKSTEP, TORCHRUN
 from tests.support.hosts import network, why_not
@@ -27,6 +28,7 @@ from tests.support.hosts import network, why_not
 Rounds = dict[str, list[Measured]]
 
 
+@ends_shortly
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nodes", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"one of {', '.join(case.name for case in CASES)}")

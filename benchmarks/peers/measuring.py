@@ -14,6 +14,7 @@ from benchmarks.peers.cases import FEW_SIZES, FIRST, SIZES, Amount, PeerCase, am
 from benchmarks.peers.contestants import Contestant, Field, contestants
 from benchmarks.peers.meeting import PeerFailed, Ranks
 from benchmarks.peers.table import Row
+from benchmarks.progress import shown
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.processes import adopt_orphans
 
@@ -73,9 +74,10 @@ class Present:
         rows = {case: Row(self._num_ranks, case.what) for case in planned}
         for number in range(rounds):
             for case in planned:
-                for ranks, side in list(self._turns(number)):
-                    if ranks in self._ranks:
-                        self._take(ranks, side, case, rows[case])
+                with shown(f"{self._num_ranks} ranks, round {number + 1} of {rounds}: {case.what}"):
+                    for ranks, side in list(self._turns(number)):
+                        if ranks in self._ranks:
+                            self._take(ranks, side, case, rows[case])
         return list(rows.values())
 
     def _turns(self, number: int) -> Iterator[tuple[Ranks, str]]:

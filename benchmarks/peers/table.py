@@ -41,7 +41,7 @@ def table_of_peers(rows: Sequence[Row]) -> str:
     """For people. Times are medians of rounds."""
     peers = sorted({side for row in rows for side in row.rounds} - {*OURS, GLOO})
     sides = [*OURS, *peers, GLOO]
-    head = ["ranks", "size", *(HEADINGS.get(side, side) for side in sides), "best peer", "handle", "dist", ""]
+    head = ["ranks", "size", *(HEADINGS.get(side, side) for side in sides), "best peer", "over handle", "over dist", ""]
     lines = [head, *([str(row.num_ranks), row.what, *_cells(row, sides)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

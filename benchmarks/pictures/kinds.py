@@ -52,6 +52,9 @@ def _draw(axes: Any, way: str, rows: Sequence[str], shares: Shares) -> None:
         there = [(at + number * height, value) for at, value in enumerate(values) if value is not None]
         widths = [min(MOST_SHOWN, value) for _, value in there]
         colour = COLOURS[number % len(COLOURS)]
+        for at, value in there:
+            if value > MOST_SHOWN:
+                axes.text(MOST_SHOWN, at + height / 2, f"{value:.2g} >", va="center", ha="right", fontsize=5, color="w")
         axes.barh([at for at, _ in there], widths, height=height, align="edge", color=colour, label=kind)
     axes.set_yticks([at + 0.425 for at in range(len(rows))], rows, fontsize=7)
     axes.set_ylim(len(rows), 0)

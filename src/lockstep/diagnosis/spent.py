@@ -28,6 +28,8 @@ LEAST_S = 0.002
 """A rank is slow in a part that takes this many times as long as for the others, if that costs this share of a step."""
 MUCH = 0.2
 """The share of a step from which something could be done about a part."""
+LEAST_DATA_S = 0.002
+"""Fetching in a worker gains nothing below this: handing samples over takes as long."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,14 @@ class Summary:
 
 
 def summary(
-    spent: Sequence[Spent], seconds: float, first: int = 0, homes: Mapping[int, str] = MappingProxyType({})
+    spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = MappingProxyType({})
 ) -> Summary:
-    """What the time of a run went into, which rank was slowest, and what would help.
+    """What the time of a run's steps went into, which rank was slowest, and what would help.
+
+    Imports and what else precedes the first step do not count: the rate of a short run is that of a long one.
 
     Args:
         spent: of ranks in their order, from the first step to the last.
-        seconds: from the run's start to its end.
         first: the lowest of the ranks.
         homes: the node of each rank; none on one node.
     """
@@ -123,20 +126,24 @@ def summary(
     step_s = sum(parts.values())
     if not step_s or not all(one.steps for one in spent):
         return Summary("", "", "")
-    rate = sum(one.samples for one in spent) / seconds
+    rate = sum(one.samples for one in spent) / max(one.steps * one.step_s for one in spent)
     each = " + ".join(f"{NAMES[part]} {took * 1e3:.1f}" for part, took in parts.items() if took * 1e3 >= 0.05)
     slow = straggler(spent, first, homes)
     return Summary(
         f"{rate:,.0f} samples/s; a step of {step_s * 1e3:.1f} ms = {each}",
         slow.text if slow is not None else "",
         _advice(parts, step_s, len(spent)),
-        parts["data"] / step_s >= MUCH,
+        _is_starved(parts, step_s),
     )
+
+
+def _is_starved(parts: dict[str, float], step_s: float) -> bool:
+    return parts["data"] >= max(MUCH * step_s, LEAST_DATA_S)
 
 
 def _advice(parts: dict[str, float], step_s: float, ranks: int) -> str:
     shares = {part: took / step_s for part, took in parts.items()}
-    if shares["data"] >= MUCH:
+    if _is_starved(parts, step_s):
         return f"data {shares['data']:.0%}: more loader workers (num_workers=) would fetch while ranks compute"
     if shares["exchange"] >= MUCH and ranks > 1:
         return f"exchange {shares['exchange']:.0%}: larger batches, or fewer ranks, would wait less"

@@ -9,7 +9,7 @@ FINDING = Finding(
     title="The ranks wait for samples",
     seen="At the end of the run the parts of a step are compared: waiting for samples took a fifth of it or more.",
     example="""\
-speed     70 samples/s; a step of 18.6 ms = data 12.9 + forward and backward 0.8 + exchange 4.6 + optimizer 0.3
+speed     430 samples/s; a step of 18.6 ms = data 12.9 + forward and backward 0.8 + exchange 4.6 + optimizer 0.3
 advice    data 70%: more loader workers (num_workers=) would fetch while ranks compute
 """,
     why="Reading and augmenting takes longer than computing, and happens before each step instead of beside it.",

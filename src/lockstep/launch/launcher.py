@@ -159,7 +159,7 @@ def _note_finding(cases: Cases, world: World) -> None:
         cases.add(
             EARLY_LEAVER, f"{verdict.leavers_text}, while others went on", [end.rank for end in verdict.left_early]
         )
-    told = world.observer.summary(1.0)
+    told = world.observer.summary()
     if told.is_starved and is_long(world.observer.result()):
         cases.add(STARVED_LOADER, told.advice)
 
@@ -185,7 +185,7 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
             return
         for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
             saying.line(line)
-        for line in summary_lines(world.observer.summary(outcome.duration_s), world.observer.result()):
+        for line in summary_lines(world.observer.summary(), world.observer.result()):
             saying.line(line)
 
 

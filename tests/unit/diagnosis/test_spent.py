@@ -45,18 +45,24 @@ def test_the_sentence_says_how_long():
 
 
 def test_the_summary_counts_samples_and_says_what_would_help():
-    told = summary([spent(data=10), spent(data=10)], 2.0)
+    told = summary([spent(data=10), spent(data=10)])
     assert told.speed == (
-        "320 samples/s; a step of 34.0 ms = data 10.0 + forward and backward 20.0 + exchange 2.0 + optimizer 2.0"
+        "941 samples/s; a step of 34.0 ms = data 10.0 + forward and backward 20.0 + exchange 2.0 + optimizer 2.0"
     )
     assert told.slowest == ""
     assert told.advice.startswith("data 29%: more loader workers")
-    assert summary([spent(exchange=20)] * 2, 1.0).advice.startswith("exchange 47%")
-    assert summary([spent()] * 2, 1.0).advice == ""
+    assert told.is_starved
+    assert summary([spent(exchange=20)] * 2).advice.startswith("exchange 47%")
+    assert summary([spent()] * 2).advice == ""
+
+
+def test_a_millisecond_of_data_is_no_reason_for_workers_even_where_it_is_most_of_a_step():
+    told = summary([spent(data=1, compute=1, exchange=0, update=0)])
+    assert (told.advice, told.is_starved) == ("", False)
 
 
 def test_a_run_without_steps_has_no_summary():
-    assert summary([Spent.between(Gauges(), Gauges())], 1.0).speed == ""
+    assert summary([Spent.between(Gauges(), Gauges())]).speed == ""
 
 
 def test_a_straggler_is_named_with_its_node():

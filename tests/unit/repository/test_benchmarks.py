@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no package that is installed
 
-from benchmarks.__main__ import objection, parse  # noqa: E402
+from benchmarks.__main__ import main, objection, parse  # noqa: E402
 from benchmarks.cases import WINDOWS, Case, drawn, for_picture, of_many_ranks, of_two_ranks, size_text  # noqa: E402
 from benchmarks.catalogue import PARTS, Amount  # noqa: E402
 from benchmarks.in_rank.memory import pss_bytes  # noqa: E402
@@ -114,6 +114,14 @@ def test_the_columns_of_the_table_stand_under_each_other() -> None:
         assert any(line.find(word) == shown[0].index("lockstep") for line in shown[1:]), word
     assert "met" in shown[1]
     assert "954 MiB" in shown[4]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0.9899, "0.989x"), (0.9951, "0.995x"), (1.004, "1.00x"), (-0.5, "-0.50x")]
+)
+def test_a_ratio_that_misses_a_goal_does_not_read_like_the_goal(ratio: float, text: str) -> None:
+    shown = table([compare(Aim("C8", "alone", 0.99), ("single", [100.0]), ("bare loop", [100.0 * ratio]))])
+    assert f" {text} " in shown
 
 
 def test_a_line_is_json_with_every_round() -> None:
@@ -272,6 +280,15 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_code_2(words, capsys:
         parse(words)
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", ["growth --most 0", "--most 0 growth", "growth steps"])
+def test_growth_takes_its_own_options_on_either_side(words, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("python -m benchmarks growth: ")
 
 
 def test_chosen_models_are_measured_in_the_usual_order_and_no_others() -> None:

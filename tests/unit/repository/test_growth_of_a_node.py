@@ -30,14 +30,14 @@ def test_the_power_of_what_grows_exactly_is_found(constant: float, share: float,
     assert all(growth.at(ranks) == pytest.approx(values[ranks], rel=0.01) for ranks in RANKS)
 
 
-@given(st.floats(1e-6, 1e9), st.lists(st.floats(1.0, 1.14), min_size=3, max_size=7))
+@given(st.floats(1e-6, 1e9), st.lists(st.floats(1.0, 1.14), min_size=4, max_size=7))
 def test_what_differs_by_noise_does_not_grow(value: float, noise: list[float]) -> None:
     growth = fit({ranks: value * factor for ranks, factor in zip(RANKS, noise, strict=False)})
     assert growth is not None
     assert growth.power == 0.0
 
 
-@pytest.mark.parametrize("values", [{}, {1: 1.0, 2: 2.0}, {1: 0.0, 2: 1.0, 4: 2.0}])
+@pytest.mark.parametrize("values", [{}, {1: 1.0, 2: 2.0}, {1: 1.0, 2: 2.0, 4: 9.0}, {1: 0.0, 2: 1.0, 4: 2.0, 8: 3.0}])
 def test_too_few_numbers_and_zeros_have_no_power(values: dict[int, float]) -> None:
     assert fit(values) is None
 

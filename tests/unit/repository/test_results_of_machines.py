@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no 
 from benchmarks.__main__ import as_told  # noqa: E402
 from benchmarks.compare import shares, tables  # noqa: E402
 from benchmarks.ending import ends_shortly  # noqa: E402
-from benchmarks.keeping import keep, read  # noqa: E402
+from benchmarks.keeping import cannot_keep, keep, read  # noqa: E402
 from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
 from benchmarks.peers.table import Row, as_json  # noqa: E402
 from benchmarks.pictures.kinds import blocks, draw_kinds  # noqa: E402
@@ -53,6 +57,9 @@ def test_a_part_that_is_measured_again_replaces_itself_and_nothing_else(tmp_path
     assert [part["lines"][0]["reached"] for part in parts.values()] == [0.5, 0.9]
     assert parts["steps"]["lines"][1]["limit"] == ""
     assert "rounds" not in parts["steps"]["lines"][0]
+    assert (parts["steps"]["rounds"], parts["steps"]["load"]) == (1, 0.0)
+    assert f"torch {parts['steps']['torch']}" in (told := tables({read(path)["kind"]: parts}))
+    assert "1 rounds, load 0.0 at the start" in told
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -77,6 +84,10 @@ def test_kinds_stand_side_by_side_as_shares_of_the_limit(tmp_path: Path) -> None
     )
     other = kind_of(XEON, "0-1", "6.8")
     told = tables({here["kind"]: here["parts"], other: {"steps": here["parts"]["transport"]}})
+    assert all(
+        len({line.find("|", 2) for line in block.splitlines()}) == 1 for block in told.split("\n\n") if "|" in block
+    )
+    told = re.sub(" +", " ", told)
     assert f"### transport: {here['kind'].said}" in told
     assert "| sum | windows | 2.00 µs | Gloo | 8.00 µs | 4x | copy 1.00 µs | 50% |" in told
     assert "| 2 | 4 B | 4 ns | 2 ns | MPICH: windows 2.00 |" in told
@@ -93,6 +104,7 @@ def test_another_file_is_refused_in_one_sentence_and_stays(text: str, tmp_path: 
     path.write_text(text)
     with pytest.raises(ValueError, match="is no file of results"):
         keep({"transport": lines()}, tmp_path)
+    assert cannot_keep(tmp_path).startswith(f"--keep: {path} is no file of results")
     assert path.read_text() == text
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.compare", path],
@@ -149,3 +161,46 @@ def test_a_command_that_a_person_ends_says_nothing(capsys: pytest.CaptureFixture
         main()
     assert ended.value.code == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_whether_results_can_be_kept_is_known_before_anything_is_measured(tmp_path: Path) -> None:
+    assert not cannot_keep(tmp_path)
+    assert not cannot_keep(tmp_path / "new")
+    keep({"transport": lines()}, tmp_path)
+    assert not cannot_keep(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_somebody_else_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert "where you may not write" in cannot_keep(tmp_path)
+
+
+def test_an_interrupt_while_a_benchmark_is_still_imported_ends_it_without_a_traceback() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "benchmarks", "--help"],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:  # torch comes after this
+        said.append(line)
+        if "benchmarks.ending" in line:
+            process.send_signal(signal.SIGINT)
+            said += process.stderr.readlines()
+            break
+    assert process.wait(60) == -signal.SIGINT, said
+    assert "Traceback" not in "".join(said)
+
+
+def test_what_is_measured_is_shown_with_the_seconds_on_a_terminal_only() -> None:
+    program = "import time\nfrom benchmarks.progress import shown\nwith shown('2 of 3'): time.sleep(1.3)"
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, stderr=theirs, timeout=60, check=True)
+    os.close(theirs)
+    seen = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert "\r\x1b[K2 of 3\r\x1b[K2 of 3 (1 s)" in seen
+    assert seen.endswith("\r\x1b[K")
+    quiet = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60, check=True)
+    assert quiet.stderr == b""

@@ -146,16 +146,11 @@ class Observer:
         last = self._first.last()
         return last is not None and last.phase is Phase.PAUSED
 
-    def summary(self, seconds: float) -> Summary:
-        """What the time of this world of ranks went into.
-
-        Args:
-            seconds: from its start.
-        """
+    def summary(self) -> Summary:
+        """What the time of this world of ranks went into."""
         gauges = (*self.own_gauges(), *self.last_gauges)
         return summary(
             [Spent.between(Gauges(), each) for each in gauges],
-            seconds,
             self._request.numbers.start,
             self._nodes.homes if self._nodes is not None else {},
         )

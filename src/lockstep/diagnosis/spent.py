@@ -110,9 +110,7 @@ class Summary:
     """Whether the advice is about samples that come too late."""
 
 
-def summary(
-    spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = MappingProxyType({})
-) -> Summary:
+def summary(spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = MappingProxyType({})) -> Summary:
     """What the time of a run's steps went into, which rank was slowest, and what would help.
 
     Imports and what else precedes the first step do not count: the rate of a short run is that of a long one.

@@ -177,19 +177,18 @@ def test_a_folder_of_somebody_else_is_refused_before_anything_is_measured(tmp_pa
 
 
 def test_an_interrupt_while_a_benchmark_is_still_imported_ends_it_without_a_traceback() -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "benchmarks", "--help"],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:  # torch comes after this
-        said.append(line)
-        if "benchmarks.ending" in line:
-            process.send_signal(signal.SIGINT)
-            said += process.stderr.readlines()
-            break
-    assert process.wait(60) == -signal.SIGINT, said
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "benchmarks.ending" in line:  # torch comes after this
+                process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+    assert code == -signal.SIGINT, said
     assert "Traceback" not in "".join(said)
 
 

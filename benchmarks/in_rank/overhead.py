@@ -27,6 +27,7 @@ from lockstep.run.position.ledger import Ledger
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.replica.buffer_pass import BufferPass
 from lockstep.strategy.replica.buffers import BufferBank
+from lockstep.strategy.replica.lane_pass import LanePass, ReplicaLane
 from lockstep.strategy.replica.only_lane import OnlyLane
 from lockstep.strategy.replica.replica import Replica
 from lockstep.strategy.replica.slot_lane import SlotLane
@@ -49,7 +50,11 @@ PARTS: dict[str, list[tuple[type, str]]] = {
     "buffers": [(BufferPass, name) for name in ("__init__", "after_lane", "header", "begin", "finish")],
     "frames": [(Transport, "all_gather_object")],
     "lanes and gradients": [
-        (Replica, name) for name in ("begin_pass", "begin_lane", "backward", "end_lane", "end_pass")
+        (Replica, "begin_pass"),
+        (LanePass, "begin_lane"),
+        (ReplicaLane, "backward"),
+        (ReplicaLane, "end"),
+        (LanePass, "end"),
     ],
     "the loop around": [(Step, name) for name in ("_enter_lane", "_leave_lane", "_end_pass", "skip_rest")],
 }

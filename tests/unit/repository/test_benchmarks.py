@@ -20,6 +20,7 @@ from benchmarks.__main__ import main, objection, parse  # noqa: E402
 from benchmarks.cases import WINDOWS, Case, drawn, for_picture, of_many_ranks, of_two_ranks, size_text  # noqa: E402
 from benchmarks.catalogue import PARTS, Amount  # noqa: E402
 from benchmarks.in_rank.memory import pss_bytes  # noqa: E402
+from benchmarks.in_rank.overhead import PARTS as TIMED
 from benchmarks.in_rank.turns import rotated, take_turns  # noqa: E402
 from benchmarks.laps import BACKWARD, EXCHANGE, FORWARD, REST, UPDATE  # noqa: E402
 from benchmarks.limits import cache_bytes, num_buffers, update_bytes  # noqa: E402
@@ -280,6 +281,12 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_code_2(words, capsys:
         parse(words)
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_every_method_that_the_overhead_is_timed_in_exists() -> None:
+    missing = [f"{owner.__name__}.{name}" for of in TIMED.values() for owner, name in of if name not in owner.__dict__]
+    assert not missing
+    assert all(callable(owner.__dict__[name]) for of in TIMED.values() for owner, name in of)
 
 
 @pytest.mark.parametrize("words", ["growth --most 0", "--most 0 growth", "growth steps"])

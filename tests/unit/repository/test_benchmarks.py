@@ -20,7 +20,7 @@ from benchmarks.__main__ import main, objection, parse  # noqa: E402
 from benchmarks.cases import WINDOWS, Case, drawn, for_picture, of_many_ranks, of_two_ranks, size_text  # noqa: E402
 from benchmarks.catalogue import PARTS, Amount  # noqa: E402
 from benchmarks.in_rank.memory import pss_bytes  # noqa: E402
-from benchmarks.in_rank.overhead import PARTS as TIMED
+from benchmarks.in_rank.overhead import PARTS as TIMED  # noqa: E402
 from benchmarks.in_rank.turns import rotated, take_turns  # noqa: E402
 from benchmarks.laps import BACKWARD, EXCHANGE, FORWARD, REST, UPDATE  # noqa: E402
 from benchmarks.limits import cache_bytes, num_buffers, update_bytes  # noqa: E402

@@ -151,7 +151,7 @@ PARTS = {
     "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False, has_models=True),
     "started": Part("the same as people start them, one program at a time", _started, compiled=False, has_models=True),
     "launch": Part("launch to the first all_reduce (C10)", _launch, compiled=False),
-    "replace": Part("fork to the first collective (C11)", _replace),
+    "replace": Part("a killed rank, until the step that lost it is done (C11)", _replace),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),
     "memory": Part("memory of all ranks (C14)", _memory, compiled=False),
     "save": Part("how long a step stands still for a state", _save, compiled=False),

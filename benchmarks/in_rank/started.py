@@ -59,6 +59,8 @@ def main() -> None:
     [times] = slowest({"steps": times[WARM_UP:]}).values()
     if os.environ.get("RANK", "0") == "0":
         options.to.write_text(json.dumps(median(times)))
+    if options.side == "ddp":
+        dist.destroy_process_group()  # or Gloo's threads abort the process at its end, now and then
 
 
 if __name__ == "__main__":

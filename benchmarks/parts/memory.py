@@ -37,7 +37,11 @@ def measure_memory() -> list[Line]:
     }
     return [
         compare(
-            Aim("C14", f"memory, {told['parameters'] / 1e6:.0f} M parameters", GOAL if strategy.startswith("zero1") else 0.0),
+            Aim(
+                "C14",
+                f"memory, {told['parameters'] / 1e6:.0f} M parameters",
+                GOAL if strategy.startswith("zero1") else 0.0,
+            ),
             (strategy, [told["pss_bytes"]]),
             (name, [other["pss_bytes"]]),
             ("one copy of all state", [told["parameters"] * 4 * COPIES_OF_STATE]),

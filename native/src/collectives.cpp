@@ -94,7 +94,9 @@ Task Algorithms::reduce_in_windows() {
     const bool gets = request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(peer);
     if (gets) outputs.push_back(placed(peer, leaves(peer)) + mine.start * size);
   }
-  lockstep::reduce(reduction(), inputs, outputs, mine.size);
+  Reduction sum = reduction();
+  if (gets_result()) sum.part_of = group.window_bytes(row(rank).places[leaves(rank)]) / world;
+  lockstep::reduce(sum, inputs, outputs, mine.size);
   has_worked();
   co_await everyone(Counter::worked, number);
   trust_windows();

@@ -184,6 +184,8 @@ class Group {
   }
   Place place_of(const void* data, std::size_t bytes) const;
   bool place(const Request& request, Row& mine) const;
+  // How large the window is that a place lies in.
+  std::size_t window_bytes(const Place& place) const { return windows_[place.window - 1]->bytes; }
   std::byte* at(const Place& place, std::size_t rank) const {
     return windows_[place.window - 1]->region(rank) + place.offset;
   }

@@ -122,6 +122,27 @@ def test_the_result_may_overwrite_a_partial(start_ranks, ranks):
     start_ranks(check_sum_in_place, ranks)
 
 
+def check_part_of_large(transport):
+    """The parts are small enough for the caches, what they are parts of is not: sums go past the caches."""
+    placement, size, at = place(transport.world_size, transport.world_size), 4 << 20, 12_345
+    large = transport.allocate(size, torch.float32, torch.device("cpu"))
+    sums = transport.allocate(size, torch.float32, torch.device("cpu")).fill_(7.0)
+    for count in (1, 64, 50_001):
+        [mine] = partials_of(transport, placement, count, torch.float32)
+        part, out = large[at : at + count].copy_(mine), sums[at : at + count]
+        transport.all_reduce([part], placement, out)
+        assert torch.equal(out, expected_sum(transport.world_size, count, torch.float32))
+        assert torch.equal(part, mine)
+        assert sums[at - 1] == sums[at + count] == 7.0
+        transport.barrier()
+        out.fill_(7.0)
+
+
+@world
+def test_parts_of_large_memory_are_added_up_apart_from_it(start_ranks, ranks):
+    start_ranks(check_part_of_large, ranks)
+
+
 def check_uneven(transport):
     shares = [0] * (transport.world_size - 1) + [5]
     placement = place_shares(5, shares)

@@ -1,8 +1,8 @@
 # Two commands are enough: `make demo` and `make test`. Both make the environment first. `make help` lists the others.
 
 PYTHON ?= python3
-# Processes that run tests at the same time. Tests wait more than they compute: three keep two cores busy.
-WORKERS ?= 3
+# Processes that run tests at the same time. Tests wait about as much as they compute: four keep two cores busy.
+WORKERS ?= 4
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -38,7 +38,7 @@ demo: native  ## train on two ranks, and prove that 1, 2 and 4 give the same bit
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
 	$(BIN)/lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
 
-test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=4 for four at a time)
+test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=3 for three at a time)
 	$(PYTEST) $(PARALLEL) -m "not thorough"
 
 test-thorough: lint native store  ## all tests

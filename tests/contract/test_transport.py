@@ -132,7 +132,8 @@ def check_part_of_large(transport):
         part, out = large[at : at + count].copy_(mine), sums[at : at + count]
         transport.all_reduce([part], placement, out)
         assert torch.equal(out, expected_sum(transport.world_size, count, torch.float32))
-        assert torch.equal(part, mine)
+        if isinstance(transport, SharedMemoryTransport):  # Gloo adds up where the parts are
+            assert torch.equal(part, mine)
         assert sums[at - 1] == sums[at + count] == 7.0
         transport.barrier()
         out.fill_(7.0)

@@ -102,6 +102,7 @@ def executed(events: list[Event], place: Path) -> set[str]:
     return {str(Path(text).relative_to(place)) for text in texts if Path(text).is_relative_to(place)}
 
 
+@pytest.mark.thorough
 def test_a_run_and_the_commands_that_read_its_folder(audit: Audit) -> None:
     write_script(audit.place, SCRIPT.format(workers=0))
     first = audit.run("-m", "lockstep", "run", "-n", "2", "--name", "exp1", "--save-every", "1steps", "script.py")

@@ -44,6 +44,7 @@ def joins_after_a_death(folder):
     assert store.get("told 0") == store.get("told 1"), "one sentence on every rank"
 
 
+@pytest.mark.thorough
 def test_a_rank_that_ends_while_others_still_join_is_named(tmp_path):
     with pytest.raises(AssertionError, match="rank 2 failed"):
         run_ranks(joins_after_a_death, Started(3, timeout_s=25.0), str(tmp_path))

@@ -201,6 +201,7 @@ BY_ITSELF = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_a_full_or_read_only_place_of_states_is_said_at_once_and_older_states_stay(tmp_path: Path) -> None:
     if subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False).returncode:

@@ -43,12 +43,12 @@ FEW = {
         "tests/ranks/run/test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce]",
     ],
 }
-"""Of each kind one: half a minute each, side by side."""
+"""Of each kind one. Scripts that are started are what the others are, once more from the command line."""
 
 
 @pytest.mark.ranks
 @pytest.mark.compiles
-@pytest.mark.parametrize("what", list(FEW))
+@pytest.mark.parametrize("what", ["ranks", pytest.param("scripts", marks=pytest.mark.thorough)])
 def test_the_devices_paths_work_on_pretended_gpus(what):
     try:
         variables = surroundings()

@@ -78,6 +78,7 @@ def requests_per_rank(size: int, *setting: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_rank_asks_as_often_in_a_large_group_as_in_a_small_one() -> None:
     for size in (2, 8):
         found = requests_per_rank(size)

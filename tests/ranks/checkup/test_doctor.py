@@ -37,6 +37,7 @@ def test_the_doctor_finds_this_machine_fit_and_leaves_nothing(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_how_ranks_wait_is_measured_once_and_a_hostile_file_is_measured_over(tmp_path: Path) -> None:
     from lockstep.node import native
 

@@ -118,6 +118,7 @@ def test_an_exception_of_the_script_stops_the_run_at_once(tmp_path: Path) -> Non
     assert lines_about_restarts(ended) == []
 
 
+@pytest.mark.thorough
 def test_a_torchrun_script_starts_again_after_any_failure_and_meets_anew(tmp_path: Path) -> None:
     script = """
         import os, torch, torch.distributed as dist

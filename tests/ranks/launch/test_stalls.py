@@ -83,7 +83,10 @@ def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
     assert said(run, "went on") == [f"rank 1, after more than {sentence.partition(' ')[0]} s"]
 
 
-@pytest.mark.parametrize(("how", "line"), [("spin", "script.py:1[56] in spin"), ("sleep", "script.py:46")])
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [("spin", "script.py:1[56] in spin"), pytest.param("sleep", "script.py:46", marks=pytest.mark.thorough)],
+)
 def test_a_rank_that_loops_or_sleeps_is_replaced_with_the_same_bits(tmp_path, how, line):
     done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "replace", args=(how,))
     assert done.code == 0, done.err
@@ -94,6 +97,7 @@ def test_a_rank_that_loops_or_sleeps_is_replaced_with_the_same_bits(tmp_path, ho
     assert "replaced" in done.err
 
 
+@pytest.mark.thorough
 def test_a_rank_that_works_while_others_wait_is_slow(tmp_path):
     done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "stop", args=("work",))
     assert done.code == 0, done.err

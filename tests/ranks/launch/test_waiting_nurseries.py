@@ -137,7 +137,9 @@ def test_two_runs_begin_in_it_at_once_with_their_own_variables_folders_and_input
     assert warm.runs == before + 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough), signal.SIGKILL]
+)
 def test_a_signal_for_the_command_reaches_the_launcher_and_nothing_is_left(
     warm: Warm, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -216,11 +218,11 @@ def test_another_number_of_threads_gets_a_nursery_of_its_own(warm: Warm, tmp_pat
 @pytest.mark.parametrize(
     "changed",
     [
-        {"TORCH_LOGS": "+dynamo"},
+        pytest.param({"TORCH_LOGS": "+dynamo"}, marks=pytest.mark.thorough),
         {"OMP_NUM_THREADS": "1"},
-        {"MALLOC_ARENA_MAX": "1"},
+        pytest.param({"MALLOC_ARENA_MAX": "1"}, marks=pytest.mark.thorough),
         {"PYTHONPATH": "/"},
-        {"LC_ALL": "C"},
+        pytest.param({"LC_ALL": "C"}, marks=pytest.mark.thorough),
     ],
 )
 def test_a_variable_that_imports_read_starts_as_always(warm: Warm, changed: dict[str, str]) -> None:
@@ -243,6 +245,7 @@ def test_other_limits_cores_or_priorities_start_as_always(warm: Warm) -> None:
     assert warm.ask() == "2"
 
 
+@pytest.mark.thorough
 def test_one_that_is_stopped_or_killed_is_passed_by_at_once_and_its_socket_goes(tmp_path: Path) -> None:
     with waiting_in(tmp_path) as warm:
         (one,) = warm.waiting
@@ -259,6 +262,7 @@ def test_one_that_is_stopped_or_killed_is_passed_by_at_once_and_its_socket_goes(
         assert warm.command("--stop") == {"stopped": 0}
 
 
+@pytest.mark.thorough
 def test_a_changed_file_ends_it_and_the_run_starts_as_always(tmp_path: Path) -> None:
     folder, user = tmp_path / "path", tmp_path / "user"
     folder.mkdir()
@@ -369,6 +373,7 @@ def test_a_run_keeps_one_for_the_next_where_it_is_asked_to(tmp_path: Path) -> No
     assert warm.waiting == []
 
 
+@pytest.mark.thorough
 def test_a_module_of_the_script_hides_one_of_the_launcher_or_of_torch(warm: Warm, tmp_path: Path) -> None:
     """Beside the script: another nursery. In a folder that the script adds: the launcher's are not there."""
     before, later = warm.runs, tmp_path / "later"
@@ -427,6 +432,7 @@ def test_without_a_folder_of_its_own_none_is_started_and_a_run_that_keeps_one_sa
     assert (ended.code, ended.err.count(told)) == (0, 1), ended.err
 
 
+@pytest.mark.thorough
 def test_one_too_many_ends_the_one_that_nobody_used_for_longest_and_says_so(tmp_path: Path) -> None:
     with waiting_in(tmp_path) as warm:
         (first,) = warm.waiting

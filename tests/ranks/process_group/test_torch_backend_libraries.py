@@ -275,7 +275,9 @@ OUR_FABRIC = FABRIC.replace(
 ).replace("Fabric()", 'Fabric(accelerator="cpu", strategy=DDPStrategy(process_group_backend="lockstep"), devices=2)')
 
 
-@pytest.mark.parametrize("trainer", [OUR_ACCELERATE, OUR_FABRIC], ids=["accelerate", "fabric"])
+@pytest.mark.parametrize(
+    "trainer", [OUR_ACCELERATE, pytest.param(OUR_FABRIC, marks=pytest.mark.thorough)], ids=["accelerate", "fabric"]
+)
 def test_accelerate_and_fabric_train_one_job_over_it(tmp_path: Path, trainer: str) -> None:
     script = "\n    import lockstep.torch_backend, torch.distributed as dist" + DATA + trainer
     ended = run_script(tmp_path, script + '\n    assert dist.get_backend() == "lockstep"\n', "-n", "2")

@@ -97,6 +97,7 @@ def a_script_of_another_launcher(folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_a_script_under_another_launcher_hears_it_when_it_asks_for_the_back_end(tmp_path: Path) -> None:
     run_ranks(a_script_of_another_launcher, Started(1), str(tmp_path))
 

@@ -26,6 +26,7 @@ for epoch in run.epochs(1):
 """
 
 
+@pytest.mark.thorough
 def test_a_run_that_lasts_is_told_of_on_standard_error_alone(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ["verify", "--json", "--ranks", "1", "--steps", "2", "--save", "bits.json", "train.py"]

@@ -115,6 +115,7 @@ def nothing_of_a_view_is_left() -> bool:
     return "lockstep-verify-" not in Path("/proc/self/mountinfo").read_text(errors="replace")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not can("unshare", "-m"), reason="this system gives no private views")
 def test_verify_leaves_the_files_of_its_user_as_they_are_and_each_run_begins_with_them(home: Home) -> None:
     ended = home.verify()

@@ -255,6 +255,7 @@ STUCK = """
 """
 
 
+@pytest.mark.thorough
 def test_a_run_in_which_a_rank_is_stuck_ends_with_its_name(tmp_path):
     script = write_script(tmp_path, STUCK)
     command = [sys.executable, "-m", "lockstep", "verify", script, "--ranks", "1,2", "--steps", "2"]

@@ -118,6 +118,7 @@ def test_fast_numerics_add_up_the_same_gradient_on_every_rank():
             assert fast_losses == pytest.approx(losses, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_verify_says_that_fast_numerics_promise_no_bits(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(numerics="fast"))

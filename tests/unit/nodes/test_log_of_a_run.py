@@ -170,6 +170,7 @@ def test_the_next_batch_waits_for_those_who_read_the_last_one(served: Served) ->
     assert pause_s(1_000_000) < LINGER_S, "or the last batch would come after the first node has gone"
 
 
+@pytest.mark.thorough
 def test_what_would_not_fit_into_a_batch_is_refused_before_it_is_unpacked() -> None:
     fits = packed([json.dumps("x" * MOST_BYTES)] * 7)
     assert len(unpacked(fits)) == 7

@@ -38,6 +38,7 @@ def environment():
     return {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
 
 
+@pytest.mark.thorough
 def test_freed_memory_is_not_mapped_again(environment):
     kept, faults = run(**environment)
     assert kept

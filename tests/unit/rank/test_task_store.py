@@ -57,6 +57,7 @@ def test_two_tasks_meet_and_only_loopback_listens():
         assert one.returncode == 0
 
 
+@pytest.mark.thorough
 def test_ranks_that_are_no_neighbours_are_refused_on_every_rank():
     port = free_port()
     tasks = [begin(rank, port, 1 - rank) for rank in (0, 1)]
@@ -75,6 +76,7 @@ def test_a_port_that_is_taken_is_named():
     )
 
 
+@pytest.mark.thorough
 def test_another_program_where_rank_0_should_be_is_named():
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_answer, args=(server,), daemon=True).start()

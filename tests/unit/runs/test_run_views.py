@@ -225,7 +225,18 @@ def future(folder):
         file.write(struct.pack("<Q", (1 << 64) - 1))
 
 
-@pytest.mark.parametrize("spoil", [evil_texts, wrong_kinds, deep_texts, fifos, endless_texts, endless_journal, future])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        evil_texts,
+        wrong_kinds,
+        pytest.param(deep_texts, marks=pytest.mark.thorough),
+        fifos,
+        endless_texts,
+        endless_journal,
+        future,
+    ],
+)
 @pytest.mark.parametrize("command", [watch, diagnose])
 def test_a_hostile_run_folder_acts_neither_on_the_terminal_nor_on_memory(tmp_path, spoil, command):
     folder = made(tmp_path / "run")

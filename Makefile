@@ -196,10 +196,12 @@ clean:  ## remove everything that was made
 	rm -f src/lockstep/_native*.so
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage lockstep-runs
 
-# torch goes first and by its exact version, so pip takes the tested build and not the newest one.
+# torch goes first and by its exact version, so pip takes the tested build and not the newest one. pip would compile one file
+# after the other to bytecode.
 $(STAMP): pyproject.toml constraints.txt $(TOOLS)
-	$(PIP) "$$(grep '^torch==' constraints.txt)"
-	$(PIP) --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 -e ".[test]"  # `compiled` compiles
+	$(PIP) --no-compile "$$(grep '^torch==' constraints.txt)"
+	$(PIP) --no-compile --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 -e ".[test]"  # `compiled` compiles
+	@$(BIN)/python -m compileall -qq -j 2 $(VENV)/lib >/dev/null || true  # templates for other versions are no Python
 	@touch $@
 
 $(TOOLS): pyproject.toml constraints.txt

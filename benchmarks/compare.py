@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +38,13 @@ def shares(parts: Mapping[str, Any]) -> dict[str, float]:
         for cpus, line in lines
         if line["limit_amount"] and line["amount"] > 0
     }
+
+
+def in_common(of_kinds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """What was measured on two kinds of machines at least; with one kind, all of it."""
+    names = Counter(name for found in of_kinds.values() for name in found)
+    least = min(2, len(of_kinds))
+    return {kind: {n: share for n, share in found.items() if names[n] >= least} for kind, found in of_kinds.items()}
 
 
 def tables(results: Results) -> str:
@@ -121,7 +129,7 @@ def main() -> None:
     print(tables(results), flush=True)
     try:
         if options.picture:
-            draw_kinds({kind.said: shares(parts) for kind, parts in results.items()}, options.picture)
+            draw_kinds(in_common({kind.said: shares(parts) for kind, parts in results.items()}), options.picture)
     except OSError as error:
         print(f"The picture {options.picture} cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(2)

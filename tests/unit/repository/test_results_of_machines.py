@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no package that is installed
 
 from benchmarks.__main__ import as_told  # noqa: E402
-from benchmarks.compare import shares, tables  # noqa: E402
+from benchmarks.compare import in_common, shares, tables  # noqa: E402
 from benchmarks.ending import ends_shortly  # noqa: E402
 from benchmarks.keeping import cannot_keep, keep, read  # noqa: E402
 from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
@@ -68,6 +68,12 @@ def test_a_limit_that_was_not_measured_is_none() -> None:
     assert (line["limit"], line["limit_amount"]) == ("", 0.0)
     old = {"transport": {"lines": [{**line, "limit": "least work"}]}}
     assert shares(old) == {}, "files that were kept before"
+
+
+def test_the_picture_has_what_two_kinds_of_machines_have() -> None:
+    of_kinds = {"a": {"sum": 0.5, "send": 1.0}, "b": {"sum": 0.9}, "c": {"send": 0.8, "save": 0.7}}
+    assert in_common(of_kinds) == {"a": {"sum": 0.5, "send": 1.0}, "b": {"sum": 0.9}, "c": {"send": 0.8}}
+    assert in_common({"a": {"sum": 0.5}}) == {"a": {"sum": 0.5}}
 
 
 def test_what_was_measured_in_the_same_ways_stands_together() -> None:

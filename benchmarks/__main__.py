@@ -22,9 +22,9 @@ from benchmarks.keeping import PEERS, cannot_keep, keep
 from benchmarks.peers.measuring import measure_peers
 from benchmarks.peers.table import as_json, table_of_peers
 from benchmarks.pinning import KINDS, Pinned, cpus_for
-from benchmarks.progress import shown
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
+from lockstep.cli.under_way import UnderWay
 from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
@@ -144,9 +144,13 @@ def measure(parts: Sequence[str], amount: Amount) -> dict[str, list[Line]]:
     """Measure everything in order, by part; on a terminal, a line says what is being measured."""
     todo = [(name, measurement) for name in parts for measurement in PARTS[name].plan(amount)]
     lines: dict[str, list[Line]] = {name: [] for name in parts}
-    for number, (name, measurement) in enumerate(todo, 1):
-        with shown(f"{number}/{len(todo)} {measurement.label}"):
+    under_way = UnderWay()
+    try:
+        for number, (name, measurement) in enumerate(todo, 1):
+            under_way.begin(f"{number}/{len(todo)} {measurement.label}")
             lines[name] += measurement.measure()
+    finally:
+        under_way.end()
     return lines
 
 
@@ -189,7 +193,11 @@ def keep_and_say(parts: Mapping[str, list[dict[str, Any]]], load: float) -> None
 def beside_peers(options: argparse.Namespace, where: str) -> None:
     """Measure and print the comparison with peers; what is missing or fails is told at once."""
     numbers = sorted({int(number) for number in options.ranks.split(",")})
-    rows = measure_peers(numbers, quick=options.quick, say=lambda text: print(text, file=sys.stderr, flush=True))
+    under_way = UnderWay()
+    try:
+        rows = measure_peers(numbers, quick=options.quick, under_way=under_way)
+    finally:
+        under_way.end()
     told = as_json(rows)
     print(
         json.dumps({"machine": where, "peers": told}, indent=1) if options.json else f"{where}\n{table_of_peers(rows)}"

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from benchmarks.growth.runs import measured
 from benchmarks.growth.table import LEGEND, as_json, table_of_growth
-from benchmarks.progress import shown
+from lockstep.cli.under_way import UnderWay
 from lockstep.node.native import why_not
 
 NAME = "growth"
@@ -56,9 +56,13 @@ def run(words: Sequence[str]) -> None:
     """Measure each number of ranks in turn, and print what was found."""
     options = parse(words)
     found = {}
-    for ranks in sizes(options.most):
-        with shown(f"{ranks} of {options.most} ranks"):
+    under_way = UnderWay()
+    try:
+        for ranks in sizes(options.most):
+            under_way.begin(f"{ranks} of {options.most} ranks")
             found[ranks] = measured(ranks, SECONDS_QUICKLY if options.quick else SECONDS)
+    finally:
+        under_way.end()
     if options.json:
         print(json.dumps({"cores": os.cpu_count(), "rows": as_json(found)}, indent=1))
     else:

@@ -40,9 +40,8 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
     loader = DataLoader(data, batch_size=BATCH * run.world_size)
     model, optimizer, loader = run.prepare(model, adamw(model), loader)
-    gap_ns = step_ns = 0
+    gap_ns = 0
     for step in run.steps(loader):
-        began = time.monotonic_ns()
         for inputs, targets in step:
             loss = F.cross_entropy(model(inputs), targets)
             if step.number == AT and run.rank == run.world_size - 1:
@@ -50,12 +49,10 @@ def main() -> None:
             run.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        if step.number == AT - 1:
-            step_ns = time.monotonic_ns() - began
         if step.number == AT and run.rank == 0:
             gap_ns = time.monotonic_ns() - int(death.read_text())
     if run.rank == 0:
-        options.to.write_text(json.dumps({"gap_ns": gap_ns, "step_ns": step_ns}))
+        options.to.write_text(json.dumps(gap_ns))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,6 @@ RANKS, GOAL_NS = 2, 0.3e9
 
 def measure_replacement(rounds: int) -> list[Line]:
     """One run in each round, of which a rank dies once."""
-    told = [measure_in_ranks("replaced", RANKS, ()) for _ in range(rounds)]
+    gaps = [measure_in_ranks("replaced", RANKS, ()) for _ in range(rounds)]
     aim = Aim("C11", f"a step in which one of {RANKS} ranks is killed", GOAL_NS)
-    return [compare(aim, ("replaced", [one["gap_ns"] for one in told]))]
+    return [compare(aim, ("replaced", gaps))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,34 +14,33 @@ from benchmarks.peers.cases import FEW_SIZES, FIRST, SIZES, Amount, PeerCase, am
 from benchmarks.peers.contestants import Contestant, Field, contestants
 from benchmarks.peers.meeting import PeerFailed, Ranks
 from benchmarks.peers.table import Row
-from benchmarks.progress import shown
+from lockstep.cli.under_way import UnderWay
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.processes import adopt_orphans
 
 INSTALLED = Path(__file__).parents[2] / "build" / "peers"
-Say = Callable[[str], None]
 
 
-def measure_peers(numbers: Sequence[int], *, quick: bool, say: Say) -> list[Row]:
+def measure_peers(numbers: Sequence[int], *, quick: bool, under_way: UnderWay) -> list[Row]:
     """The rows of every number of ranks."""
     for problem in build(INSTALLED, INSTALLED / "programs"):
-        say(problem)
+        under_way.say(problem)
     adopt_orphans()  # so that no launcher's helpers are left to a process 1 that does not reap them
     rounds, sizes = (3, FEW_SIZES) if quick else (5, SIZES)
-    return [row for number in numbers for row in _measure(number, sizes, rounds, say)]
+    return [row for number in numbers for row in _measure(number, sizes, rounds, under_way)]
 
 
-def _measure(num_ranks: int, sizes: Sequence[int], rounds: int, say: Say) -> list[Row]:
+def _measure(num_ranks: int, sizes: Sequence[int], rounds: int, under_way: UnderWay) -> list[Row]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lockstep-peers-")))
         listening = stack.enter_context(socket.socket(socket.AF_UNIX))
         place = Field(INSTALLED, INSTALLED / "programs", folder / "turns", num_ranks, usable_cores().count)
         listening.bind(str(place.socket))
         listening.listen()
-        present = Present(say, num_ranks)
+        present = Present(under_way, num_ranks)
         for contestant in contestants(place):
             if contestant.missing:
-                say(f"{contestant.name} is not installed: {contestant.missing}")
+                under_way.say(f"{contestant.name} is not installed: {contestant.missing}")
             else:
                 present.start(stack, contestant, folder, listening)
         return present.measured(cases(sizes, num_ranks, last_cache_bytes()), rounds)
@@ -50,8 +49,8 @@ def _measure(num_ranks: int, sizes: Sequence[int], rounds: int, say: Say) -> lis
 class Present:
     """The contestants that are there. Use `start` for each, then `measured`."""
 
-    def __init__(self, say: Say, num_ranks: int) -> None:
-        self._say, self._num_ranks = say, num_ranks
+    def __init__(self, under_way: UnderWay, num_ranks: int) -> None:
+        self._under_way, self._num_ranks = under_way, num_ranks
         self._ranks: list[Ranks] = []
         self._amounts: dict[tuple[str, PeerCase], Amount] = {}
 
@@ -64,7 +63,7 @@ class Present:
         try:
             ranks.gather(listening, self._num_ranks)
         except PeerFailed as failed:
-            self._say(f"{contestant.name} on {self._num_ranks} ranks {failed}")
+            self._under_way.say(f"{contestant.name} on {self._num_ranks} ranks {failed}")
             ranks.end(hard=True)
         else:
             self._ranks.append(ranks)
@@ -74,10 +73,10 @@ class Present:
         rows = {case: Row(self._num_ranks, case.what) for case in planned}
         for number in range(rounds):
             for case in planned:
-                with shown(f"{self._num_ranks} ranks, round {number + 1} of {rounds}: {case.what}"):
-                    for ranks, side in list(self._turns(number)):
-                        if ranks in self._ranks:
-                            self._take(ranks, side, case, rows[case])
+                self._under_way.begin(f"{self._num_ranks} ranks, round {number + 1} of {rounds}: {case.what}")
+                for ranks, side in list(self._turns(number)):
+                    if ranks in self._ranks:
+                        self._take(ranks, side, case, rows[case])
         return list(rows.values())
 
     def _turns(self, number: int) -> Iterator[tuple[Ranks, str]]:
@@ -92,6 +91,8 @@ class Present:
                 self._amounts[side, case] = amount(ranks.slice(side, case, buffers, FIRST))
             row.rounds.setdefault(side, []).append(ranks.slice(side, case, buffers, self._amounts[side, case]))
         except PeerFailed as failed:
-            self._say(f"{ranks.contestant.name} on {self._num_ranks} ranks {failed}; it takes no further part")
+            self._under_way.say(
+                f"{ranks.contestant.name} on {self._num_ranks} ranks {failed}; it takes no further part"
+            )
             self._ranks.remove(ranks)
             ranks.end(hard=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -196,16 +195,3 @@ def test_an_interrupt_while_a_benchmark_is_still_imported_ends_it_without_a_trac
         code = process.wait(60)
     assert code == -signal.SIGINT, said
     assert "Traceback" not in "".join(said)
-
-
-def test_what_is_measured_is_shown_with_the_seconds_on_a_terminal_only() -> None:
-    program = "import time\nfrom benchmarks.progress import shown\nwith shown('2 of 3'): time.sleep(1.3)"
-    ours, theirs = pty.openpty()
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, stderr=theirs, timeout=60, check=True)
-    os.close(theirs)
-    seen = os.read(ours, 4096).decode()
-    os.close(ours)
-    assert "\r\x1b[K2 of 3\r\x1b[K2 of 3 (1 s)" in seen
-    assert seen.endswith("\r\x1b[K")
-    quiet = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60, check=True)
-    assert quiet.stderr == b""

@@ -87,6 +87,7 @@ struct Algorithms {
     return std::min({part / 4096 * 4096, std::uint64_t{group.pieces_.moved_bytes}, group.pieces_.piece_bytes / parts}) /
            size;
   }
+  std::byte* redo_block(std::size_t of) const { return group.redo_blocks_ + of * redo_bytes; }
   void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
   // Pieces are numbered across all operations of a group; returns this operation's first.
   std::uint32_t take_pieces(std::uint64_t count) const {
@@ -130,6 +131,8 @@ struct Algorithms {
   void tiny_reduce();
   void tiny_share();
   Task reduce_in_windows();
+  void reduce_recoverably(std::vector<const void*> inputs, std::vector<void*> outputs, std::uint64_t count) const;
+  std::vector<Slice> summed() const;
   Task reduce_staged();
   Task reduce_swapped();
   Task reduce_range();

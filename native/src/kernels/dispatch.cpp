@@ -73,8 +73,7 @@ Scale scale_of(const Reduction& reduction) {
   return is_floating ? reduction.scale : Scale::none;
 }
 
-// An output that is an input has its lines in the caches already: there is no read to save. Parts of a large array are
-// as far from the caches as the array when whoever wanted all of it reads the first one.
+// An output that is an input has its lines in the caches already: there is no read to save.
 bool is_streamed(std::span<const void* const> inputs, std::span<void* const> outputs, std::size_t bytes) {
   if ((inputs.size() + outputs.size()) * bytes < streamed_from_bytes.load(std::memory_order_relaxed)) return false;
   return std::find_first_of(outputs.begin(), outputs.end(), inputs.begin(), inputs.end()) == outputs.end();
@@ -106,7 +105,7 @@ void reduce(const Reduction& reduction, std::span<const void* const> inputs, std
       .outputs = outputs.data(),
       .num_outputs = outputs.size(),
       .count = count,
-      .stream = is_streamed(inputs, outputs, std::max(bytes, reduction.part_of)),
+      .stream = is_streamed(inputs, outputs, bytes),
   });
 }
 

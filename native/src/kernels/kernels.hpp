@@ -37,8 +37,6 @@ struct Reduction {
   Program program;  // is_valid for the number of inputs
   Scale scale = Scale::none;  // floating point only; integers and booleans ignore it
   double factor = 1.0;        // rounded to the type of the arithmetic; for the average of integers a whole number > 0
-  // Bytes of an array whose parts are combined one after the other, of which this is one; 0 when it is the whole.
-  std::size_t part_of = 0;
 };
 
 // Combine `count` elements of the `inputs` and write the result to every one of `outputs`.
@@ -52,8 +50,8 @@ struct Reduction {
 // - Only integers and booleans have bitwise operations.
 //
 // An output may be one of the inputs (the same address) but may not overlap one otherwise. Any alignment of at least
-// the dtype's; of a cache line is faster. When all arrays together are large (`stream_from`, 32 MiB; or what
-// they are parts of) and no output is an input, the outputs are written past the caches.
+// the dtype's; of a cache line is faster. When all arrays together are large (`stream_from`, 32 MiB) and no output is
+// an input, the outputs are written past the caches.
 void reduce(const Reduction& reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
             std::size_t count);
 

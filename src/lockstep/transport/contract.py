@@ -44,6 +44,13 @@ class Pending(ABC):
     def give_up(self) -> None:
         """Wait until `partials` are no longer read, and drop the result: they changed in the meantime."""
 
+    def summed(self) -> list[tuple[int, int]]:
+        """Which elements [start, end) of a recoverable sum that a death has broken are over: `out` has their result.
+
+        All other elements of `partials` are as they were. Call it when no rank uses its transport any more.
+        """
+        return []
+
 
 class Sent(Protocol):
     """A message on its way."""
@@ -127,6 +134,17 @@ class Transport(ABC):
                 rank that holds all lanes would compute; in 16 bits only for two partials, because some transports round
                 once and others after each addition. It may be one of `partials`.
         """
+
+    def can_recover(self, partials: Sequence[Tensor], out: Tensor) -> bool:  # noqa: ARG002
+        """Whether `begin_recoverable` takes these; each is whole, as `allocate` made it. Of this rank alone."""
+        return False
+
+    def begin_recoverable(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
+        """As `begin_all_reduce`; a death in the middle spoils nothing, although `out` may be one of `partials`.
+
+        See `Pending.summed`. Only where every rank `can_recover` what these are parts of.
+        """
+        raise PromiseBroken(f"{type(self).__name__} cannot tell how far a sum of {len(partials)} {out.dtype} has come.")
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, source: int) -> None:

@@ -153,6 +153,12 @@ class OutlivingTransport(Transport):
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         return self._inner.begin_all_reduce(partials, placement, out)
 
+    def can_recover(self, partials: Sequence[Tensor], out: Tensor) -> bool:
+        return self._inner.can_recover(partials, out)
+
+    def begin_recoverable(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        return self._inner.begin_recoverable(partials, placement, out)
+
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         if self.history.replays:
             self.history.next()

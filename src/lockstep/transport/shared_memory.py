@@ -156,9 +156,20 @@ class SharedMemoryTransport(Transport):
         return [whole[size * rank : size * (rank + 1)] for rank in self._everyone]
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        return self._tree_sum(partials, placement, out, is_recoverable=False)
+
+    def can_recover(self, partials: Sequence[Tensor], out: Tensor) -> bool:
+        return len(partials) < compiled.most_places and all(one.data_ptr() in self._windows for one in (*partials, out))
+
+    def begin_recoverable(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        return self._tree_sum(partials, placement, out, is_recoverable=True)
+
+    def _tree_sum(
+        self, partials: Sequence[Tensor], placement: Placement, out: Tensor, *, is_recoverable: bool
+    ) -> _TreeSum:
         if placement not in self._programs:
             self._programs[placement] = program_of(placement)
-        return _TreeSum(self._group, partials, out, *self._programs[placement])
+        return _TreeSum(self._group, partials, out, self._programs[placement], is_recoverable=is_recoverable)
 
     @_guarded
     def broadcast(self, tensor: Tensor, source: int) -> None:
@@ -296,10 +307,17 @@ class _TreeSum(Pending):
     """A sum that starts at `advance`: with as many ranks as cores, no core is free to begin earlier."""
 
     def __init__(
-        self, group: compiled.Group, partials: Sequence[Tensor], out: Tensor, program: bytes, leaves: bytes
+        self,
+        group: compiled.Group,
+        partials: Sequence[Tensor],
+        out: Tensor,
+        order: tuple[bytes, bytes],
+        *,
+        is_recoverable: bool,
     ) -> None:
         self._group, self._partials, self._out = group, partials, out
-        self._program, self._leaves = program, leaves
+        self._order, self._is_recoverable = order, is_recoverable
+        self._operation: compiled.Operation | None = None
 
     @_guarded
     def advance(self, scale: float = 1.0) -> None:
@@ -309,14 +327,21 @@ class _TreeSum(Pending):
             out.numel(),
             [partial.data_ptr() for partial in self._partials],
             out.data_ptr(),
-            self._program,
-            self._leaves,
+            *self._order,
             scale,
+            self._is_recoverable,
         )
 
     @_guarded
     def finish(self) -> None:
+        assert self._operation is not None
         self._group.wait(self._operation, FOREVER_S)
+
+    @_guarded
+    def summed(self) -> list[tuple[int, int]]:
+        if self._operation is None or not self._is_recoverable:
+            return []
+        return [(start, start + size) for start, size in self._group.summed(self._operation) if size]
 
     def give_up(self) -> None:
         """Do nothing: nothing has begun."""

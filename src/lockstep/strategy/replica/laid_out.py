@@ -74,8 +74,8 @@ class LaidOut:
         """Those that update parameters as a whole, of which some want sparse gradients."""
         self.bucket_of: list[int] = []
         """The bucket of each trainable parameter; -1 if it has no elements."""
-        self._num_slots = most_held + peers.outlives  # the sum is apart from what it is made of
-        self._pools = SlotPools(peers, self._num_slots)
+        self._most_held = most_held
+        self._pools = SlotPools(peers, most_held)
         self._generation = peers.generation
         self.pool: SlotPool
         """Slots for the gradients of `trainable`."""
@@ -122,7 +122,7 @@ class LaidOut:
         """
         if self._peers.generation != self._generation:
             self._generation = self._peers.generation
-            self._pools = SlotPools(self._peers, self._num_slots)
+            self._pools = SlotPools(self._peers, self._most_held)
             with self._peers.unheard():
                 self._watch()
         if self.arena.has_changed() or self.bank.has_changed():

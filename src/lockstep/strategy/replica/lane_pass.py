@@ -281,24 +281,24 @@ class LanePass(Pass):
         if setting.transport.world_size == setting.placement.num_lanes == 1:
             return conclude_alone(self._report)
         operation = f"step {self.cut.step} pass {self._number + 1}"
+        self._report.recovery = self.reduction.recovery(self._sums)
         told = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
         return conclude(told, setting.placement.num_lanes, setting.peer_ranks)
 
-    def _reduce(self, all_ranks: Conclusions) -> Slot:
+    def _reduce(self, agreed: Conclusions) -> Slot:
         setting, laid = self.setting, self.setting.laid
-        whole, by_rows = flags_of(all_ranks.used, len(laid.trainable)), frozenset(all_ranks.rows)
+        whole, by_rows = flags_of(agreed.used, len(laid.trainable)), frozenset(agreed.rows)
         for number in by_rows:
             whole[number] = False
         needed = {bucket for bucket in {*compress(laid.bucket_of, whole)} if bucket >= 0}
         parts = self._sums.rows(by_rows)
-        self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened, by_rows)
-        self._buffers.begin(all_ranks.buffers, setting.peers, setting.placement)
+        self.reduction.begin(self._sums, needed, agreed.begun, agreed.reopened, by_rows, recovery=agreed.recovery)
+        self._buffers.begin(agreed.buffers, setting.peers, setting.placement)
         if self._late is not None:
             self._late.begin(self._buffers.unnoticed, setting.peers, setting.placement)
-        scale = all_ranks.scale * setting.precision.unscale
+        ranks, scale = (setting.peers, setting.placement), agreed.scale * setting.precision.unscale
         slot = self.reduction.finish(scale)
-        ranks = setting.peers, setting.placement
-        self._rows = added_over_ranks(parts, all_ranks.rows, laid.trainable, ranks, (WIDE, scale))
+        self._rows = added_over_ranks(parts, agreed.rows, laid.trainable, ranks, (WIDE, scale))
         self._buffers.finish()
         return slot
 

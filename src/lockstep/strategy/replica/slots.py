@@ -12,7 +12,7 @@ import math
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor, nn
@@ -202,11 +202,13 @@ class SlotPool:
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
 
-    def pieces(self, bucket: Bucket, left_out: frozenset[int]) -> list[Bucket]:
-        """What is left of a bucket without some parameters."""
-        if left_out.isdisjoint(bucket.members):
+    def pieces(self, bucket: Bucket, left_out: frozenset[int], summed: Sequence[Segment] = ()) -> list[Bucket]:
+        """What is left of a bucket without some parameters, and without what is summed already."""
+        holes = [self.segments[number] for number in left_out.intersection(bucket.members)]
+        holes += [one for one in summed if one.flat == bucket.flat]
+        if not holes:
             return [bucket]
-        holes = [self.segments[number] for number in sorted(left_out.intersection(bucket.members))]
+        holes.sort(key=attrgetter("offset"))
         return [
             Bucket(bucket.flat, start, end, bucket.members) for start, end in around(bucket.start, bucket.end, holes)
         ]
@@ -294,6 +296,7 @@ class PartialSums:
         self._wide: dict[Node, list[Tensor]] = {}
         self._rows: dict[Node, dict[int, Rows]] = {}
         """By node, the tables of which it has rows; their places in the slot mean nothing."""
+        self._base: Slot | None = None
 
     def onto(self, lane: int) -> Slot | None:
         """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
@@ -394,28 +397,45 @@ class PartialSums:
 
     def give_up(self) -> None:
         """Give up the sum and return the slots to the pool."""
-        for slot in self._slots.values():
-            self.pool.give_back(slot)
-        self._slots.clear()
+        self.finish(None)
 
-    def result(self, *, apart: bool) -> tuple[Slot, list[Tensor]]:
+    def base(self) -> Slot:
+        """The slot that the sum may be written over: the first partial's, or one of its own where there is none."""
+        if self._base is None:
+            self._base = self._slots[self._subtrees[0]] if self._subtrees else self.pool.take_unfilled(zeroed=False)
+        return self._base
+
+    def can_recover(self, transport: Transport) -> bool:
+        """Whether `transport` can write sums over `base`, and tell after a death how far it came.
+
+        What is added up in another dtype than its own does not count: those sums have memory of their own.
+        """
+        return all(
+            flat.dtype in WIDE
+            or transport.can_recover([self._slots[node].flats[number] for node in self._subtrees], flat)
+            for number, flat in enumerate(self.base().flats)
+        )
+
+    def result(self, *, over: bool, keeps: bool = False) -> tuple[Slot, list[Tensor]]:
         """Return a slot for the result, and its flats in the dtype of the sum.
 
         Args:
-            apart: whether the sum must not be written over what it is made of. Otherwise it is, where there is any.
+            over: whether the sum may be written over `base`.
+            keeps: whether it must not, as far as it is made in another dtype.
         """
-        if self._subtrees and not apart:
-            first = self._subtrees[0]
-            return self._slots[first], self._wide[first]
-        slot = self.pool.take_unfilled(zeroed=False)
+        slot = self.base() if over or not self._subtrees else self.pool.take_unfilled(zeroed=False)
+        if self._subtrees and over and not keeps:
+            return slot, self._wide[self._subtrees[0]]
         return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
 
-    def finish(self, result: Slot) -> None:
+    def finish(self, result: Slot | None) -> None:
         """Give back all slots but the result."""
-        for slot in self._slots.values():
+        own = [self._base] if self._base is not None and not self._subtrees else []
+        for slot in [*self._slots.values(), *own]:
             if slot is not result:
                 self.pool.give_back(slot)
         self._slots.clear()
+        self._base = None
 
 
 KEPT_POOLS = 4

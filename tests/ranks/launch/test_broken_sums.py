@@ -1,0 +1,111 @@
+"""A death in the middle of sums: what is summed by then goes to the new rank, the rest is summed again, with the same bits."""
+
+import pytest
+
+from tests.ranks.launch.test_replacements import straight
+from tests.support.launching import run_script
+
+pytestmark = pytest.mark.ranks
+
+TRAIN = """
+import functools, signal, sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lockstep
+from lockstep.strategy.replica.reduction import Reduction
+from lockstep.transport import shared_memory
+
+kind, *kills = sys.argv[1:]
+kills = [kill.split(":") for kill in kills]
+at = None
+
+
+def fatal(name):
+    inner = getattr(shared_memory._TreeSum, name)
+
+    def call(*args, **kwargs):
+        for rank, step, where, number, after_us in kills:
+            mark = Path(f"killed-{rank}-{step}-{where}")
+            if at is not None and (int(rank), int(step), where) == (run.rank, at, name) and not mark.exists():
+                if count[name] == int(number):
+                    mark.touch()
+                    signal.setitimer(signal.ITIMER_REAL, max(int(after_us), 1) * 1e-6)
+                    if not int(after_us):
+                        signal.pause()
+        count[name] += 1
+        return inner(*args, **kwargs)
+
+    setattr(shared_memory._TreeSum, name, call)
+
+
+def noted(reduction, sums, recovery):
+    with Path(f"summed-{run.rank}").open("a") as file:
+        print(sum(one.segment.size for one in recovery.summed), recovery.over, file=file)
+    prepare(reduction, sums, recovery)
+
+
+prepare, Reduction.prepare = Reduction.prepare, noted
+run = lockstep.init(seed=3, lanes=3 if kind == "kept" else 5, threads=1)
+count = {"advance": 0, "finish": 0}
+for name in count:
+    fatal(name)
+dtype = torch.bfloat16 if kind == "half" else torch.float32
+model = nn.Sequential(nn.Linear(64, 9000), nn.Tanh(), nn.Linear(9000, 250), nn.Tanh(), nn.Linear(250, 8)).to(dtype)
+x, y = torch.randn(80, 64, dtype=dtype), torch.randn(80, 8, dtype=dtype)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+model, optimizer, loader = run.prepare(model, optimizer, DataLoader(TensorDataset(x, y), batch_size=10, shuffle=True))
+gradients = functools.lru_cache(maxsize=1)(lambda number: [parameter.grad for parameter in model.parameters()])
+for epoch in run.epochs(1):
+    for step in run.steps(loader):
+        at, count = step.number, {"advance": 0, "finish": 0}
+        for a, b in step:
+            run.backward((model(a) - b).square().mean())
+        optimizer.step()
+        if kind == "kept" and run.rank == 0:
+            gradients(step.number)
+        optimizer.zero_grad()
+        run.log(loss=step.loss)
+at = None
+"""
+
+KILLS = (
+    "1:1:advance:0:0",
+    "2:2:advance:1:40",
+    "0:3:finish:1:0",
+    "1:4:finish:0:100",
+    "2:5:advance:1:300",
+    "0:6:advance:0:10",
+)
+"""Rank, step, before which call for which bucket, and how many microseconds after it; 0: at once."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [
+        ("plain", "zero1"),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in (("plain", "ddp"), ("half", "ddp"), ("kept", "zero1"))
+        ),
+    ],
+)
+def test_a_death_in_the_middle_of_sums_spoils_none(tmp_path, kind, strategy):
+    """Also sums in another dtype, and where a rank keeps gradients, so its next ones lie in no window."""
+    ends = {}
+    for ranks, kills in (("2", ()), ("3", KILLS)):
+        folder = tmp_path / ranks
+        folder.mkdir()
+        options = ("-n", ranks, "--strategy", strategy, "--max-restarts", "20")
+        ends[ranks] = run_script(folder, TRAIN, *options, args=(kind, *kills))
+    assert straight(ends["2"]) == straight(ends["3"])
+    died = len(list((tmp_path / "3").glob("killed-*")))
+    assert died >= 3
+    assert ends["3"].err.count("nothing recomputed") == died, ends["3"].err
+    told = [line.split() for rank in range(3) for line in (tmp_path / "3" / f"summed-{rank}").read_text().splitlines()]
+    summed = {int(size) for size, _ in told}
+    assert kind == "kept" or (len(summed) > 1) == (kind == "plain"), "something was summed before a death"
+    assert {over for _, over in told} == {"False", "True"}

@@ -1,5 +1,5 @@
-// Sums over what they are made of, and real deaths at any moment of them: what is left is the sum or what it is made of, element
-// by element, and each rank knows which.
+// Sums over what they are made of, and real deaths at any moment of them: what is left is the sum or what it is made
+// of, element by element, and each rank knows which.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/time.h>

@@ -140,18 +140,28 @@ def machine(pinned: Pinned, load: float) -> str:
     return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {load:.1f}{pinned.text}"
 
 
-def measure(parts: Sequence[str], amount: Amount) -> dict[str, list[Line]]:
-    """Measure everything in order, by part; on a terminal, a line says what is being measured."""
-    todo = [(name, measurement) for name in parts for measurement in PARTS[name].plan(amount)]
-    lines: dict[str, list[Line]] = {name: [] for name in parts}
-    under_way = UnderWay()
-    try:
-        for number, (name, measurement) in enumerate(todo, 1):
-            under_way.begin(f"{number}/{len(todo)} {measurement.label}")
-            lines[name] += measurement.measure()
-    finally:
-        under_way.end()
-    return lines
+class Measured:
+    """What has been measured so far."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, list[Line]] = {}
+        """By part."""
+        self.whole: set[str] = set()
+        """The parts of which everything is there."""
+
+    def measure(self, parts: Sequence[str], amount: Amount) -> None:
+        """Measure everything in order; on a terminal, a line says what is being measured."""
+        todo = [(name, measurement) for name in parts for measurement in PARTS[name].plan(amount)]
+        last = {name: number for number, (name, _) in enumerate(todo, 1)}
+        under_way = UnderWay()
+        try:
+            for number, (name, measurement) in enumerate(todo, 1):
+                under_way.begin(f"{number}/{len(todo)} {measurement.label}")
+                self.lines.setdefault(name, []).extend(measurement.measure())
+                if number == last[name]:
+                    self.whole.add(name)
+        finally:
+            under_way.end()
 
 
 def as_told(line: Line) -> dict[str, Any]:
@@ -159,18 +169,19 @@ def as_told(line: Line) -> dict[str, Any]:
     return {**asdict(line), "reached": line.reached, "met": line.met}
 
 
-def report(options: argparse.Namespace, where: str, lines: Mapping[str, Sequence[Line]]) -> None:
-    """Print what was measured, keep it, and draw it; the numbers come first, so that no picture can lose them."""
-    together = [line for of_part in lines.values() for line in of_part]
+def report(options: argparse.Namespace, where: str, measured: Measured) -> None:
+    """Print what was measured, keep whole parts, and draw; the numbers come first, so that no picture can lose them."""
+    together = [line for of_part in measured.lines.values() for line in of_part]
     if options.json:
         print(json.dumps({"machine": where, "lines": [as_told(line) for line in together]}, indent=1))
     else:
         print(f"{where}\n{table([line for line in together if line.row])}")
     if options.keep:
         pinned = f" on {options.pinned.kind}" if options.pinned.kind else ""
-        kept = {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in lines.items()}
+        whole = {name: of_part for name, of_part in measured.lines.items() if name in measured.whole}
+        kept = {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in whole.items()}
         keep_and_say(kept, options.load)
-    if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
+    if options.picture is not None and measured.whole and (draw := PARTS[options.parts[0]].draw) is not None:
         try:
             draw(together, options.picture)
         except OSError as error:
@@ -227,8 +238,14 @@ def main() -> None:
         beside_peers(options, where)
         return
     rounds, steps = (6, 50) if options.quick else (24, 400)
-    lines = measure(options.parts, Amount(rounds, steps, options.picture is not None, options.models))
-    report(options, where, lines)
+    measured = Measured()
+    try:
+        measured.measure(options.parts, Amount(rounds, steps, options.picture is not None, options.models))
+    except KeyboardInterrupt:
+        if measured.lines:
+            report(options, where, measured)
+        raise
+    report(options, where, measured)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no 
 
 from benchmarks.__main__ import main, objection, parse  # noqa: E402
 from benchmarks.cases import WINDOWS, Case, drawn, for_picture, of_many_ranks, of_two_ranks, size_text  # noqa: E402
-from benchmarks.catalogue import PARTS, Amount  # noqa: E402
+from benchmarks.catalogue import PARTS, Amount, Part  # noqa: E402
 from benchmarks.in_rank.memory import pss_bytes  # noqa: E402
 from benchmarks.in_rank.overhead import PARTS as TIMED  # noqa: E402
 from benchmarks.in_rank.turns import rotated, take_turns  # noqa: E402
 from benchmarks.laps import BACKWARD, EXCHANGE, FORWARD, REST, UPDATE  # noqa: E402
 from benchmarks.limits import cache_bytes, num_buffers, update_bytes  # noqa: E402
+from benchmarks.measurement import Measurement  # noqa: E402
 from benchmarks.parts.stepping import phases  # noqa: E402
 from benchmarks.parts.transport import lines_of  # noqa: E402
 from benchmarks.pictures.steps import draw_steps, rows  # noqa: E402
@@ -32,6 +33,7 @@ from benchmarks.pinning import Pinned, cpus_for  # noqa: E402
 from benchmarks.summary import (  # noqa: E402
     Aim,
     Kind,
+    Line,
     Unit,
     amount_text,
     best,
@@ -287,6 +289,29 @@ def test_every_method_that_the_overhead_is_timed_in_exists() -> None:
     missing = [f"{owner.__name__}.{name}" for of in TIMED.values() for owner, name in of if name not in owner.__dict__]
     assert not missing
     assert all(callable(owner.__dict__[name]) for of in TIMED.values() for owner, name in of)
+
+
+def test_ctrl_c_loses_nothing_that_was_measured_and_keeps_only_whole_parts(monkeypatch, capsys) -> None:
+    def interrupted() -> list[Line]:
+        raise KeyboardInterrupt
+
+    def plan(*measured: str) -> list[Measurement]:
+        lines = [Measurement(what, lambda what=what: [compare(Aim("C1", what), ("a", [1.0]))]) for what in measured]
+        return [*lines, *([Measurement("last", interrupted)] if "half" in measured else [])]
+
+    for name in ("steps", "alone"):
+        monkeypatch.setitem(PARTS, name, Part(name, lambda _, name=name: plan("whole" if name == "steps" else "half")))
+    kept: dict[str, list[object]] = {}
+    monkeypatch.setattr("benchmarks.__main__.keep", lambda parts, **_: kept.update(parts) or Path.cwd())
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--keep", "steps", "alone"])
+    monkeypatch.setattr("benchmarks.__main__.signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    out = capsys.readouterr().out
+    assert "whole" in out
+    assert "half" in out
+    assert list(kept) == ["steps"]
 
 
 @pytest.mark.parametrize("words", ["growth --most 0", "--most 0 growth", "growth steps"])

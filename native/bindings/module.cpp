@@ -328,7 +328,7 @@ NB_MODULE(_native, module) {
           },
           nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"),
           nb::arg("leaves"), nb::arg("scale"), nb::arg("is_recoverable"))
-      .def("summed", &Group::summed, nb::arg("operation"))
+      .def("summed", &Group::summed, nb::arg("operation"), Released())
       .def(
           "begin_range_sum",
           [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, std::uint64_t start,

@@ -120,6 +120,7 @@ void Algorithms::reduce_recoverably(std::vector<const void*> inputs, std::vector
       output = bytes(output) + block * size;
     }
     redo.store(++step, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_release);  // before the next block
     for (const void*& input : inputs) input = bytes(input) + block * size;
     left -= block;
   }
@@ -498,6 +499,7 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
   if (has_root != (request.root >= 0) || request.root >= static_cast<std::int32_t>(world_size)) {
     throw BadCall("there is no rank " + std::to_string(request.root) + " in a group of " + std::to_string(world_size));
   }
+  if (request.is_recoverable && request.kind != Kind::all_reduce) throw BadCall("only an all_reduce is recoverable");
   if (!is_reduction(request.kind)) return;
   if (request.range && (request.range->size > request.count ||
                         request.range->start > request.count - request.range->size)) {  // their sum may not fit

@@ -116,7 +116,8 @@ class Group {
   std::vector<std::size_t> behind(const Operation& operation) const;
 
   // Of a recoverable sum, when no rank uses the group any more, because one has died: (start, size) of the elements
-  // whose sum is in this rank's output. All others of its inputs are as they were.
+  // whose sum is in this rank's output. All others of its inputs are as they were. What the death has left half written
+  // is written first, and the group is broken.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> summed(Operation& operation);
 
   // Break the group for every rank. Any thread may call it.

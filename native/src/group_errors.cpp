@@ -77,7 +77,9 @@ std::string Group::text_of(const Message& message) const {
 // If there is a reason to stop waiting, gives up what is under way, because its tensors may go now.
 void Group::look_around(const Pending& pending, const Awaited& awaited, Limit limit) {
   const std::lock_guard lock(mutex_);
-  if (pending.finished || pending.error) return;  // another thread has moved it meanwhile
+  // What came before the group broke may end it here too, and then it must; another thread may have moved it meanwhile.
+  if (header_->broken.load(std::memory_order_acquire) != 0) progress();
+  if (pending.finished || pending.error) return;
   try {
     throw_if_broken();
     for (std::size_t peer = 0; peer < world_size(); ++peer) {

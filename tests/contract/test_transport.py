@@ -150,7 +150,7 @@ def test_a_recoverable_sum_overwrites_a_partial(start_ranks, ranks):
 
 
 def check_part_of_large(transport):
-    """The parts are small enough for the caches, what they are parts of is not: sums go past the caches."""
+    """Nothing around a part of a large window changes."""
     placement, size, at = place(transport.world_size, transport.world_size), 4 << 20, 12_345
     large = transport.allocate(size, torch.float32, torch.device("cpu"))
     sums = transport.allocate(size, torch.float32, torch.device("cpu")).fill_(7.0)

@@ -47,7 +47,8 @@ class Pending(ABC):
     def summed(self) -> list[tuple[int, int]]:
         """Which elements [start, end) of a recoverable sum that a death has broken are over: `out` has their result.
 
-        All other elements of `partials` are as they were. Call it when no rank uses its transport any more.
+        All other elements of `partials` are as they were. Call it when no rank uses its transport any more: what the death
+        has left half written is written first.
         """
         return []
 
@@ -85,7 +86,10 @@ class Transport(ABC):
     """Whether a reduction makes progress while the rank does something else, so beginning it early pays off."""
 
     outlives = False
-    """Whether `whole` may make an exchange a second time: what goes into one must stay until it is over."""
+    """Whether `whole` may make an exchange a second time: what goes into one must stay until it is over.
+
+    But for sums of which it can be told how far they came (`begin_recoverable`).
+    """
 
     generation = 0
     """Changes whenever ranks were replaced, at the same place in all scripts; what `allocate` and `allocate_once` made is
@@ -136,7 +140,7 @@ class Transport(ABC):
         """
 
     def can_recover(self, partials: Sequence[Tensor], out: Tensor) -> bool:  # noqa: ARG002
-        """Whether `begin_recoverable` takes these; each is whole, as `allocate` made it. Of this rank alone."""
+        """Whether `begin_recoverable` takes these; each is whole, as `allocate` made it. Of this rank; not a collective."""
         return False
 
     def begin_recoverable(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
@@ -188,7 +192,7 @@ class Transport(ABC):
         """Make several exchanges that end on every rank or on none. Collective: call it on every rank.
 
         Args:
-            exchange: makes them, from things that it leaves as they are; where the transport `outlives` the death of a
+            exchange: makes them, from things that it leaves as they are, or of which it knows what became; where the transport `outlives` the death of a
                 rank, it is called again with the rank that took the place.
             undo: called before that, with the ranks that are left.
         """

@@ -1,6 +1,6 @@
 """How a pass that loses a rank in the middle of its sums goes on.
 
-Sums are written over what they are made of. A death leaves elements that have the result, on every rank that is left, and
+Sums are written over what they are made of. A death leaves elements that have the result on some rank or on all, and
 elements of which all partial sums are as they were. So the exchange that is made again hands around what is summed, and
 sums the rest apart, with the rank that took the dead one's place.
 """

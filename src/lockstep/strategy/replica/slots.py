@@ -183,16 +183,20 @@ class SlotPool:
 
     def _unheld(self) -> Slot | None:
         """An idle slot none of whose gradients is held elsewhere. Shared ones that are held stay for later."""
-        held = []
+        held: list[Slot] = []
         found = None
+        self._idle.sort(key=self._is_shared)  # the shared ones last
         while self._idle and found is None:
             slot = self._idle.pop()
             if slot.unheld is not None and slot.unheld.same():
                 found = slot
-            elif any(slot is one for one in self._shared):
+            elif self._is_shared(slot):
                 held.append(slot)
         self._idle[:0] = held
         return found
+
+    def _is_shared(self, slot: Slot) -> bool:
+        return any(slot is one for one in self._shared)
 
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
@@ -412,6 +416,7 @@ class PartialSums:
         """
         return all(
             flat.dtype in WIDE
+            or not flat.numel()
             or transport.can_recover([self._slots[node].flats[number] for node in self._subtrees], flat)
             for number, flat in enumerate(self.base().flats)
         )
@@ -421,7 +426,7 @@ class PartialSums:
 
         Args:
             over: whether the sum may be written over `base`.
-            keeps: whether it must not, as far as it is made in another dtype.
+            keeps: whether what is added up in another dtype goes elsewhere all the same, so that its partials stay.
         """
         slot = self.base() if over or not self._subtrees else self.pool.take_unfilled(zeroed=False)
         if self._subtrees and over and not keeps:

@@ -159,7 +159,10 @@ class SharedMemoryTransport(Transport):
         return self._tree_sum(partials, placement, out, is_recoverable=False)
 
     def can_recover(self, partials: Sequence[Tensor], out: Tensor) -> bool:
-        return len(partials) < compiled.most_places and all(one.data_ptr() in self._windows for one in (*partials, out))
+        for one in (*partials, out):
+            if one.data_ptr() not in self._windows:
+                return False
+        return len(partials) < compiled.most_places
 
     def begin_recoverable(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         return self._tree_sum(partials, placement, out, is_recoverable=True)

@@ -4,7 +4,16 @@ import json
 import random
 
 from lockstep.strategy.replica.arena import Segment
-from lockstep.strategy.replica.recovery import AgreedRecovery, Recovery, Summed, holders, joined
+from lockstep.strategy.replica.recovery import (
+    ABLE,
+    UNABLE,
+    AgreedRecovery,
+    Recovery,
+    Summed,
+    agreed_recovery,
+    holders,
+    joined,
+)
 
 
 def test_segments_side_by_side_are_told_as_one():
@@ -42,6 +51,7 @@ def test_every_element_that_a_rank_has_gets_the_first_of_its_holders():
 
 def test_sums_are_written_over_their_partials_only_where_every_rank_could_recover_them():
     told = [Recovery(True), Recovery(False, [Segment(0, 0, 8)])]
-    told = [Recovery.decode(json.loads(json.dumps(one.encode()))) for one in told]
-    assert AgreedRecovery.of(told) == AgreedRecovery(False, [Summed(1, Segment(0, 0, 8))])
-    assert AgreedRecovery.of([Recovery(True), Recovery(True)]) == AgreedRecovery(True, [])
+    told = json.loads(json.dumps([one.encode() for one in told]))
+    assert agreed_recovery(told) == AgreedRecovery(False, [Summed(1, Segment(0, 0, 8))])
+    assert agreed_recovery([ABLE.encode(), ABLE.encode()]) == AgreedRecovery(True)
+    assert agreed_recovery([ABLE.encode(), UNABLE.encode()]) == AgreedRecovery(False)

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
 from lockstep.strategy.replica.buffer_pass import Header
-from lockstep.strategy.replica.recovery import AgreedRecovery, Recovery
+from lockstep.strategy.replica.recovery import APART, UNABLE, AgreedRecovery, Recovery, agreed_recovery
 from lockstep.strategy.replica.rows import agreed
 
 
@@ -43,7 +43,7 @@ class PassReport:
     """Equal on all ranks that drew the same random numbers outside lanes."""
     rows: Mapping[int, int] = field(default_factory=dict)
     """The trainable parameters of which this rank has nothing but some rows, and at most how many."""
-    recovery: Recovery = field(default_factory=Recovery)
+    recovery: Recovery = UNABLE
 
     def encode(self) -> list[Any]:
         """Encode as JSON values; lanes become strings."""
@@ -71,7 +71,7 @@ class Conclusions:
     """Ranks that have drawn different random numbers outside lanes than rank 0."""
     rows: Mapping[int, int] = field(default_factory=dict)
     """The parameters that are exchanged by rows, and at most how many of each a rank has."""
-    recovery: AgreedRecovery = field(default_factory=AgreedRecovery)
+    recovery: AgreedRecovery = APART
 
     @property
     def scale(self) -> float:
@@ -109,7 +109,7 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
         rows=agreed([_numbers(report[7]) for report in of_peers]),
-        recovery=AgreedRecovery.of([Recovery.decode(report[8]) for report in of_peers]),
+        recovery=agreed_recovery([report[8] for report in of_peers]),
     )
 
 

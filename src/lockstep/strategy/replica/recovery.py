@@ -26,13 +26,10 @@ class Recovery:
 
     def encode(self) -> list[Any]:
         """Encode as JSON values."""
-        return [self.over, [astuple(one) for one in self.summed]]
+        return [self.over, [astuple(one) for one in self.summed] if self.summed else []]
 
-    @classmethod
-    def decode(cls, told: Sequence[Any]) -> Recovery:
-        """The inverse of `encode`."""
-        over, summed = told
-        return cls(over, [Segment(*one) for one in summed])
+
+ABLE, UNABLE = Recovery(over=True), Recovery()
 
 
 @dataclass(frozen=True)
@@ -45,17 +42,25 @@ class Summed:
 
 @dataclass(frozen=True)
 class AgreedRecovery:
-    """The same on every rank."""
+    """What follows from what all ranks have told; the same on every rank."""
 
     over: bool = False
     """Whether sums are written over their partials."""
     summed: Sequence[Summed] = ()
     """What is summed already, in order of flat and offset."""
 
-    @classmethod
-    def of(cls, told: Sequence[Recovery]) -> AgreedRecovery:
-        """What follows from what each rank has told."""
-        return cls(all(one.over for one in told), holders([one.summed for one in told]))
+
+OVER, APART = AgreedRecovery(over=True), AgreedRecovery()
+
+
+def agreed_recovery(told: Sequence[Sequence[Any]]) -> AgreedRecovery:
+    """What follows from each rank's encoded `Recovery`. Few calls where nobody died, as after almost every pass."""
+    over, is_summed = True, False
+    for is_able, summed in told:
+        over, is_summed = over and is_able, is_summed or len(summed) > 0
+    if not is_summed:
+        return OVER if over else APART
+    return AgreedRecovery(over, holders([[Segment(*one) for one in summed] for _, summed in told]))
 
 
 def joined(segments: Iterable[Segment]) -> list[Segment]:

@@ -16,11 +16,9 @@ from lockstep.journal.waiting_note import subject
 from lockstep.layout.placement import Placement
 from lockstep.strategy.profiled import Range
 from lockstep.strategy.replica.arena import Segment
-from lockstep.strategy.replica.recovery import AgreedRecovery, Recovery, joined
+from lockstep.strategy.replica.recovery import ABLE, APART, UNABLE, AgreedRecovery, Recovery, joined
 from lockstep.strategy.replica.slots import WIDE, Bucket, PartialSums, Slot
 from lockstep.transport.contract import Pending, Transport
-
-NOTHING_LOST = AgreedRecovery()
 
 
 class Reduction:
@@ -91,7 +89,7 @@ class Reduction:
     def recovery(self, sums: PartialSums) -> Recovery:
         """What this rank tells before its sums, again when a death has broken them and the ranks have met again."""
         if not self._transport.outlives:
-            return Recovery()
+            return UNABLE
         if self._is_recoverable:
             summed = (
                 Segment(piece.flat, piece.start + start, end - start)
@@ -101,8 +99,9 @@ class Reduction:
             self._summed, self._before = joined(summed), self._wide
             self._result, self._is_recoverable = None, False
             self._recoverable.clear()
-        is_first = self._result is None and not self._before
-        return Recovery(is_first and sums.can_recover(self._transport), self._summed)
+        if self._before:
+            return Recovery(over=False, summed=self._summed)
+        return ABLE if self._result is None and sums.can_recover(self._transport) else UNABLE
 
     def prepare(self, sums: PartialSums, recovery: AgreedRecovery) -> None:
         """Make room for the result, perhaps for the second time, and hand around what is summed already."""
@@ -110,8 +109,9 @@ class Reduction:
         if self._result is None:
             self._result, self._wide = sums.result(over=recovery.over, keeps=True)
             self._is_recoverable = recovery.over
-        self._already = [one.segment for one in recovery.summed]
+        self._already.clear()
         for one in recovery.summed:
+            self._already.append(one.segment)
             part = _elements(self._wide, one.segment)
             if one.holder == self._transport.rank:
                 part.copy_(_elements(self._before, one.segment))
@@ -125,7 +125,7 @@ class Reduction:
         reopened: frozenset[int],
         left_out: frozenset[int] = frozenset(),
         *,
-        recovery: AgreedRecovery = NOTHING_LOST,
+        recovery: AgreedRecovery = APART,
     ) -> None:
         """Begin what is not under way yet. Collective: call it on every rank.
 

@@ -208,10 +208,10 @@ class SlotPool:
 
     def pieces(self, bucket: Bucket, left_out: frozenset[int], summed: Sequence[Segment] = ()) -> list[Bucket]:
         """What is left of a bucket without some parameters, and without what is summed already."""
+        if not summed and left_out.isdisjoint(bucket.members):
+            return [bucket]
         holes = [self.segments[number] for number in left_out.intersection(bucket.members)]
         holes += [one for one in summed if one.flat == bucket.flat]
-        if not holes:
-            return [bucket]
         holes.sort(key=attrgetter("offset"))
         return [
             Bucket(bucket.flat, start, end, bucket.members) for start, end in around(bucket.start, bucket.end, holes)
@@ -414,12 +414,13 @@ class PartialSums:
 
         What is added up in another dtype than its own does not count: those sums have memory of their own.
         """
-        return all(
-            flat.dtype in WIDE
-            or not flat.numel()
-            or transport.can_recover([self._slots[node].flats[number] for node in self._subtrees], flat)
-            for number, flat in enumerate(self.base().flats)
-        )
+        slots = [self._slots[node] for node in self._subtrees]
+        for number, flat in enumerate(self.base().flats):
+            if flat.dtype in WIDE or not flat.numel():
+                continue
+            if not transport.can_recover([slot.flats[number] for slot in slots], flat):
+                return False
+        return True
 
     def result(self, *, over: bool, keeps: bool = False) -> tuple[Slot, list[Tensor]]:
         """Return a slot for the result, and its flats in the dtype of the sum.

@@ -16,6 +16,15 @@ struct Slice {
   std::uint64_t start, size;
 };
 
+inline std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// The part of `count` elements that rank `index` of `parts` adds up. Starts at whole cache lines.
+inline Slice slice_of(std::uint64_t count, std::size_t index, std::size_t parts) {
+  const std::uint64_t step = round_up((count + parts - 1) / parts, 64);
+  const std::uint64_t start = std::min(count, index * step);
+  return {start, std::min(count - start, step)};
+}
+
 // Suspends until every rank has reached the condition.
 struct Everyone {
   Group& group;

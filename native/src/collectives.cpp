@@ -17,15 +17,6 @@ bool needs_root(Kind kind) {
   return kind == Kind::reduce || kind == Kind::broadcast || kind == Kind::gather || kind == Kind::scatter;
 }
 
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// The part of `count` elements that rank `index` of `parts` adds up. Starts at whole cache lines.
-Slice slice_of(std::uint64_t count, std::size_t index, std::size_t parts) {
-  const std::uint64_t step = round_up((count + parts - 1) / parts, 64);
-  const std::uint64_t start = std::min(count, index * step);
-  return {start, std::min(count - start, step)};
-}
-
 void append_tree(std::vector<std::uint8_t>& program, std::size_t start, std::size_t end) {
   if (end - start == 1) {
     program.push_back(static_cast<std::uint8_t>(start));
@@ -101,50 +92,6 @@ Task Algorithms::reduce_in_windows() {
   has_worked();
   co_await everyone(Counter::worked, number);
   trust_windows();
-}
-
-// Sums overwrite what they are made of, so they go through this rank's redo block: what a death leaves half written is
-// there to be written again.
-void Algorithms::reduce_recoverably(std::vector<const void*> inputs, std::vector<void*> outputs,
-                                    std::uint64_t count) const {
-  void* const redo_block = this->redo_block(rank);
-  std::atomic<std::uint64_t>& redo = group.blocks_[rank].redo;
-  std::uint64_t step = std::uint64_t{number} << 32;
-  for (std::uint64_t left = count; left != 0;) {
-    const std::uint64_t block = std::min(left, std::uint64_t{redo_bytes} / size);
-    lockstep::reduce(reduction(), inputs, {&redo_block, 1}, block);
-    redo.store(++step, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_release);  // before any of the outputs
-    for (void*& output : outputs) {
-      std::memcpy(output, redo_block, block * size);
-      output = bytes(output) + block * size;
-    }
-    redo.store(++step, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_release);  // before the next block
-    for (const void*& input : inputs) input = bytes(input) + block * size;
-    left -= block;
-  }
-}
-
-// See Group::summed.
-std::vector<Slice> Algorithms::summed() const {
-  if (!operation.published) return {};
-  if (is_tiny(request, world)) return {{0, operation.has_worked ? request.count : 0}};
-  std::vector<Slice> found;
-  for (std::size_t writer = 0; writer < world; ++writer) {
-    const Slice slice = slice_of(request.count, writer, world);
-    const std::uint64_t redo = group.blocks_[writer].redo.load(std::memory_order_acquire);
-    const auto last = static_cast<std::uint32_t>(redo >> 32), step = static_cast<std::uint32_t>(redo);
-    if (!has_reached(last, number)) continue;
-    const std::uint64_t block = redo_bytes / size;
-    const std::uint64_t end = last == number ? std::min(slice.size, (step + 1) / 2 * block) : slice.size;
-    if (last == number && step % 2 == 1) {
-      const std::uint64_t start = step / 2 * block;
-      std::memcpy(bytes(request.outputs[0]) + (slice.start + start) * size, redo_block(writer), (end - start) * size);
-    }
-    found.push_back({slice.start, end});
-  }
-  return found;
 }
 
 // Copies elements [start, start + count) of this rank's partial sums into staging, each leaf at a multiple of

@@ -192,8 +192,8 @@ class Transport(ABC):
         """Make several exchanges that end on every rank or on none. Collective: call it on every rank.
 
         Args:
-            exchange: makes them, from things that it leaves as they are, or of which it knows what became; where the transport `outlives` the death of a
-                rank, it is called again with the rank that took the place.
+            exchange: makes them, from things that it leaves as they are, or of which it knows what became; where the
+                transport `outlives` the death of a rank, it is called again with the rank that took the place.
             undo: called before that, with the ranks that are left.
         """
         return exchange()

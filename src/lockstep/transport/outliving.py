@@ -2,8 +2,8 @@
 
 Ranks agree on where they are without a word. An exchange of frames ends on one rank only when every rank has given what
 it had to give, so then it can end on all; if it cannot end on one, it ends on none. Sums of tensors get this by a
-barrier behind them. So all that are left stop at one and the same exchange, with what they gave to it, or its result, still in hand,
-and make it again when somebody has taken the dead rank's place.
+barrier behind them. So all that are left stop at one and the same exchange, with what they gave to it, or its result,
+still in hand, and make it again when somebody has taken the dead rank's place.
 """
 
 from __future__ import annotations

@@ -106,9 +106,8 @@ MORE = (
 def test_a_death_in_the_middle_of_sums_spoils_none(tmp_path, kind, strategy):
     """Also sums in another dtype, and where a rank keeps gradients, so its next ones lie in no window."""
     ends = {}
-    most = (
-        KILLS if strategy == "zero1" else KILLS + MORE
-    )  # after a replacement, its shares are not kept until an update
+    # Under zero1 the shares of a new rank are not kept until its first update.
+    most = KILLS if strategy == "zero1" else KILLS + MORE
     for ranks, kills in (("2", ()), ("3", most)):
         folder = tmp_path / ranks
         folder.mkdir()

@@ -71,7 +71,7 @@ def start(day: Day) -> list[Task]:
     return tasks[:2] if day.is_quick else tasks
 
 
-def _pytest(day: Day, *words: str, shares: bool = False) -> Task:
+def pytest_of(day: Day, *words: str, shares: bool = False) -> Task:
     """Tests of this checkout with ranks on GPUs; warnings of other versions do not count."""
     pretended = day.hardware.is_pretended
     plugin = "tests.pretend.plugin" if pretended else "benchmarks.gpu_day.on_gpus"
@@ -97,16 +97,17 @@ def _pytest(day: Day, *words: str, shares: bool = False) -> Task:
 def tests(day: Day) -> list[Task]:
     """What is skipped without a GPU."""
     some = ("-k", "more_ranks_than_gpus or goes_on_with_the_same_bits") if day.is_quick else ()
-    return [_pytest(day, "tests/cuda", *some)]
+    return [pytest_of(day, "tests/cuda", *some)]
 
 
 def scenarios(day: Day) -> list[Task]:
     """The scenarios of the CPU ranks, on GPUs."""
     some = ("-k", "batch_norm_and_dropout-3") if day.is_quick else ("-m", "not thorough")
-    return [_pytest(day, "tests/ranks/test_same_bits.py", *some, shares=True)]
+    return [pytest_of(day, "tests/ranks/test_same_bits.py", *some, shares=True)]
 
 
-def _probe(name: str, **more: object) -> Task:
+def probe(name: str, **more: object) -> Task:
+    """One of `programs/probes.py`."""
     return replace(program(name.replace("_", " "), "probes", name, judge=ends_well, limit_s=60.0), **more)  # type: ignore[arg-type]
 
 
@@ -116,15 +117,15 @@ def probes(day: Day) -> list[Task]:
     both = ("run", "-q", "--device", "cuda", "-n", "2", "-m", f"{PROGRAMS}.probes")
     without_form = ends_with(1, "--numerics fast", "deterministic implementation")
     names = ALONE[:3] if day.is_quick else ALONE
-    some = [_probe(name) for name in names]
+    some = [probe(name) for name in names]
     if day.is_quick:
         return some
     end = lockstep("nccl alone, end", *under, "nccl_alone", judge=ends_with(0, "sum"), needs=(REAL,))
     return [
         *some,
         *(replace(end, name=f"{end.name} {number}") for number in (1, 2, 3)),
-        _probe("sparse_batch", needs=(REAL,)),
-        _probe("loss_on_pictures_allowed", needs=(REAL,)),
+        probe("sparse_batch", needs=(REAL,)),
+        probe("loss_on_pictures_allowed", needs=(REAL,)),
         lockstep("loss on pictures", *under, "loss_on_pictures", judge=without_form),
         lockstep("adaptive pool", *under, "adaptive_pool", judge=without_form),
         lockstep("default device, 2 ranks", *both, "default_device", judge=ends_with(0, "loss"), shares=True),
@@ -133,11 +134,19 @@ def probes(day: Day) -> list[Task]:
     ]  # fmt: skip
 
 
-def _verify(name: str, script: str, steps: int, *words: str, ranks: str = "1,2,4", needs: Sequence[str] = ()) -> Task:
+def bits_of(
+    name: str,
+    script: str,
+    steps: int,
+    *words: str,
+    ranks: str = "1,2,4",
+    needs: Sequence[str] = (),
+    takes_s: float = 60.0,
+) -> Task:
+    """`lockstep verify` on ranks that may share a GPU."""
     where = ("--device", "cuda", "--ranks", ranks, "--steps", str(steps))
-    return lockstep(
-        name, "verify", script, *where, *words, "--json", judge=same_bits, limit_s=200.0, needs=needs, shares=True
-    )
+    command = ("verify", script, *where, *words, "--json")
+    return lockstep(name, *command, judge=same_bits, limit_s=200.0, needs=needs, shares=True, takes_s=takes_s)
 
 
 def bits(day: Day) -> list[Task]:
@@ -152,7 +161,7 @@ def bits(day: Day) -> list[Task]:
             words = ("--precision", precision) if precision != "32" else ()
             few = steps if script == DIGITS else max(steps // 2, 1)
             few = min(few, 2) if day.hardware.is_pretended else few
-            found.append(_verify(f"{short} {precision}", script, few, *words, ranks=ranks, needs=needs))
+            found.append(bits_of(f"{short} {precision}", script, few, *words, ranks=ranks, needs=needs))
     stop = ("verify", TRAINING, "--device", "cuda", "--ranks", "2,1", "--interrupt", "7", "--json")
     goes = lockstep("stopped, other ranks", *stop, judge=goes_on, limit_s=200.0, shares=True)
     return found[:1] if day.is_quick else [*found, goes]
@@ -161,13 +170,13 @@ def bits(day: Day) -> list[Task]:
 def strategies(day: Day) -> list[Task]:
     """Every strategy, on ranks that share a GPU where there are too few."""
     chosen, ranks, steps = (STRATEGIES[1:2], "1,2", 2) if day.is_quick else (STRATEGIES, "1,2,4", 10)
-    return [_verify(name, TRAINING, steps, "--strategy", name, ranks=ranks) for name in chosen]
+    return [bits_of(name, TRAINING, steps, "--strategy", name, ranks=ranks) for name in chosen]
 
 
 def speed(day: Day) -> list[Task]:
     """A step beside the bare loop's, and its waits; the most telling cases first."""
     quick = ("--quick",) if day.is_quick or day.hardware.is_pretended else ()
-    models = ("mlp",) if day.is_quick else ("mlp", "cnn", "gpt")
+    models = ("mlp",) if day.is_quick else ("mlp", "resnet50", "gpt")
     cases = [(model, lanes, precision) for precision in PRECISIONS for lanes in ("1", "4") for model in models]
     return [
         program(f"{model}, lanes {lanes}, {precision}", "overhead", model, lanes, precision, *quick, limit_s=150.0)
@@ -220,13 +229,13 @@ def killed(day: Day) -> list[Task]:
 def several(day: Day) -> list[Task]:
     """What needs two GPUs or more: NCCL between ranks, and several GPUs of one process."""
     if day.is_quick:
-        return [_probe("on_two_gpus")]
+        return [probe("on_two_gpus")]
     all_of = f"1,{min(day.gpus, 4)}"
     strategies = [
-        _verify(f"{name} on GPUs {all_of}", TRAINING, 10, "--strategy", name, ranks=all_of) for name in STRATEGIES
+        bits_of(f"{name} on GPUs {all_of}", TRAINING, 10, "--strategy", name, ranks=all_of) for name in STRATEGIES
     ]
     apart = [replace(task, variables={}) for task in strategies]
-    return [_probe("on_two_gpus"), _probe("stages_on_all_gpus"), _probe("replicas"), *apart]
+    return [probe("on_two_gpus"), probe("stages_on_all_gpus"), probe("replicas"), *apart]
 
 
 BLOCKS = {

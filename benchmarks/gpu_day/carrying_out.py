@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -74,8 +75,11 @@ def _judged(task: Task, ended: Ended) -> Verdict:
         return Verdict(State.FAILED, f"what it printed could not be judged: {type(error).__name__}: {error}"[:300])
 
 
-def run(task: Task, limit_s: float, variables: Mapping[str, str], folder: Path, tell: Callable[[float], None]) -> Ended:
-    """Run a task's process to its end, or to its limit; nothing that it started or wrote into `folder` outlives it."""
+def run(
+    task: Task, limit_s: float, variables: Mapping[str, str], folder: Path, tell: Callable[[float], None],
+    stop: threading.Event | None = None,
+) -> Ended:  # fmt: skip
+    """Run a task's process to its end, to its limit, or until `stop`; nothing that it started or wrote into `folder` outlives it."""
     folder.mkdir()
     out, err = folder / "out.txt", folder / "err.txt"
     try:
@@ -84,7 +88,7 @@ def run(task: Task, limit_s: float, variables: Mapping[str, str], folder: Path, 
                 list(task.words), cwd=task.place or folder, env={**variables, **task.variables, "LOCKSTEP_RUNS": f"{folder}/runs"},
                 stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, start_new_session=True,
             )  # fmt: skip
-        is_cut_off = not _ends(process, limit_s, tell)
+        is_cut_off = not _ends(process, limit_s, tell, stop or threading.Event())
         return Ended(process.returncode, _text(out), _text(err), is_cut_off)
     except OSError as error:
         return Ended(127, "", f"{task.words[0]} cannot be started: {error.strerror}")
@@ -92,10 +96,12 @@ def run(task: Task, limit_s: float, variables: Mapping[str, str], folder: Path, 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _ends(process: subprocess.Popen[bytes], limit_s: float, tell: Callable[[float], None]) -> bool:
+def _ends(
+    process: subprocess.Popen[bytes], limit_s: float, tell: Callable[[float], None], stop: threading.Event
+) -> bool:
     began = time.monotonic()
     try:
-        while (passed := time.monotonic() - began) < limit_s:
+        while (passed := time.monotonic() - began) < limit_s and not stop.is_set():
             tell(passed)
             try:
                 process.wait(LOOK_S)

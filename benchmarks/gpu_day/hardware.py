@@ -69,4 +69,4 @@ def read(out: str, err: str) -> Hardware | str:
     except (ValueError, LookupError, TypeError):
         why = (err.strip().splitlines() or ["it printed nothing"])[-1]
         return f"What is here could not be asked: {why.rstrip('.')}. lockstep and what it needs must be importable (pip install .)."
-    return found if found.gpus else NO_GPU
+    return found if found.gpus else str(told.get("why_none") or NO_GPU)

@@ -19,6 +19,8 @@ class State(StrEnum):
     """It did not end within its time, or there was none left for it."""
     NOT_HERE = "not here"
     """This machine lacks what it needs."""
+    NO_TIME = "no time"
+    """It was not begun, as it would not have ended."""
 
 
 BAD = {State.FAILED, State.CUT_OFF}
@@ -56,3 +58,5 @@ class Outcome:
     figures: Mapping[str, Any] = field(default_factory=dict)
     output: str = ""
     """The end of what it printed, where it is bad."""
+    is_compiled: bool | None = None
+    """Whether lockstep had its compiled part; None where that is the same for all tasks."""

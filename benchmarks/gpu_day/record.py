@@ -16,6 +16,7 @@ from benchmarks.gpu_day.outcome import Outcome
 from benchmarks.gpu_day.tasks import ROOT
 
 FOLDER = ROOT / "benchmarks" / "gpu"
+MOST_BYTES = 1 << 20
 
 
 def file_for(hardware: Hardware, now: dt.datetime, folder: Path = FOLDER) -> Path | None:
@@ -23,15 +24,37 @@ def file_for(hardware: Hardware, now: dt.datetime, folder: Path = FOLDER) -> Pat
     return None if hardware.is_pretended else folder / f"{now:%Y-%m-%d}-{hardware.name}.json"
 
 
-def record(hardware: Hardware, outcomes: Sequence[Outcome], now: dt.datetime, seconds: float) -> dict[str, Any]:
-    """All of it."""
+def record(
+    hardware: Hardware, outcomes: Sequence[Outcome], now: dt.datetime, seconds: float, commit_named: str = "", **more: Any
+) -> dict[str, Any]:  # fmt: skip
+    """All of it; `commit_named` where git cannot tell."""
     return {
         "date": f"{now:%Y-%m-%d %H:%M} UTC",
-        "commit": commit(),
+        "commit": commit_named or commit(),
         "hardware": asdict(hardware),
         "seconds": round(seconds, 1),
+        **more,
         "outcomes": [asdict(outcome) for outcome in outcomes],
     }
+
+
+def fitted(told: dict[str, Any], most: int = MOST_BYTES) -> dict[str, Any]:
+    """The record with shorter and shorter outputs, then without figures, until it is small enough."""
+    for characters in (4000, 1000, 200, 0):
+        told = {
+            **told,
+            "outcomes": [
+                {**one, "output": one["output"][-characters:] if characters else ""} for one in told["outcomes"]
+            ],
+        }
+        if len(as_text(told)) <= most:
+            return told
+    return {**told, "outcomes": [{**one, "figures": {}} for one in told["outcomes"]]}
+
+
+def as_text(told: dict[str, Any]) -> str:
+    """As it lies in the file."""
+    return json.dumps(told, indent=1) + "\n"
 
 
 def commit(folder: Path = ROOT) -> str:
@@ -47,5 +70,5 @@ def write(told: dict[str, Any], file: Path) -> None:
     """Write it as a whole, or not at all. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_name(f".{file.name}.{os.getpid()}")
-    new.write_text(json.dumps(told, indent=1) + "\n")
+    new.write_text(as_text(fitted(told)))
     new.replace(file)

@@ -11,7 +11,14 @@ from benchmarks.gpu_day.outcome import Outcome, State
 from lockstep.visible import visible
 
 LEAST_ROOM = 20
-COLOURS = {State.OK: "32", State.MISSED: "33", State.FAILED: "31;1", State.CUT_OFF: "31;1", State.NOT_HERE: "2"}
+COLOURS = {
+    State.OK: "32",
+    State.MISSED: "33",
+    State.FAILED: "31;1",
+    State.CUT_OFF: "31;1",
+    State.NOT_HERE: "2",
+    State.NO_TIME: "2",
+}
 
 
 def has_colours(stream: TextIO, variables: Mapping[str, str]) -> bool:
@@ -87,6 +94,10 @@ class Progress:
     def tell(self, block: str, task: str, seconds: float, limit_s: float) -> None:
         """Show it."""
         self._show(f"{self.done + 1}/{self._number} {block}: {task}, {seconds:.0f} s of at most {limit_s:.0f}")
+
+    def tell_several(self, names: Sequence[str], seconds: float, limit_s: float) -> None:
+        """Show what runs beside each other."""
+        self._show(f"{self.done}/{self._number}, {seconds:.0f} s of {limit_s:.0f}: {'; '.join(names)}")
 
     def clear(self) -> None:
         """Take the line away."""

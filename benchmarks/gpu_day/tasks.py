@@ -15,6 +15,8 @@ PROGRAMS = "benchmarks.gpu_day.programs"
 EXAMPLES = ROOT / "examples"
 REAL = "real GPUs"
 """A need that pretended ones do not meet."""
+COMPILED = "lockstep's compiled part"
+"""A need that may be met only after a while: see `building`."""
 BLOCK_S = 600.0
 SHARE = {"LOCKSTEP_SHARE_GPU": "4"}
 """Without effect where there is a GPU for each rank."""
@@ -32,12 +34,16 @@ class Task:
     """Tools of `Hardware`, and REAL."""
     variables: Mapping[str, str] = field(default_factory=dict)
     place: Path | None = None
+    takes_s: float = 60.0
+    """About how long it takes on an H100: with less time than this it is not begun."""
+    is_alone: bool = False
+    """Whether it is timed, so that nothing may run beside it."""
 
     def missing(self, hardware: Hardware) -> str:
         """What this machine lacks for it; empty if nothing."""
         if REAL in self.needs and hardware.is_pretended:
             return "pretended GPUs cannot do it"
-        lacking = [need for need in self.needs if need != REAL and need not in hardware.tools]
+        lacking = [need for need in self.needs if need not in (REAL, COMPILED) and need not in hardware.tools]
         return f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed" if lacking else ""
 
 
@@ -48,9 +54,11 @@ def lockstep(
     limit_s: float = 120.0,
     needs: Sequence[str] = (),
     shares: bool = False,
+    takes_s: float = 60.0,
 ) -> Task:
     """A command of lockstep's; its ranks may share a GPU."""
-    return Task(name, (sys.executable, "-m", "lockstep", *words), judge, limit_s, needs, SHARE if shares else {})
+    command = (sys.executable, "-m", "lockstep", *words)
+    return Task(name, command, judge, limit_s, needs, SHARE if shares else {}, takes_s=takes_s)
 
 
 def program(
@@ -61,7 +69,8 @@ def program(
     limit_s: float = 120.0,
     needs: Sequence[str] = (),
     shares: bool = False,
+    takes_s: float = 60.0,
 ) -> Task:
     """One of `programs/`, started by Python alone."""
     command = (sys.executable, "-m", f"{PROGRAMS}.{which}", *words)
-    return Task(name, command, judge, limit_s, needs, SHARE if shares else {})
+    return Task(name, command, judge, limit_s, needs, SHARE if shares else {}, takes_s=takes_s)

@@ -2,12 +2,14 @@
 
 import importlib.util
 import json
+import os
 import platform
 import shutil
 from pathlib import Path
 
 import torch
 
+from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.node.native import why_not
 
 MODULES = ("pytest", "hypothesis", "psutil", "xdist", "sklearn", "triton")
@@ -29,6 +31,7 @@ def main() -> None:
         "python": platform.python_version(),
         "no_compiled": why_not(),
         "tools": [name for name in MODULES if importlib.util.find_spec(name)] + [name for name in PROGRAMS if shutil.which(name)],
+        "why_none": "" if count or (why := why_none(os.environ)) is NO_GPU else f"{why.problem} {why.fix}",
         "is_pretended": hasattr(torch.ops.pretend, "counts") if count else False,
     }  # fmt: skip
     print(json.dumps(found))

@@ -228,6 +228,37 @@ def nccl_alone():
     return f"sum {ones.sum().item():.0f}"
 
 
+def ddp_over_nccl():
+    """A plain script of torch's DDP, with NCCL, as torchrun users have it."""
+    dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    model = nn.parallel.DistributedDataParallel(layers().cuda())
+    optimizer, (inputs, labels) = torch.optim.AdamW(model.parameters()), samples()
+    for _ in range(5):
+        loss = F.cross_entropy(model(inputs.cuda()), labels.cuda())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+    return f"loss {loss.item():.6f}"
+
+
+def data_parallel():
+    """torch's own DataParallel, on every GPU that is here, in a plain script."""
+    model = nn.DataParallel(layers().cuda())
+    optimizer, (inputs, labels) = torch.optim.AdamW(model.parameters()), samples()
+    for _ in range(5):
+        loss = F.cross_entropy(model(inputs.cuda()), labels.cuda())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return f"loss {loss.item():.6f}"
+
+
+def dp_on_one_gpu():
+    run, model = lockstep.init(lanes=1, threads=1, strategy="dp", mesh="dp=1"), layers()
+    return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), TensorDataset(*samples()))
+
+
 def on_two_gpus():
     """A model that its author has put on two GPUs."""
 

@@ -58,6 +58,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, metavar="N", help=f"with --first: for all of it [default: {MINUTES:.0f}]"
     )
+    parser.add_argument(
+        "--only", metavar="A,B,...", default="", help="with --first: tasks whose name has one of the words"
+    )
     parser.add_argument("--commit", default="", help="of this checkout, for the record, where git cannot tell")
     parser.add_argument("--list", action="store_true", help="name the tasks, and run nothing")
     parser.add_argument(
@@ -68,7 +71,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     options.blocks = [name.strip() for name in options.blocks.split(",") if name.strip()]
     problem = objection(options.blocks, options.out) or objection_to_first(
-        options.first, options.blocks, options.minutes
+        options.first, options.blocks, options.minutes, options.only
     )
     if problem:
         parser.error(problem)
@@ -77,10 +80,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def objection_to_first(is_first: bool, blocks: Sequence[str], minutes: float | None) -> str:
+def objection_to_first(is_first: bool, blocks: Sequence[str], minutes: float | None, only: str = "") -> str:
     """The same for what `--first` adds."""
-    if minutes is not None and not is_first:
-        return "--minutes needs --first: the blocks have ten minutes each."
+    if (minutes is not None or only) and not is_first:
+        return f"{'--only' if only else '--minutes'} needs --first: without it, --blocks chooses, and each has ten minutes."
     if is_first and blocks:
         return "--first has tasks of its own. Leave out --blocks, or --first."
     if minutes is not None and not LEAST_MINUTES <= minutes <= MOST_MINUTES:
@@ -140,7 +143,13 @@ def main() -> int:
         print(f"gpu-day: {hardware}", file=sys.stderr)
         return 2
     day = Day(hardware, options.quick)
-    todo = first.tasks(day) if options.first else rows(day, options.blocks)
+    todo = first.chosen(first.tasks(day), options.only) if options.first else rows(day, options.blocks)
+    if not todo:
+        print(
+            f"gpu-day: No task's name has one of the words of --only {options.only}; --first --list names them.",
+            file=sys.stderr,
+        )
+        return 2
     left_out = [name for name in options.blocks if BLOCKS[name].least_gpus > day.gpus and not options.first]
     if options.list:
         name_tasks(todo, hardware, left_out)

@@ -7,6 +7,7 @@ are timed run alone.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.gpu_day.blocks import DIGITS, TRAINING, Day, bits_of, doctor_says, probe, pytest_of
@@ -26,6 +27,14 @@ def tasks(day: Day) -> list[tuple[str, Task]]:
     """All of them, each with the name of its block."""
     parts = (trains, bits, kernels, nccl, ways_back, states, speed, strategies, compiled, memory, rest)
     return [(part.__name__.replace("_", " "), task) for part in parts for task in part(day)]
+
+
+def chosen(todo: Sequence[tuple[str, Task]], words: str) -> list[tuple[str, Task]]:
+    """Those whose block or name has one of the words, separated by commas; all without a word."""
+    wanted = [word.strip() for word in words.split(",") if word.strip()]
+    return [
+        (block, task) for block, task in todo if not wanted or any(word in f"{block} {task.name}" for word in wanted)
+    ]
 
 
 def trains(day: Day) -> list[Task]:

@@ -3,10 +3,12 @@
 Three sides: lockstep, whose batches come from a loader; the bare loop from a loader (G1); the bare loop over a batch that
 lies on the device (G2). lockstep comes first, so that its switches (deterministic kernels) hold for all. Waits of a step are
 counted by torch.cuda.set_sync_debug_mode, with the lines that they come from; kernels and the GPU's busy time by
-torch.profiler.
+torch.profiler, functions of Python by cProfile, all after the timing.
 """
 
+import cProfile
 import json
+import pstats
 import statistics
 import sys
 import time
@@ -19,28 +21,29 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
 import lockstep
-from benchmarks.gpu_day.programs.models import MODELS, loss_of
+from benchmarks.gpu_day.programs.models import MODELS, loss_of, whole
 
 G1, G2 = 1.01, 1.02
 DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-STEPS = {"mlp": 100, "resnet50": 20, "gpt": 8}
-ROUNDS, WARM_UP, PROFILED = 6, 4, 3
-WORKERS = 4
+ROUND_S, LEAST_STEPS, MOST_STEPS = 0.5, 3, 200
+"""About how long each side runs in each of the rounds."""
+ROUNDS, WARM_UP, PROFILED = 6, 4, 2
+WORKERS = {"resnet50": 4}
+BUSIEST = 25
 
 
-def loader_of(data, batch, **how):
-    return DataLoader(data, batch, shuffle=True, drop_last=True, **how)
+def loader_of(name, data, batch, quick, **how):
+    workers = 0 if quick else WORKERS.get(name, 0)
+    return DataLoader(
+        data, batch, shuffle=True, drop_last=True, collate_fn=whole, num_workers=workers, persistent_workers=workers > 0, **how
+    )  # fmt: skip
 
 
-def workers(quick):
-    return {} if quick else {"num_workers": WORKERS, "persistent_workers": True}
-
-
-def ours(made, lanes, precision, quick):
+def ours(name, made, lanes, precision, quick):
     run = lockstep.init(seed=0, lanes=lanes, threads=1, precision=precision)
     model, data, batch = made
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    model, optimizer, loader = run.prepare(model, optimizer, loader_of(data, batch, **workers(quick)))
+    model, optimizer, loader = run.prepare(model, optimizer, loader_of(name, data, batch, quick))
     while True:
         for step in run.steps(loader):
             for samples, labels in step:
@@ -50,23 +53,23 @@ def ours(made, lanes, precision, quick):
             yield
 
 
-def batches(data, batch, streamed, quick):
+def batches(name, data, batch, streamed, quick):
     if not streamed:
         ready = data.inputs[:batch].cuda(), data.labels[:batch].cuda()
         while True:
             yield ready
-    loader = loader_of(data, batch, pin_memory=True, **workers(quick))
+    loader = loader_of(name, data, batch, quick, pin_memory=True)
     while True:
         for pair in loader:
             yield [tensor.cuda(non_blocking=True) for tensor in pair]
 
 
-def bare(made, lanes, precision, streamed, quick):
+def bare(name, made, lanes, precision, streamed, quick):
     model, data, batch = made
     model.cuda()
     optimizer, dtype = torch.optim.AdamW(model.parameters(), 1e-4), DTYPES.get(precision)
     scaler = torch.amp.GradScaler("cuda", enabled=precision == "16-mixed")
-    for pair in batches(data, batch, streamed, quick):
+    for pair in batches(name, data, batch, streamed, quick):
         for samples, labels in zip(*(tensor.chunk(lanes) for tensor in pair), strict=True):
             with torch.autocast("cuda", dtype, enabled=dtype is not None):
                 loss = loss_of(model, samples, labels) / lanes
@@ -102,43 +105,66 @@ def waits(steps):
 
 
 def profiled(steps, number=PROFILED):
-    """Of a step: kernels (copies too), milliseconds in which the GPU was busy, and what the host called most."""
+    """Of a step: kernels (copies too), and milliseconds in which at least one of them ran."""
     try:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
             for _ in range(number):
                 next(steps)
             torch.cuda.synchronize()
-        events = [one for one in seen.events() if one.device_type == torch.autograd.DeviceType.CUDA]
-        calls = Counter(one.name for one in seen.events() if one.device_type == torch.autograd.DeviceType.CPU)
-        return {
-            "kernels": len(events) / number,
-            "busy_ms": sum(one.time_range.elapsed_us() for one in events) / number / 1e3,
-            "calls": {name: count / number for name, count in calls.most_common(12)},
-        }
+        events = [one.time_range for one in seen.events() if one.device_type == torch.autograd.DeviceType.CUDA]
     except (RuntimeError, AttributeError, AssertionError) as error:
         return {"failed": str(error)[:200]}
+    return {"kernels": len(events) / number, "busy_ms": covered((one.start, one.end) for one in events) / number / 1e3}
+
+
+def covered(spans):
+    """The length of what at least one span covers."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def busiest(steps, number):
+    """The functions of Python in which most of a step passes: microseconds and calls of each."""
+    seen = cProfile.Profile()
+    seen.enable()
+    for _ in range(number):
+        next(steps)
+    seen.disable()
+    rows = sorted(pstats.Stats(seen).stats.items(), key=lambda row: -row[1][2])
+    return {
+        f"{'/'.join(Path(file).parts[-2:])}:{line} {function}": [round(own / number * 1e6, 1), calls / number]
+        for (file, line, function), (_, calls, own, *_) in rows[:BUSIEST]
+    }
 
 
 def main():
     name, lanes, precision = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     quick = "--quick" in sys.argv
-    steps, rounds = (2, 2) if quick else (STEPS[name], ROUNDS)
     make = MODELS[name]
+    began = time.perf_counter()
     sides = {
-        "lockstep": ours(make(quick), lanes, precision, quick),
-        "bare": bare(make(quick), lanes, precision, True, quick),
-        "bare, batch on the device": bare(make(quick), lanes, precision, False, quick),
+        "lockstep": ours(name, make(quick), lanes, precision, quick),
+        "bare": bare(name, make(quick), lanes, precision, True, quick),
+        "bare, batch on the device": bare(name, make(quick), lanes, precision, False, quick),
     }
     for side in sides.values():
         timed(side, WARM_UP)
-    turns = [{name: timed(side, steps) for name, side in sides.items()} for _ in range(rounds)]
+    slowest = max(timed(side, 2)[0] for side in sides.values())
+    steps = 2 if quick else min(max(round(ROUND_S / slowest), LEAST_STEPS), MOST_STEPS)
+    made_s = time.perf_counter() - began
+    turns = [{name: timed(side, steps) for name, side in sides.items()} for _ in range(2 if quick else ROUNDS)]
     middle = {name: statistics.median(turn[name][0] for turn in turns) for name in sides}
     python = {name: statistics.median(turn[name][1] for turn in turns) for name in sides}
     ratio, streamed = (
         statistics.median(turn["lockstep"][0] / turn[other][0] for turn in turns) for other in list(sides)[1:]
     )
     counted = {name: waits(side) for name, side in sides.items()}
-    seen = {name: profiled(side) for name, side in sides.items()} if not quick else {}
+    timed_s = time.perf_counter() - began - made_s
+    seen = {} if quick else {name: profiled(side) for name, side in sides.items()}
+    calls = {} if quick else {name: busiest(side, steps) for name, side in [*sides.items()][:2]}
     total = {name: None if lines is None else sum(lines.values()) for name, lines in counted.items()}
     told = "waits not counted" if total["lockstep"] is None else f"waits {total['lockstep']} ({total['bare']} bare)"
     says = (
@@ -148,7 +174,8 @@ def main():
     missed = ratio > G1 or streamed > G2
     figures = {
         "seconds": middle, "python_seconds": python, "ratio": ratio, "ratio_batch_on_device": streamed,
-        "waits": counted, "profile": seen, "memory_bytes": torch.cuda.max_memory_allocated(), "turns": turns,
+        "waits": counted, "profile": seen, "busiest": calls, "memory_bytes": torch.cuda.max_memory_allocated(),
+        "steps": steps, "made_s": made_s, "timed_s": timed_s, "turns": turns,
     }  # fmt: skip
     print(json.dumps({"missed": missed, "says": says, **figures}))
 

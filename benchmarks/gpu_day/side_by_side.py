@@ -35,8 +35,10 @@ def width_of(cores: int) -> int:
 
 def may_begin(task: Task, running: Sequence[Task], width: int, *, is_building: bool) -> bool:
     """Whether a task may begin beside those that run."""
+    if is_building and (task.is_alone or COMPILED in task.needs):
+        return False
     if task.is_alone:
-        return not running and not is_building
+        return not running
     return len(running) < width and not any(one.is_alone for one in running)
 
 
@@ -118,6 +120,8 @@ def _begin(
         began = time.monotonic()
         done = run(task, limit_s, variables, place, lambda _: None, stop)
         outcome = outcome_of(block, task, done, time.monotonic() - began, together.hardware)
+        if outcome.state is State.CUT_OFF and limit_s < task.limit_s:  # not its own limit: it may be well
+            outcome = replace(outcome, state=State.NO_TIME, says=f"{outcome.says}, when the time was over")
         ended.put((f"{block}: {task.name}", replace(outcome, is_compiled=is_compiled)))
 
     thread = threading.Thread(target=body, name=task.name)

@@ -1,0 +1,129 @@
+"""What README and the guide may say of GPUs: made from the newest record in `benchmarks/gpu/`, and from nothing else.
+
+`python -m benchmarks.gpu_day.claim` writes both; a test compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_day.outcome import State
+from benchmarks.gpu_day.record import FOLDER
+from benchmarks.gpu_day.tasks import ROOT
+
+BEGIN, END = "<!-- gpus: made by benchmarks.gpu_day.claim -->", "<!-- gpus: end -->"
+README, GUIDE = ROOT / "README.md", ROOT / "docs/guide/gpus.md"
+NEVER = "The CUDA code is tested on GPUs that only pretend, in host memory; no line of it has run on a real one yet"
+PRECISIONS = {"32": "float32", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}
+
+
+def newest(folder: Path = FOLDER) -> dict[str, Any]:
+    """The record with the newest date; empty without any."""
+    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    return max(found, key=lambda one: str(one["date"]), default={})
+
+
+def sentence(told: Mapping[str, Any], guide: str) -> str:
+    """For README: what ran, where and when, and how it ended."""
+    if not told:
+        return f"{NEVER} ([what that means]({guide}))."
+    counts = Counter(one["state"] for one in told["outcomes"])
+    ended = f"{counts[State.OK]} tasks passed, {counts[State.FAILED] or 'none'} failed"
+    missed = f", {counts[State.MISSED]} missed a goal of speed" if counts[State.MISSED] else ""
+    missed += f", {counts[State.CUT_OFF]} did not end in its time" if counts[State.CUT_OFF] else ""
+    return (
+        f"On {told['date'][:10]} the CUDA code ran on {_gpus(told)}, with torch {told['hardware']['torch']}: {_bits(told)}; "
+        f"{ended}{missed} ([what that proves, and what it can't]({guide}))."
+    )
+
+
+def _gpus(told: Mapping[str, Any]) -> str:
+    names = told["hardware"]["gpus"]
+    return f"one {names[0]}" if len(names) == 1 else f"{len(names)} x {', '.join(dict.fromkeys(names))}"
+
+
+def _bits(told: Mapping[str, Any]) -> str:
+    tried = [one for one in told["outcomes"] if one["block"] == "bits" and one["figures"].get("ranks")]
+    same = [one for one in tried if one["state"] == State.OK]
+    if not tried or len(same) < len(tried):
+        return f"{len(same)} of {len(tried)} proofs of the same bits held"
+    ranks = sorted({rank for one in same for rank in one["figures"]["ranks"]})
+    kinds = [PRECISIONS[kind] for kind in PRECISIONS if any(one["task"].endswith(f" {kind}") for one in same)]
+    share = " that share it" if len(told["hardware"]["gpus"]) < max(ranks) else ""
+    return f"the same bits on {_and(ranks)} ranks{share}, in {_and(kinds)}"
+
+
+def table(told: Mapping[str, Any]) -> str:
+    """For the guide: every task that ran, with what it said."""
+    if not told:
+        return f"{NEVER}."
+    hardware = told["hardware"]
+    head = f"{told['date']}, {_gpus(told)}, torch {hardware['torch']}, Python {hardware['python']}, commit {told['commit']}:"
+    rows = ["| | task | | what it says |", "|---|---|---|---|"]
+    last = ""
+    for one in _in_order(told["outcomes"]):
+        if one["state"] in (State.NO_TIME, State.NOT_HERE):
+            continue
+        block = "" if one["block"] == last else one["block"]
+        last = one["block"]
+        rows.append(f"| {block} | {one['task']} | {one['state']} | {shown(one['says'])} |")
+    left_out = [one["task"] for one in told["outcomes"] if one["state"] in (State.NO_TIME, State.NOT_HERE)]
+    more = f"\n\nNot tried then: {', '.join(left_out)}." if left_out else ""
+    return f"{head}\n\n" + "\n".join(rows) + more
+
+
+def _in_order(outcomes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Blocks in the order of their first task; beside each other they ended in any order."""
+    blocks = list(dict.fromkeys(one["block"] for one in outcomes))
+    return sorted(outcomes, key=lambda one: blocks.index(one["block"]))
+
+
+def shown(says: str, most: int = 150) -> str:
+    """In a cell of a table."""
+    says = " ".join(says.split()).replace("|", "/").replace("<", "&lt;")
+    return says if len(says) <= most else f"{says[:most].rsplit(' ', 1)[0]} ..."
+
+
+def _and(words: Sequence[Any]) -> str:
+    told = [str(word) for word in words]
+    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+
+
+def put_in(text: str, claim: str) -> str:
+    """`text` with the claim between the marks, of which it must have one pair.
+
+    Raises:
+        ValueError: it has not.
+    """
+    found = re.subn(
+        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n{claim}\n{END}", text, flags=re.DOTALL
+    )
+    if found[1] != 1:
+        raise ValueError(f"there must be one pair of the marks {BEGIN} and {END}")
+    return found[0]
+
+
+def pages() -> dict[Path, str]:
+    """Each page as it should be."""
+    told = newest()
+    return {
+        README: put_in(README.read_text(), sentence(told, "docs/guide/gpus.md")),
+        GUIDE: put_in(GUIDE.read_text(), table(told)),
+    }
+
+
+def main() -> int:
+    """Write both pages."""
+    for page, text in pages().items():
+        page.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

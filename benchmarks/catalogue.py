@@ -12,10 +12,11 @@ from benchmarks.parts.buckets import measure_buckets
 from benchmarks.parts.ddp import measure_ddp
 from benchmarks.parts.descriptions import measure_descriptions
 from benchmarks.parts.launching import measure_launch
+from benchmarks.parts.losing import MODELS as LOST
+from benchmarks.parts.losing import measure_loss
 from benchmarks.parts.memory import measure_memory
 from benchmarks.parts.naive_split import measure_pipeline
 from benchmarks.parts.overhead import measure_overhead
-from benchmarks.parts.replacing import measure_replacement
 from benchmarks.parts.saving import SIZES as SAVED
 from benchmarks.parts.saving import measure_saving
 from benchmarks.parts.started import measure_started
@@ -120,8 +121,8 @@ def _transport(amount: Amount) -> list[Measurement]:
     return transport_measurements(amount.rounds, picture=amount.picture)
 
 
-def _replace(amount: Amount) -> list[Measurement]:
-    return [Measurement("replace", partial(measure_replacement, amount.rounds))]
+def _lost(amount: Amount) -> list[Measurement]:
+    return [Measurement(f"lost: {model}", partial(measure_loss, model, max(amount.rounds // 6, 2))) for model in LOST]
 
 
 def _memory(_: Amount) -> list[Measurement]:
@@ -151,7 +152,7 @@ PARTS = {
     "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False, has_models=True),
     "started": Part("the same as people start them, one program at a time", _started, compiled=False, has_models=True),
     "launch": Part("launch to the first all_reduce (C10)", _launch, compiled=False),
-    "replace": Part("a killed rank, until the step that lost it is done (C11)", _replace),
+    "lost": Part("a killed rank, until the step that lost it is done (C11, D3)", _lost),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),
     "memory": Part("memory of all ranks (C14)", _memory, compiled=False),
     "save": Part("how long a step stands still for a state", _save, compiled=False),

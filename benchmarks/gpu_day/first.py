@@ -74,9 +74,13 @@ def nccl(_day: Day) -> list[Task]:
     ]  # fmt: skip
 
 
-def ways_back(_day: Day) -> list[Task]:
+def ways_back(day: Day) -> list[Task]:
     """A killed rank."""
-    return [program(f"killed, {policy}", "killed", policy, shares=True, takes_s=30) for policy in ("replace", "stop")]
+    models = ("small",) if day.hardware.is_pretended else ("small", "gpt-124m")
+    return [
+        *(program(f"killed, {policy}", "killed", policy, shares=True, takes_s=30) for policy in ("replace", "stop")),
+        *(program(f"lost, {model}", "lost", model, shares=True, takes_s=30) for model in models),
+    ]
 
 
 def states(_day: Day) -> list[Task]:

@@ -25,6 +25,7 @@ from benchmarks.in_rank.turns import rotated, take_turns  # noqa: E402
 from benchmarks.laps import BACKWARD, EXCHANGE, FORWARD, REST, UPDATE  # noqa: E402
 from benchmarks.limits import cache_bytes, num_buffers, update_bytes  # noqa: E402
 from benchmarks.measurement import Measurement  # noqa: E402
+from benchmarks.parts.losing import measure_loss  # noqa: E402
 from benchmarks.parts.stepping import phases  # noqa: E402
 from benchmarks.parts.transport import lines_of  # noqa: E402
 from benchmarks.pictures.steps import draw_steps, rows  # noqa: E402
@@ -333,7 +334,7 @@ def test_chosen_models_are_measured_in_the_usual_order_and_no_others() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.ranks
-@pytest.mark.parametrize(("part", "row"), [("descriptions", "op"), ("overhead", "C16"), ("replace", "C11")])
+@pytest.mark.parametrize(("part", "row"), [("descriptions", "op"), ("overhead", "C16")])
 def test_a_part_is_measured_from_the_command_line_and_told_as_json(part: str, row: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", part, "--quick", "--json"],
@@ -343,6 +344,20 @@ def test_a_part_is_measured_from_the_command_line_and_told_as_json(part: str, ro
     lines = json.loads(done.stdout)["lines"]
     assert {line["row"] for line in lines} == {row}
     assert all(len(rounds) in {6, 50} for line in lines for rounds in line["rounds"].values())
+
+
+@pytest.mark.thorough
+@pytest.mark.ranks
+def test_a_loss_is_measured_with_the_parts_of_its_time() -> None:
+    [line] = measure_loss("small", 1)
+    parts = line.notes["parts"]
+    assert line.row == "C11"
+    assert (
+        0
+        < parts["until_the_script_begins"]
+        < parts["until_the_script_begins"] + parts["until_it_has_prepared"]
+        < parts["whole"]
+    )
 
 
 def test_all_ranks_are_pinned_to_one_cpu_or_to_threads_of_one_core_where_it_has_them(monkeypatch) -> None:

@@ -1,0 +1,109 @@
+"""What runs in the ranks of `lost`: steps of a model, in one of which the last rank kills itself; all start again.
+
+lockstep run -n 2 -m benchmarks.in_rank.lost --model small --to lost.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lockstep
+from benchmarks.gpu_day.programs.models import Gpt
+from benchmarks.in_rank.contestants import adamw
+from benchmarks.in_rank.options import rank_parser
+
+STEPS = {"small": (40, 20), "gpt-124m": (8, 5)}
+"""How many, and in which the rank dies."""
+WORDS, LENGTH = 50257, 64
+
+
+def small() -> tuple[nn.Module, TensorDataset, int]:
+    """A few thousand parameters; 16 samples for each rank."""
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, TensorDataset(torch.randn(2048, 32), torch.randint(10, (2048,))), 16
+
+
+def gpt_124m() -> tuple[nn.Module, TensorDataset, int]:
+    """GPT-2's smallest, with texts of 64 words, one for each rank: its state with AdamW has 1.5 GB."""
+    text = torch.randint(0, WORDS, (64, LENGTH))
+    return Gpt(words=WORDS, length=LENGTH), TensorDataset(text, text.roll(-1, 1)), 1
+
+
+class Clock:
+    """Instants that outlive the ranks: files beside the result, written by one rank each. All in nanoseconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def note(self, name: str) -> None:
+        """Keep the first instant of this name."""
+        file = self._folder / f"{name}.ns"
+        if not file.exists():
+            file.write_text(str(time.monotonic_ns()))
+
+    def __contains__(self, name: str) -> bool:
+        return (self._folder / f"{name}.ns").exists()
+
+    def between(self, first: str, second: str) -> int:
+        """From one to the other."""
+        told = [int((self._folder / f"{name}.ns").read_text()) for name in (first, second)]
+        return told[1] - told[0]
+
+
+def main() -> None:
+    parser = rank_parser()
+    parser.add_argument("--model", choices=STEPS, required=True)
+    options = parser.parse_args()
+    clock = Clock(options.to.parent)
+    start = "again" if "death" in clock else "first"
+    is_main, is_last = os.environ["RANK"] == "0", int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+    if is_main:
+        clock.note(f"{start}-begun")
+
+    run = lockstep.init(seed=0)
+    model, data, batch = {"small": small, "gpt-124m": gpt_124m}[options.model]()
+    number, at = STEPS[options.model]
+    samples = torch.utils.data.Subset(data, [each % len(data) for each in range(number * batch * run.world_size)])
+    loader = DataLoader(samples, batch_size=batch * run.world_size)
+    model, optimizer, loader = run.prepare(model, adamw(model), loader)
+    if is_main:
+        clock.note(f"{start}-prepared")
+    for step in run.steps(loader):
+        if is_main and step.number == at - 1:
+            clock.note("step-before")
+        for inputs, targets in step:
+            loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+            if step.number == at and is_last and "death" not in clock:
+                clock.note("death")
+                os.kill(os.getpid(), signal.SIGKILL)
+            if is_main and start == "again":
+                clock.note("again-first-step")
+            run.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if is_main and step.number == at - 1:
+            clock.note("step-before-done")
+        if is_main and step.number == at:
+            clock.note("step-done")
+    if is_main:
+        told = {
+            "whole": clock.between("death", "step-done"),
+            "until_the_script_begins": clock.between("death", "again-begun"),
+            "until_it_has_prepared": clock.between("again-begun", "again-prepared"),
+            "own_start": clock.between("first-begun", "first-prepared"),
+            "step": clock.between("step-before", "step-before-done"),
+        }
+        options.to.write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from tests.scripts import corner_cases, embeddings, scenarios
+from tests.scripts.in_stages import LOOKS_AT_ABSENT_GRADIENTS, without_digests
 from tests.scripts.registration import SCENARIOS
 
 pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
@@ -22,15 +22,6 @@ REFUSED = {
     "sparse_gradients": "did not call the model as model",
     "optimizers_of_sparse_gradients": "did not call the model as model",
 }
-LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps", "unused_parameters": "seen"}
-"""Which of its results a scenario reads from gradients that another stage has."""
-
-
-def without_digests(scenario):
-    """No rank can hash the whole model; losses and norms of many steps show as much."""
-    for module in (scenarios, corner_cases, embeddings):
-        module.digest_of = lambda *_: "elsewhere"
-    return scenario()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

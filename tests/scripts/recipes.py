@@ -1,0 +1,41 @@
+"""Run the recipes of docs/recipes.md inside a rank, and say what each has learned."""
+
+import math
+import runpy
+from pathlib import Path
+from typing import Any
+
+import lockstep
+from lockstep.testing.digests import digest_of
+
+ROOT = Path(__file__).parents[2]
+RECIPES = {
+    "averaged_weights": ("accuracy", 0.9, math.inf),
+    "carried_state": ("loss", 0.0, 3.2),
+    "closures": ("loss", 0.0, 0.1),
+    "contrastive": ("loss", 0.0, 4.0),
+    "environments": ("stood", 27.0, math.inf),
+    "mixup": ("loss", 0.0, 1.5),
+    "random_crops": ("loss", 0.0, 3.2),
+    "two_data_sets": ("accuracy", 0.7, math.inf),
+}
+"""What each logs last, and the least and the greatest value that shows it has learned."""
+
+
+def learned(recipes: list[str]) -> dict[str, tuple[str, float]]:
+    """The digest of what each recipe trained, and what it logged last."""
+    results = {}
+    for recipe in recipes:
+        last: dict[str, float] = {}
+        log = lockstep.Run.log
+
+        def keep(run: lockstep.Run, log: Any = log, last: dict[str, float] = last, **values: Any) -> None:
+            last.update({name: float(value) for name, value in values.items()})
+            log(run, **values)
+
+        lockstep.Run.log = keep  # type: ignore[method-assign]
+        names = runpy.run_path(str(ROOT / f"examples/recipes/{recipe}.py"))
+        lockstep.Run.log = log  # type: ignore[method-assign]
+        trained = names.get("average", names.get("model", names.get("policy")))
+        results[recipe] = digest_of(trained), last[RECIPES[recipe][0]]
+    return results

@@ -21,7 +21,7 @@ from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import let_go
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.gpu_sharing import ranks_per_gpu
-from lockstep.handover.late_settings import came_too_late
+from lockstep.handover.late_settings import say_too_late
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.saving import SaidInScript, Saving
 from lockstep.handover.tasks.innermost import innermost
@@ -263,7 +263,7 @@ def _decide(environment: RankEnvironment, wanted: _Wanted, checks: int | None) -
     pinned = pin_device(device, position, ranks_per_gpu(os.environ))
     if device is None and pinned.type == "cpu":
         tell_why_cpu(os.environ, position)
-    _say_late_settings(position.rank, pinned)
+    say_too_late(os.environ, rank=position.rank, on_gpu=pinned.type == "cuda")
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
     lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
@@ -363,15 +363,6 @@ def _meter(
     if MEASURE not in wanted or folder is None:
         return None
     return Meter(folder, environment.position.rank, wanted[MEASURE], ledger, device)
-
-
-def _say_late_settings(rank: int, device: torch.device) -> None:
-    late = came_too_late(os.environ, on_gpu=device.type == "cuda")
-    if late and rank == 0:
-        say(
-            f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "
-            f"with --fresh."
-        )
 
 
 def _default_threads(environment: RankEnvironment) -> int:

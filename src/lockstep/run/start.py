@@ -38,7 +38,7 @@ from lockstep.rank.idle_gpu import tell_why_cpu
 from lockstep.rank.join import join
 from lockstep.rank.kept_numerics import KeptNumerics
 from lockstep.rank.memory import keep_freed_memory
-from lockstep.rank.numerics import device_name, set_numerics, unlike_devices
+from lockstep.rank.numerics import device_name, set_numerics, unlike_devices, unlike_hashes
 from lockstep.rank.streams import Streams
 from lockstep.rank.task_cores import threads_of, undo_binding
 from lockstep.run.device_memory import watch_device
@@ -395,9 +395,10 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
 
 
 def _agree(transport: Transport, mine: Sequence[Any], device: torch.device | None) -> None:
-    """Compare what every rank has to have, and name devices on which bits differ. Collective: call it on every rank."""
-    told = transport.all_gather_object([*mine, device_name(device) if device is not None else ""], "init")
-    *same, devices = zip(*told, strict=True)
+    """Compare what every rank has to have, and name what makes bits differ. Collective: call it on every rank."""
+    kind = device_name(device) if device is not None else ""
+    told = transport.all_gather_object([*mine, kind, hash("lockstep")], "init")
+    *same, devices, hashes = zip(*told, strict=True)
     names = ("seed", "lanes", "threads", "precision", "numerics", "allow")
     for name, values in zip(names, same, strict=True):
         if len(set(values)) > 1:
@@ -405,8 +406,9 @@ def _agree(transport: Transport, mine: Sequence[Any], device: torch.device | Non
                 f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",
                 "Give every rank the same value.",
             )
-    if transport.rank == 0 and (note := unlike_devices(devices)):
-        say(note)
+    if transport.rank == 0:
+        for note in filter(None, (unlike_devices(devices), unlike_hashes(hashes))):
+            say(note)
 
 
 def finish() -> None:

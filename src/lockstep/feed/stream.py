@@ -260,7 +260,8 @@ class StreamedSteps:
         self._next: Block | None = None
         self._blocks: Iterator[Block] = iter(())
         with self._outside():
-            self._samples = self._open(place.order, saved).start
+            first = self._open(place.order, saved)
+        self._samples, self._first, self._is_resumed = first.start, first.after, bool(place.done)
         full, rest = divmod(self._samples, loader.samples_per_step)
         self._mine = full * self._num_mine(loader.samples_per_step) + self._num_mine(rest)
 
@@ -333,6 +334,19 @@ class StreamedSteps:
     def is_over(self) -> bool:
         """Whether no step is left; reads the next one."""
         return self.look().size == 0
+
+    def read_again(self) -> bool:
+        """Whether the first epoch has the same samples in its first step when it is read again; True for later epochs.
+
+        Call it once no step is left. Where a rank reads alone, nobody else would notice.
+        """
+        if self._epoch or self._is_resumed or self._loader.num_workers > 1:
+            return True
+        with self._outside():
+            try:
+                return next(self._loader.read(self._epoch, 0, attempt=2)).after == self._first
+            except Exception:  # noqa: BLE001 - a data set that gives its samples once
+                return False
 
     @property
     def length(self) -> int | None:

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.findings.crowded_cores import FINDING as CROWDED_CORES
@@ -16,6 +17,7 @@ from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.findings.starved_loader import FINDING as STARVED_LOADER
 from lockstep.handover.checks import OFF
 from lockstep.handover.run_folder import RunFolder, write_private
+from lockstep.launch.calls_init import calls_init
 from lockstep.launch.folder import make_run_folder, remove_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.hidden_modules import first_folder
@@ -84,6 +86,7 @@ def launch(
 def _launch(
     request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
+    request = replace(request, calls_init=calls_init(request))
     if request.place.is_one_node:
         return _run(request, saying, nursery, start)
     cluster = None

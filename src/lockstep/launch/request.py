@@ -87,6 +87,8 @@ class FunctionCall:
     """A path that ranks can read while the caller lives."""
     name: str
     """For people."""
+    calls_init: bool = False
+    """Whether its file calls `lockstep.init`."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class LaunchRequest:
     """Where the run keeps its snapshots; the launcher decides."""
     restart: Restart = field(default_factory=Restart)
     """Which start of its ranks this is; the launcher counts."""
+    calls_init: bool = False
+    """Whether the source calls `lockstep.init`; the launcher looks."""
     started_ns: int | None = None
     """time.monotonic_ns() when the command began; None: when `launch` was called."""
     place: NodePlace = field(default_factory=NodePlace)

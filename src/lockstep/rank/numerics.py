@@ -96,6 +96,16 @@ def unlike_devices(names: Sequence[str]) -> str:
     )
 
 
+def unlike_hashes(hashes: Sequence[int]) -> str:
+    """What to say where Python hashes strings in another way on each rank, by each rank's hash of one; else empty."""
+    if len(set(hashes)) < 2:
+        return ""
+    return (
+        "strings hash differently on the ranks, so a set of them has another order on each, and bits may depend on it: start "
+        "every rank with PYTHONHASHSEED=0, as `lockstep run` does."
+    )
+
+
 def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
     """What the bits depend on besides the script and its data."""
     return {

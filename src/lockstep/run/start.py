@@ -21,7 +21,7 @@ from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import let_go
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.gpu_sharing import ranks_per_gpu
-from lockstep.handover.late_settings import came_too_late
+from lockstep.handover.late_settings import say_too_late
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.saving import SaidInScript, Saving
 from lockstep.handover.tasks.innermost import innermost
@@ -38,7 +38,7 @@ from lockstep.rank.idle_gpu import tell_why_cpu
 from lockstep.rank.join import join
 from lockstep.rank.kept_numerics import KeptNumerics
 from lockstep.rank.memory import keep_freed_memory
-from lockstep.rank.numerics import device_name, set_numerics, unlike_devices
+from lockstep.rank.numerics import device_name, set_numerics, unlike_devices, unlike_hashes
 from lockstep.rank.streams import Streams
 from lockstep.rank.task_cores import threads_of, undo_binding
 from lockstep.run.device_memory import watch_device
@@ -263,7 +263,7 @@ def _decide(environment: RankEnvironment, wanted: _Wanted, checks: int | None) -
     pinned = pin_device(device, position, ranks_per_gpu(os.environ))
     if device is None and pinned.type == "cpu":
         tell_why_cpu(os.environ, position)
-    _say_late_settings(position.rank, pinned)
+    say_too_late(os.environ, rank=position.rank, on_gpu=pinned.type == "cuda")
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
     lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
@@ -365,15 +365,6 @@ def _meter(
     return Meter(folder, environment.position.rank, wanted[MEASURE], ledger, device)
 
 
-def _say_late_settings(rank: int, device: torch.device) -> None:
-    late = came_too_late(os.environ, on_gpu=device.type == "cuda")
-    if late and rank == 0:
-        say(
-            f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "
-            f"with --fresh."
-        )
-
-
 def _default_threads(environment: RankEnvironment) -> int:
     if environment.task is not None:
         return threads_of(environment.task, os.environ)
@@ -404,9 +395,10 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
 
 
 def _agree(transport: Transport, mine: Sequence[Any], device: torch.device | None) -> None:
-    """Compare what every rank has to have, and name devices on which bits differ. Collective: call it on every rank."""
-    told = transport.all_gather_object([*mine, device_name(device) if device is not None else ""], "init")
-    *same, devices = zip(*told, strict=True)
+    """Compare what every rank has to have, and name what makes bits differ. Collective: call it on every rank."""
+    kind = device_name(device) if device is not None else ""
+    told = transport.all_gather_object([*mine, kind, hash("lockstep")], "init")
+    *same, devices, hashes = zip(*told, strict=True)
     names = ("seed", "lanes", "threads", "precision", "numerics", "allow")
     for name, values in zip(names, same, strict=True):
         if len(set(values)) > 1:
@@ -414,8 +406,9 @@ def _agree(transport: Transport, mine: Sequence[Any], device: torch.device | Non
                 f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",
                 "Give every rank the same value.",
             )
-    if transport.rank == 0 and (note := unlike_devices(devices)):
-        say(note)
+    if transport.rank == 0:
+        for note in filter(None, (unlike_devices(devices), unlike_hashes(hashes))):
+            say(note)
 
 
 def finish() -> None:

@@ -33,11 +33,13 @@ run.print(run.world_size, model.weight.sum().item().hex())
 """
 
 
-def started(command, tmp_path):
+def started(command, tmp_path, hash_seed="0"):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    told = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=told)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("PYTHONHASHSEED=0") == (hash_seed == "random")
     return done.stdout.split()
 
 
@@ -46,6 +48,9 @@ def test_a_script_runs_alone_and_under_torchrun_with_the_same_bits(tmp_path):
     world, alone = started([sys.executable], tmp_path)
     assert world == "1"
     assert started([torchrun, "--standalone", "--nproc-per-node=2"], tmp_path) == ["2", alone]
+    assert started([torchrun, "--standalone", "--nproc-per-node=2"], tmp_path, "random") == ["2", alone], (
+        "and it is said"
+    )
     assert not (tmp_path / "lockstep-runs").exists()
 
 

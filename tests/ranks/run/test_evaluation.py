@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import os
+import tempfile
 
 import pytest
 import torch
@@ -120,6 +122,11 @@ def writes(folder):
         (folder / f"rank{run.rank}.txt").write_text("own")
         if run.is_main:
             (folder / "main.txt").write_text("one rank")
+        with tempfile.TemporaryFile("w") as nameless, tempfile.NamedTemporaryFile("w") as own:
+            print("x", file=nameless)
+            print("x", file=own)
+        with open("log2.txt", "w", opener=lambda name, flags: os.open(folder / name, flags, 0o600)) as file:
+            file.write("x")
     assert len(list(test)) in (2, 3)
     run.sum(1)
 
@@ -139,6 +146,7 @@ def test_a_group_that_does_not_count_its_exchanges_stops_nobody():
 
 def test_a_path_that_several_ranks_write_is_said_once_with_its_line(tmp_path):
     said = lines_with("each wrote", writes, 2, tmp_path)
-    assert len(said) == 2
+    assert len(said) == 3
+    assert f"{tmp_path}/log2.txt" in said[2], "an opener= says where the file is"
     assert f"ranks 0, 1 each wrote {tmp_path}/best.pt (test_evaluation.py:" in said[0]
     assert "log.txt" in said[1]

@@ -1,5 +1,6 @@
 """Each sample once: streams and samplers, stopped inside an epoch and gone on with on other ranks and loader workers."""
 
+import logging
 import os
 import random
 from pathlib import Path
@@ -22,6 +23,7 @@ import lockstep
 from lockstep.states.description import describe
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from tests.support.notices import Heard
 
 pytestmark = pytest.mark.ranks
 SAMPLES, BATCH = 50, 12
@@ -135,6 +137,27 @@ def test_what_is_stopped_inside_an_epoch_goes_on_with_each_sample_once(tmp_path,
         for folder in ("straight", "stopped"):
             epochs = describe(tmp_path / folder / kind / "end").epochs
             assert [(str(one.samples), one.verdict.split(":")[0]) for one in epochs] == [ONCE[kind]] * 2, kind
+
+
+class Unseeded(IterableDataset):
+    def __iter__(self):
+        yield from map(sample, random.Random().sample(range(SAMPLES), SAMPLES))
+
+
+def stream_alone(dataset):
+    logging.getLogger("lockstep").addHandler(heard := Heard())
+    run = lockstep.init(lanes=2, threads=1)
+    model, loader = run.prepare(torch.nn.Linear(3, 3), DataLoader(dataset, batch_size=BATCH))
+    for _epoch in run.epochs(2):
+        for step in run.steps(loader):
+            for x, _ in step:
+                run.backward(model(x).sum())
+            model.zero_grad()
+    return ["read a second time" in notice for notice in heard.notices].count(True)
+
+
+def test_a_stream_that_does_not_repeat_itself_is_named_on_one_rank_too():
+    assert [run_ranks(stream_alone, Started(1), dataset) for dataset in (Shuffled(), Unseeded())] == [[0], [1]]
 
 
 class OfRank(IterableDataset):

@@ -110,6 +110,35 @@ def test_workers_that_read_other_samples_are_noticed():
         epoch(Own(), num_workers=2)
 
 
+class OwnNumbers(Numbers):
+    def __iter__(self):
+        yield from np.random.default_rng().permutation(self.count).tolist()
+
+
+class Remembers(Numbers):
+    """Its generator outlives the copy that an epoch reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.rng = random.Random(0)
+
+    def __iter__(self):
+        yield from (self.rng.random() for _ in range(self.count))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reader_without_others_notices_that_a_stream_does_not_repeat_itself(workers):
+    def repeats(dataset):
+        loader = prepared(DataLoader(dataset, batch_size=10, num_workers=workers))
+        steps = loader.training(loader.begin_epoch(), Place())
+        read(steps)
+        return steps.read_again()
+
+    assert [repeats(one) for one in (Plain(), Numbers(), OwnNumbers())] == [True, True, False]
+    assert repeats(Remembers()) == bool(workers), "a new worker has a copy of it"
+
+
 def test_an_epoch_goes_on_after_any_step_by_reading_what_is_behind():
     loader = prepared(DataLoader(Numbers(), batch_size=10))
     straight = loader.training(0, Place())

@@ -36,6 +36,21 @@ SCRIPT = """
 """
 
 
+PLAIN = """
+    import os
+    os.environ["OMP_NUM_THREADS"] = os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] = "1" + os.environ["OMP_NUM_THREADS"]
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+"""
+
+
+@pytest.mark.ranks
+def test_a_script_without_init_is_told_when_it_makes_its_group(tmp_path):
+    run = start(tmp_path, "-n", "2", write_script(tmp_path, PLAIN)).finish()
+    assert run.code == 0, run.err
+    assert run.err.count("OMP_NUM_THREADS, TORCHINDUCTOR_MAX_AUTOTUNE changed after torch was loaded") == 1
+
+
 @pytest.mark.thorough
 @pytest.mark.ranks
 @pytest.mark.parametrize("fresh", [False, True])

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from lockstep.handover.environment import decode
+from lockstep.handover.late_settings import say_too_late
 from lockstep.handover.meeting_place import InheritedFile
 from lockstep.launch.guards.after_import import put_in_place, when_imported
 from lockstep.launch.guards.call_by_name import INIT, CallByName
@@ -73,7 +74,9 @@ class _Guard:
         self._launcher = launcher
         environment = decode(variables)
         self._position = environment.position
-        self._seat = environment.settings.seat if environment.settings is not None else None
+        settings = environment.settings
+        self._seat = settings.seat if settings is not None else None
+        self._on_gpu = settings is not None and settings.device == "cuda"
         self._host, self._port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
         self._meetings: Counter[str] = Counter()
         self._process = os.getpid()
@@ -100,6 +103,7 @@ class _Guard:
                 return original(*args, **kwargs)  # torch says what is wrong
             if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
                 return original(*args, **kwargs)
+            say_too_late(os.environ, rank=self._position.rank, on_gpu=self._on_gpu)
             address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
             moved_to = address if address != f"{self._host}:{self._port}" else ""
             key = meeting_name(asked.init_method, self._world_size(asked), moved_to)

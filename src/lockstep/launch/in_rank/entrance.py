@@ -35,7 +35,7 @@ from lockstep.launch.guards.backend_guard import guard_backends
 from lockstep.launch.guards.device_guard import guard_devices
 from lockstep.launch.guards.meeting_guard import Launcher, guard_meetings
 from lockstep.launch.guards.nested_guard import guard_nested_ranks
-from lockstep.launch.in_rank.equal_streams import start_equal_streams
+from lockstep.launch.in_rank.first_streams import say_equal_draws, start_streams
 from lockstep.launch.in_rank.function_main import function_program
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
 from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
@@ -76,10 +76,12 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     atexit.register(do_last)
     share_socket_folder()
     _line_buffered_streams()
-    start_equal_streams()
+    start_streams(fixed=order.calls_init)
     _guard(order, news, port)
     _debugger(order)
     code = _run_script(order, news, log)
+    if order.calls_init and order.rank == 0 and order.variables.get("WORLD_SIZE") != "1":
+        say_equal_draws()
     give_up(log) if code else show()
     _report_joined(order, news)
     return code

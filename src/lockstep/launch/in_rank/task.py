@@ -25,6 +25,8 @@ class RankTask:
     run_folder: str
     variables: Mapping[str, str | None]
     """Environment to set; None removes."""
+    calls_init: bool = False
+    """Whether the script calls `lockstep.init`, as far as its source tells."""
     parcel: str = ""
     """The path of a function and its arguments, packed by `parcel`, instead of a script."""
     said: tuple[str, ...] = ()

@@ -69,6 +69,7 @@ def rank_task(
         folder=str(request.folder or Path.cwd()),
         run_folder=str(request.run_folder.absolute()),
         variables={**changed, **rank_variables(request, rank, port, os.environ, generation)},
+        calls_init=request.calls_init,
         parcel=request.call.parcel if request.call is not None else "",
     )
 

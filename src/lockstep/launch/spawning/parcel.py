@@ -54,7 +54,7 @@ class Parcel:
             path=list(sys.path),
             argv=list(sys.argv) if hasattr(sys, "argv") else [],
             main_file=main_file(),
-            sources=_sources_without_file(),
+            sources=sources_without_file(),
             call=call,
         )
         self._descriptor = os.memfd_create("lockstep-parcel")
@@ -227,7 +227,7 @@ def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
-def _sources_without_file() -> dict[str, list[str]]:
+def sources_without_file() -> dict[str, list[str]]:
     """Sources of cells, which a rank's traceback could not otherwise read."""
     found: dict[str, list[str]] = {}
     left = MAX_SOURCE_BYTES

@@ -17,22 +17,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import UsageError
 from lockstep.handover.gpu_sharing import how_to_share, ranks_per_gpu
 from lockstep.handover.run_folder import runs_folder
+from lockstep.launch.calls_init import file_calls_init, text_calls_init
 from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import check_backend
 from lockstep.launch.guards.nested_guard import check_spawn
 from lockstep.launch.launcher import launch
-from lockstep.launch.nursery.kept import KeptNursery
+from lockstep.launch.nursery.kept import KeptNursery, main_file
 from lockstep.launch.request import FunctionCall, LaunchRequest, Verbosity
 from lockstep.launch.screen.terminal import ERR, OUT, Terminal
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.sizing import Machine, Size, Wish, size
 from lockstep.launch.spawning.ending import Ending
-from lockstep.launch.spawning.parcel import Parcel
+from lockstep.launch.spawning.parcel import Parcel, sources_without_file
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import gpu_names, usable_gpus
 from lockstep.machine.no_gpu import NO_GPU, why_none
@@ -263,8 +265,17 @@ def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, pa
         why=why,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
         shared_gpus=decided.shared_gpus,
-        call=FunctionCall(parcel.path, name),
+        call=FunctionCall(parcel.path, name, _calls_init(fn)),
     )
+
+
+def _calls_init(fn: Callable[..., object]) -> bool:
+    """Whether the file of `fn` calls `lockstep.init`; of a function in no file, whether any cell does."""
+    code = getattr(inspect.unwrap(getattr(fn, "func", fn)), "__code__", None)
+    file = Path(code.co_filename if code is not None else main_file() or "")
+    if file.is_file():
+        return file_calls_init(file, Path(sys.path[0]))
+    return text_calls_init("".join(line for lines in sources_without_file().values() for line in lines))
 
 
 def _size(nprocs: int, device: str, quiet: bool) -> tuple[Size, str]:

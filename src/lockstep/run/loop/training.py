@@ -331,6 +331,11 @@ def _check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
     count, hashes = (sum(numbers) for numbers in zip(*(used for used, _ in told), strict=True))
     if [count, hashes & MASK] != steps.whole:
         raise PromiseBroken(f"The ranks trained on {count} samples of an epoch of {steps.num_samples}, or on others.")
+    if isinstance(steps, StreamedSteps) and run.machinery.transport.world_size == 1 and not steps.read_again():
+        say(
+            "the stream had other samples when its beginning was read a second time, so another start or another number of ranks "
+            f"has other bits. Give the data set no random numbers or clock of its own. {HOW_TO_SHUFFLE}"
+        )
     run.progress.epochs_seen.append(steps.num_samples)
 
 

@@ -78,7 +78,7 @@ class WrittenFiles:
         def open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             opened = function(file, mode, *args, **kwargs)
             if isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode):
-                self._wrote(file)
+                self._wrote(file, opened)
             return opened
 
         return open
@@ -87,20 +87,32 @@ class WrittenFiles:
         @functools.wraps(function)
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             function(obj, f, *args, **kwargs)
-            self._wrote(f)
+            self._wrote(f, None)
 
         return save
 
-    def _wrote(self, file: Any) -> None:
+    def _wrote(self, file: Any, opened: Any) -> None:
         if self._closed or not isinstance(file, (str, bytes, os.PathLike)) or os.getpid() != self._process:
             return
-        path = os.path.realpath(os.fsdecode(file))
-        if path.startswith((self._own, *_ELSEWHERE)) or "/." in path or path in self._new:
+        path = _path(file, opened)
+        if not path or path.startswith((self._own, *_ELSEWHERE)) or "/." in path or path in self._new:
             return
         for name, line in frames():
             if is_the_users(name):
                 self._new[path] = f"{name.rpartition('/')[2]}:{line}"
                 return
+
+
+def _path(file: str | bytes | os.PathLike[str], opened: Any) -> str:
+    """The path of a file; of an open one where it truly is, which an `opener=` decides. Empty where no name leads to it.
+
+    `tempfile` opens its files so: under the name of their folder, and those of `TemporaryFile` are nameless.
+    """
+    try:
+        number = opened.fileno()
+        return str(Path(f"/proc/self/fd/{number}").readlink()) if os.fstat(number).st_nlink else ""
+    except (AttributeError, OSError, ValueError):  # not open, or somebody else's kind of file
+        return os.path.realpath(os.fsdecode(file))
 
 
 def _replace(

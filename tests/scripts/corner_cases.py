@@ -39,7 +39,7 @@ def shared_and_odd_buffers():
         models.append(Shared())
         return models[0]
 
-    result = train(model)
+    result = train(model, buffers={"*count": "first"})
     counts = models[0].one.count.item(), models[0].two.count.item(), models[0].handles[0].item()
     return result | {"counts": counts, "phase": str(models[0].phase.tolist())}
 

@@ -207,6 +207,53 @@ def buffer_of_rank():
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
 
 
+class Counting(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs):
+        self.seen += len(inputs)
+        return super().forward(inputs)
+
+
+def counter_of_lanes():
+    run, _, _, loader = parts()
+    model = Counting()
+    model, loader = run.prepare(model, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+
+
+def sum_of_switches():
+    run, _, _, _ = parts()
+    model = nn.Linear(3, 3)
+    model.register_buffer("on", torch.tensor([True]))
+    run.prepare(model, buffers={"on": "sum"})
+
+
+def lane_sum_of_a_rank():
+    loop(after=lambda run, model, optimizer, step, loader: run.lane_sum(torch.zeros(3)))
+
+
+def lane_sum_of_a_part():
+    loop(after=lambda run, model, optimizer, step, loader: run.lane_sum([torch.zeros(3)]))
+
+
+def lane_sum_of_two_forms():
+    loop(after=lambda run, model, optimizer, step, loader: run.lane_sum([torch.zeros(3), torch.zeros(2)]))
+
+
+def lane_sum_in_a_lane():
+    loop(lambda run, model, optimizer, loss: (run.backward(loss), run.lane_sum([loss])))
+
+
+def lane_sum_outside():
+    run, model, optimizer, loader = parts()
+    run.prepare(model, optimizer, loader)
+    run.lane_sum([])
+
+
 def wrong_rule():
     loop(buffers={"x": "median"})
 
@@ -386,7 +433,14 @@ MISTAKES = {
     rank_branch: "rank 1 is at 'run.barrier' (mistakes.py:",
     ends_early: "rank 1 is at 'the end of the script'",
     buffer_of_rank: "The lanes left different values in the buffer 'last'",
-    wrong_rule: 'Use "first" or "mean"',
+    wrong_rule: 'Use "sum", "first" or "mean"',
+    counter_of_lanes: 'Pass buffers={"seen": "sum"} to run.prepare if it counts samples',
+    sum_of_switches: "cannot add up 'on', whose dtype is torch.bool",
+    lane_sum_of_a_rank: "takes a list with one tensor for each lane, but got a tensor of shape (3,)",
+    lane_sum_of_a_part: "got 1 tensors on rank 0, which has 2 lanes with samples",
+    lane_sum_of_two_forms: "needs tensors of the same shape",
+    lane_sum_in_a_lane: "run.lane_sum was called inside the lane loop",
+    lane_sum_outside: "run.lane_sum was called outside a step",
     tally_outside: "tally.add was called outside a batch loop",
     wrong_rows: "run.gather got 3 rows on rank 0, but the last evaluation gave it",
     unknown_strategy: "There is no strategy 'magic'. Use one of auto, single, ddp, zero1, model_parallel, pipeline, dp, hogwild.",

@@ -40,13 +40,15 @@ def mlp():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
-def train(model, *, optimizer=None, loader=None, epochs=2, loss_of=None, after_step=lambda _: None, **init):
+def train(
+    model, *, optimizer=None, loader=None, epochs=2, loss_of=None, after_step=lambda _: None, buffers=None, **init
+):
     """The ordinary loop; the hashes of everything at the end."""
     run = lockstep.init(**({"seed": 3, "lanes": 4} | init))
     model = model()
     optimizer = (optimizer or (lambda p: torch.optim.AdamW(p, lr=1e-2)))(model.parameters())
     loader = loader() if loader else DataLoader(digits(), batch_size=32, shuffle=True)
-    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    model, optimizer, loader = run.prepare(model, optimizer, loader, buffers=buffers)
     loss_of = loss_of or (lambda model, images, labels: F.cross_entropy(model(images), labels))
     losses = []
     for _ in run.epochs(epochs):
@@ -385,13 +387,59 @@ def buffers_with_rules():
     model = Counting()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(
-        model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True), buffers={"last": "first"}
+        model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True), buffers={"last": "first", "calls": "first"}
     )
     for step in run.steps(loader):
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
         optimizer.step()
         optimizer.zero_grad()
     return {"model": digest_of(model), "calls": model.calls.tolist()}
+
+
+class Sums(nn.Module):
+    """Buffers that are sums over samples, in several dtypes, one of which some lanes leave alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("total", torch.full((64,), 0.1))
+        self.register_buffer("halves", torch.zeros(64, dtype=torch.bfloat16))
+        self.register_buffer("rare", torch.zeros(64, dtype=torch.float64))
+        self.register_buffer("other", torch.zeros(3))
+
+    def forward(self, images):
+        images = images.flatten(1)
+        self.seen += len(images)
+        self.total += images.sum(0)
+        self.halves = self.halves + images.sum(0).bfloat16()
+        if images.sum() > 157:
+            self.rare.add_(images.sum(0))
+        return self.head(images * torch.clamp(self.seen / 100, max=1))
+
+
+@scenario
+def buffers_and_tensors_that_are_sums():
+    run = lockstep.init(seed=2, lanes=4)
+    model = Sums()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rules = dict.fromkeys(("seen", "total", "halves", "rare"), "sum")
+    loader = DataLoader(digits(), batch_size=32, shuffle=True, drop_last=False)  # the last step has 22 samples
+    model, optimizer, loader = run.prepare(model, optimizer, loader, buffers=rules)
+    centers = {dtype: torch.zeros(10, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.int64)}
+    for step in run.steps(loader):
+        made = []
+        for images, labels in step:
+            scores = model(images)
+            run.backward(F.cross_entropy(scores, labels))
+            made.append(scores.detach().sum(0))
+        optimizer.step()
+        optimizer.zero_grad()
+        for dtype in centers:
+            centers[dtype] += run.lane_sum([(10 * one).to(dtype) for one in made])
+    assert int(model.seen) == 150
+    assert torch.allclose(model.total, 0.1 + digits().tensors[0].flatten(1).sum(0))
+    return {"model": digest_of(model), "centers": digest_of(*centers.values())}
 
 
 @scenario

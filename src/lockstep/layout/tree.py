@@ -8,6 +8,7 @@ finish the sum with the same bits.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -71,6 +72,16 @@ def merges_after(lane: int, subtrees: Sequence[Node]) -> list[tuple[Node, Node]]
             merges.append((left, right))
         node = left if lane < left[1] else right
     return merges[::-1]
+
+
+def merged(lanes: Mapping[int, T], subtrees: Sequence[Node], add: Callable[[T, T], T] = operator.add) -> list[T]:
+    """The sums of consecutive lanes, which are those of `subtrees`; one for each subtree."""
+    values: dict[Node, T] = {}
+    for lane, value in lanes.items():
+        values[lane, lane + 1] = value
+        for left, right in merges_after(lane, subtrees):
+            values[left[0], right[1]] = add(values.pop(left), values.pop(right))
+    return [values[node] for node in subtrees]
 
 
 def tree_sum(values: Sequence[float]) -> float:

@@ -59,6 +59,13 @@ DIVIDED = (
     "the {what} is divided by the number of ranks. lockstep averages over the lanes already: leave out the factor."
 )
 
+RANK_ORDER = (
+    "floats are added up rank by rank, so each number of ranks rounds in another way (the values are the same but for "
+    "that). Use run.lane_sum for tensors that the lanes made, run.tally() for numbers."
+)
+ROUNDING = 1e-4
+"""Sums that differ by less than this, relative to the largest element, differ by their order. float32 has 6e-8 for each term."""
+
 
 @dataclass(frozen=True)
 class Symptoms:
@@ -74,6 +81,8 @@ class Symptoms:
     """Second divided by first, if it is the same for all elements."""
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Optimizer settings (not tensors) that differ in that step, with both values."""
+    relative: float | None = None
+    """The largest difference relative to the largest element, if it is known."""
     only_one_side: bool = False
     """Whether one side has no such item at all."""
     repeatable: bool = True
@@ -188,7 +197,8 @@ def _between_runs(symptoms: Symptoms) -> str:
     if symptoms.kind is Kind.BUFFER:
         return (
             "buffers come from the samples of one rank only: BatchNorm statistics of rank 0, broadcast or written by "
-            "hand. lockstep averages running statistics over the lanes; leave them alone."
+            "hand; or from a float sum in rank order. lockstep averages running statistics over the lanes; leave them "
+            "alone, and add up others by run.lane_sum."
         )
     if symptoms.kind is Kind.VALUE:
         return _value(symptoms)
@@ -210,13 +220,17 @@ _OTHERWISE = {
     ),
     Kind.OPTIMIZER: "the optimizer's settings or state depend on the number of ranks.",
     Kind.SCRIPT: (
-        "this object of the script is updated with values that depend on the ranks: a rank's own loss or samples, or "
-        "once per lane. Update it from global values (step.loss, run.tally()), once per step."
+        "this object of the script is updated with values that depend on the ranks: a rank's own loss or samples, once "
+        "per lane, or a float sum in rank order. Update it from global values (step.loss, run.tally(), run.lane_sum), once "
+        "per step."
     ),
 }
 
 
 def _value(symptoms: Symptoms) -> str:
+    is_combined = symptoms.place.item.startswith(("value run.sum at ", "value run.mean at "))
+    if is_combined and symptoms.relative is not None and symptoms.relative < ROUNDING:
+        return RANK_ORDER
     if _scaled("value", symptoms):
         return "the value is a sum over ranks, not a mean: divide by what it counts, or use run.tally()."
     return (

@@ -62,6 +62,7 @@ def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) 
         among_replicas=difference.among_replicas,
         ratio=deviated.ratio if deviated is not None else None,
         settings=_settings(difference, compared),
+        relative=deviated.max_relative if deviated is not None else None,
         only_one_side=difference.left_value is None or difference.right_value is None,
         repeatable=repeatable,
         only_nan=_only_nan(difference, deviated),

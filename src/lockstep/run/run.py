@@ -17,6 +17,7 @@ from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.run.loop import rows
 from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.collectives import broadcast, log, new_tally, over_ranks
+from lockstep.run.loop.lane_sum import lane_sum
 from lockstep.run.loop.tally import Tally
 from lockstep.run.loop.testimony import is_over, settle
 from lockstep.run.loop.training import Steps
@@ -117,7 +118,8 @@ class Run:
         Args:
             things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A
                 tensor trained without a module (a temperature, class centres) may be one of them.
-            buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
+            buffers: what to do with buffers that differ between lanes: patterns of names to "sum" (what the lanes
+                add is added up), "first" or "mean".
             cut: names of layers that begin a stage, where a strategy cuts the model; by default the cut is measured.
             updates_by: where each rank updates a part of the parameters (zero1, model_parallel, pipeline): whether
                 optimizers that lockstep does not know update each "element", or each "parameter", independently.
@@ -240,9 +242,28 @@ class Run:
     def sum(self, value: float | Tensor) -> Any:
         """Return the sum over ranks of a number or a tensor of equal shape, in rank order.
 
-        Collective: call it on every rank.
+        Collective: call it on every rank. Sums of floats have other bits on other numbers of ranks: use `run.lane_sum` for
+        what a step's lanes made, and `run.tally()` for numbers.
         """
         return over_ranks(self._run, "run.sum", value, 1.0)
+
+    def lane_sum(self, made: Sequence[Tensor]) -> Tensor:
+        """Return the sum over all lanes of the step of a tensor that each lane made: the same bits on any number of ranks.
+
+        Collective: call it on every rank, after the step's lanes. A code book's counts, a teacher's centre, class means.
+
+        Args:
+            made: one tensor for each lane that this rank went through in this step, in the order of the loop; none on a
+                rank whose lanes have no samples. Shape and dtype are the same in every lane. Graphs are not followed.
+
+        Returns:
+            A tensor of that shape and dtype; 16-bit floats are added in float32 and rounded once.
+
+        Raises:
+            UsageError: on every rank, when a rank has more or fewer tensors than lanes, or they differ in form; with
+                stages, and under hogwild.
+        """
+        return lane_sum(self._run, made)
 
     def mean(self, value: float | Tensor) -> Any:
         """Return the mean over ranks, each counting the same. Collective: call it on every rank.

@@ -272,7 +272,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
-        """Set what counts for buffers that differ between lanes: patterns of names to "first" or "mean"."""
+        """Set what counts for buffers that differ between lanes: patterns of names to "sum", "first" or "mean"."""
 
     def name_cuts(self, layers: Sequence[str]) -> None:
         """Begin a stage with each of these layers; only where a model is cut into stages.

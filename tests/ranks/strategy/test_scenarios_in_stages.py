@@ -15,6 +15,7 @@ REFUSED = {
     "moving_average": "a copy would have the layers of this rank only",
     "token_weights": "can be cut nowhere",
     "buffers_with_rules": "can be cut nowhere",
+    "buffers_and_tensors_that_are_sums": "can be cut nowhere",
     "shared_and_odd_buffers": "cannot be followed without the layers",
     "lanes_without_items": "can be cut nowhere",
     "lbfgs": "does not know whether LBFGS updates each element",

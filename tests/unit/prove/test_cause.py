@@ -13,7 +13,7 @@ CARRIED = CarriedTensor((1, 8), "float32", "train.py:9", "train.py:8", "h")
 
 
 def cause(kind: Kind, **known: object) -> str:
-    place = Place(int(known.pop("step", 1)), f"{kind} x")  # type: ignore[call-overload]
+    place = Place(int(known.pop("step", 1)), f"{kind} {known.pop('item', 'x')}")  # type: ignore[call-overload]
     return usual_cause(Symptoms(place, **{"ranks": (1, 2)} | known))  # type: ignore[arg-type]
 
 
@@ -32,6 +32,8 @@ def cause(kind: Kind, **known: object) -> str:
         (Kind.BUFFER, {}, "BatchNorm statistics of rank 0"),
         (Kind.VALUE, {}, "averaged over shares of different sizes"),
         (Kind.VALUE, {"ratio": 2.0}, "a sum over ranks"),
+        (Kind.VALUE, {"item": "run.sum at train.py:9", "relative": 1e-7}, "floats are added up rank by rank"),
+        (Kind.VALUE, {"item": "run.sum at train.py:9", "relative": 0.1}, "averaged over shares"),
         (Kind.PARAMETER, {}, "the same gradient is used differently"),
         (
             Kind.PARAMETER,

@@ -108,3 +108,55 @@ def test_a_model_with_other_buffers_needs_a_new_bank(change):
     assert not bank.has_changed()
     change(model)
     assert bank.has_changed()
+
+
+class Counter(nn.Module):
+    def __init__(self, dtype=torch.float32, size=()):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(size, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_a_sum_is_what_it_was_and_all_that_the_lanes_added(dtype):
+    model = Counter(dtype, (3,))
+    bank = BufferBank([("Model", model)], {"seen": "sum"})
+    for total in (17, 37):
+        pass_of(model, lambda m: m.seen.add_(8), lambda m: m.seen.add_(9), lambda m: None, bank=bank)
+        assert model.seen.tolist() == [total] * 3
+        model.seen.add_(3)
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [
+        lambda m: m.seen.add_(4),
+        lambda m: m.seen.add_(1),
+        lambda m: m.seen.sub_(4),
+        lambda m: m.seen.add_(4 / 96),
+        lambda m: m.seen[1].add_(4),
+    ],
+    ids=["samples", "calls", "left", "part", "one of three"],
+)
+def test_a_buffer_that_every_lane_counts_up_alike_is_named(lane):
+    model = Counter(size=(3,))
+    bank = BufferBank([("Model", model)], {})
+    with pytest.raises(UsageError, match="Every lane counts up the buffer 'seen' by the same amount"):
+        for _ in range(2):
+            pass_of(model, lane, lane, bank=bank)
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [
+        lambda m: m.seen.fill_(1),
+        lambda m: m.seen.copy_(torch.tensor([0.1, -0.2, 0.3])),
+        lambda m: m.seen.lerp_(torch.tensor([0.1, 2.0, 3.0]), 0.1),
+        lambda m: m.seen.add_(1).mul_(0.9),
+    ],
+    ids=["switch", "from weights", "average", "decay"],
+)
+def test_a_buffer_that_lanes_set_alike_is_not(lane):
+    model = Counter(size=(3,))
+    bank = BufferBank([("Model", model)], {})
+    for _ in range(5):
+        pass_of(model, lane, lane, bank=bank)

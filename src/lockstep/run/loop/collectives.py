@@ -32,7 +32,10 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
                 "Reduce something that has the same form on every rank: a sum, a count.",
             )
         total = torch.stack(run.machinery.transport.all_gather(value.detach().contiguous())).sum(0)
-        return total if scale == 1.0 else total * scale
+        total = total if scale == 1.0 else total * scale
+        if run.machinery.witness is not None:
+            run.machinery.witness.logged(run.machinery.ledger.step, {f"{call} at {where()}": total})
+        return total
     told = run.machinery.transport.all_gather_object(float(value), call, where())
     result = Agreed(sum(told) * scale)
     if run.machinery.witness is not None:

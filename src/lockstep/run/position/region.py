@@ -30,6 +30,8 @@ class LoopPosition:
     """The lane in LANE and EVALUATION."""
     num_samples: int = 0
     """Samples of the lane's current batch."""
+    lane_samples: tuple[int, ...] = ()
+    """Samples of each lane in the last pass."""
     is_counted: bool = False
     """Whether something was added to a tally since the evaluation began."""
 

@@ -153,12 +153,16 @@ class Witness:
                 self._recorder.tensor_item(self._place(step), f"gradient {name}{suffix}", parameter.grad)
         self._recorder.number_item(f"norm of all gradients{suffix}", norm)
 
-    def logged(self, step: int, values: Mapping[str, float]) -> None:
+    def logged(self, step: int, values: Mapping[str, float | Tensor]) -> None:
         """Record what the script logged or averaged; a name that comes again in a step is counted."""
         place = AT_END if self.over else self._place(step)
         for name, value in values.items():
             repeat = self._repeats[place, name] = self._repeats.get((place, name), 0) + 1
-            self._recorder.number_item(f"value {name}" if repeat == 1 else f"value {name} ({repeat})", value)
+            item = f"value {name}" if repeat == 1 else f"value {name} ({repeat})"
+            if isinstance(value, Tensor):
+                self._recorder.tensor_item(place, item, value)
+            else:
+                self._recorder.number_item(item, value)
         if self.over or step <= self._flushed:
             self._recorder.flush(place)
 

@@ -12,16 +12,19 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
-from lockstep.layout.tree import tree_sum
+from lockstep.layout.tree import merged, tree_sum
 from lockstep.strategy.replica.arena import Segment
-from lockstep.strategy.replica.buffers import BufferBank, Changes, Rule
+from lockstep.strategy.replica.buffers import ADDED, COUNTING, BufferBank, Changes, Rule
+from lockstep.strategy.replica.counters import counts
 from lockstep.strategy.replica.slots import WIDE
-from lockstep.strategy.replica.statistics import Statistics, merged
+from lockstep.strategy.replica.statistics import Statistics
 from lockstep.transport.contract import Pending, Transport
 
 Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
-"""For each lane, as JSON: the entries it changed that end as a mean; those that end as a maximum, with their value; a
-digest of each other one. Sets of entries are the bits of a hexadecimal number."""
+"""For each lane, as JSON: the entries it changed that end as a mean or a sum; those that end as a maximum, with their
+value; a digest of each other one. Sets of entries are the bits of a hexadecimal number."""
+_COUNTED = "+"
+"""Behind the digest of an entry that the first lane changed as a counter."""
 
 
 class BufferPass:
@@ -69,35 +72,46 @@ class BufferPass:
 
     def header(self) -> Header:
         """Return what the other ranks must know."""
-        return {str(lane): self._told(changes) for lane, changes in self._changed.items()}
+        return {str(lane): self._told(lane, changes) for lane, changes in self._changed.items()}
 
-    def _told(self, changes: Changes) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
+    def _told(self, lane: int, changes: Changes) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
         entries = self._bank.entries
-        means = 0
+        added = 0
         maxima: dict[int, int] = {}
         others: dict[str, str] = {}
         for index, value in self._bank.maxima(changes).items():
             maxima[value] = maxima.get(value, 0) | 1 << index
         for index in changes.entries:
             rule = entries[index].rule
-            if rule is Rule.MEAN:
-                means |= 1 << index
+            if rule in ADDED:
+                added |= 1 << index
             elif rule is not Rule.MAXIMUM:
-                others[str(index)] = _digest(changes.part(entries[index].segment)) if rule is Rule.SAME else ""
-        return format(means, "x"), {str(value): format(mask, "x") for value, mask in maxima.items()}, others
+                others[str(index)] = self._word(index, changes, is_first=lane == 0) if rule is Rule.SAME else ""
+        return format(added, "x"), {str(value): format(mask, "x") for value, mask in maxima.items()}, others
+
+    def _word(self, index: int, changes: Changes, *, is_first: bool) -> str:
+        """What tells whether all lanes left the same value, and whether the first one counted."""
+        segment = self._bank.entries[index].segment
+        value = changes.part(segment).cpu()
+        if is_first and value.dtype in COUNTING:
+            start, last = self._bank.start_of_run(segment).cpu(), self._bank.last_changes
+            before, last[index] = last.get(index), value.double() - start.double()
+            if counts(start, value, before):
+                return _digest(value) + _COUNTED
+        return _digest(value)
 
     def begin(self, headers: Sequence[Header], transport: Transport, placement: Placement) -> None:
         """Begin to settle with the other ranks what every buffer is after the pass. `headers` are those of all ranks.
 
         Raises:
-            UsageError: on every rank, when a buffer without a rule has different bits after different lanes.
+            UsageError: on every rank, when a buffer without a rule has different bits after different lanes, or counts.
         """
         self._pending.clear()
-        means: dict[int, int] = {}
+        added: dict[int, int] = {}
         maxima: dict[int, int] = {}
         others: dict[int, dict[int, str]] = {}
         for lane, told in (item for header in headers for item in header.items()):
-            means[int(lane)] = int(told[0], 16)
+            added[int(lane)] = int(told[0], 16)
             for number, mask in told[1].items():
                 maxima[int(number)] = maxima.get(int(number), 0) | int(mask, 16)
             for entry, word in told[2].items():
@@ -106,12 +120,12 @@ class BufferPass:
             self._bank.fill(_members(maxima[value]), value)
         for index in sorted(others):
             self._settle_equal(index, others[index], transport, placement)
-        self._begin_means(means, transport, placement)
+        self._begin_sums(added, transport, placement)
         if self._statistics is not None:
             self._statistics.begin(transport, placement)
 
     def finish(self) -> None:
-        """Wait for the means that `begin` began."""
+        """Wait for the sums that `begin` began."""
         if self._statistics is not None:
             self._statistics.finish()
         for pending, finish in self._pending:
@@ -127,11 +141,19 @@ class BufferPass:
     def _settle_equal(self, index: int, words: Mapping[int, str], transport: Transport, placement: Placement) -> None:
         entry = self._bank.entries[index]
         lanes = [lane for lane, samples in enumerate(self._cut.samples) if samples]
-        if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(set(words.values())) > 1):
+        values = {word.removesuffix(_COUNTED) for word in words.values()}
+        if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(values) > 1):
             raise UsageError(
                 f"The lanes left different values in the buffer {entry.name!r}, so it is not clear which one counts.",
-                f'Pass buffers={{"{entry.name}": "first"}} (or "mean") to run.prepare, or compute it from all '
-                f"samples after the lanes.",
+                f'Pass buffers={{"{entry.name}": "sum"}} to run.prepare if each lane adds to it, else "first" or "mean"; '
+                "or compute it from all samples after the lanes (run.lane_sum).",
+            )
+        if any(word.endswith(_COUNTED) for word in words.values()):
+            raise UsageError(
+                f"Every lane counts up the buffer {entry.name!r} by the same amount, so it is not clear whether it counts "
+                "samples, to which each lane adds, or steps.",
+                f'Pass buffers={{"{entry.name}": "sum"}} to run.prepare if it counts samples (or tokens), "first" if it '
+                "counts steps.",
             )
         first = min(words)
         source = placement.rank_of(first)
@@ -141,7 +163,7 @@ class BufferPass:
         transport.broadcast(value, source)
         self._bank.set_run(entry.segment, value)
 
-    def _begin_means(self, lanes: Mapping[int, int], transport: Transport, placement: Placement) -> None:
+    def _begin_sums(self, lanes: Mapping[int, int], transport: Transport, placement: Placement) -> None:
         """Begin the sums of the entries that `lanes` (lane to set of entries) changed; one per dtype and device."""
         everything = 0
         for mask in lanes.values():
@@ -150,9 +172,9 @@ class BufferPass:
         for run, members in self._bank.runs(_members(everything)):
             by_flat.setdefault(run.flat, []).append((run, members))
         for runs in by_flat.values():
-            self._pending.append(self._begin_mean(runs, lanes, transport, placement))
+            self._pending.append(self._begin_sum(runs, lanes, transport, placement))
 
-    def _begin_mean(
+    def _begin_sum(
         self,
         runs: Sequence[tuple[Segment, list[int]]],
         lanes: Mapping[int, int],
@@ -160,13 +182,18 @@ class BufferPass:
         placement: Placement,
     ) -> tuple[Pending, Callable[[], None]]:
         """Begin the sum of pieces of one flat; return what to call when it is there."""
-        values = {lane: self._contribution(lane, runs) for lane in placement.lanes(transport.rank)}
+        is_sum = self._bank.entries[runs[0][1][0]].rule is Rule.SUM  # a flat has no entries of both rules
+        contribution = self._change if is_sum else self._contribution
+        values = {lane: contribution(lane, runs) for lane in placement.lanes(transport.rank)}
         total = torch.empty_like(next(iter(values.values()))) if values else self._zeros(runs)
         partials = merged(values, placement.subtrees(transport.rank))
         pending = transport.begin_all_reduce(partials, placement, total)
 
         def finish() -> None:
             for (run, members), value in zip(runs, torch.split(total, [run.size for run, _ in runs]), strict=True):
+                if is_sum:
+                    self._bank.set_run(run, value.add_(self._bank.start_of_run(run)))
+                    continue
                 for lanes_of, piece in self._pieces(run, members, lanes):
                     part = value[piece.offset - run.offset :][: piece.size]
                     scale = self._scale(lanes_of)
@@ -198,8 +225,16 @@ class BufferPass:
     def _zeros(self, runs: Sequence[tuple[Segment, Any]]) -> Tensor:
         return _wide(torch.cat([torch.zeros_like(self._bank.start_of_run(run)) for run, _ in runs]))
 
+    def _change(self, lane: int, runs: Sequence[tuple[Segment, list[int]]]) -> Tensor:
+        """How much the lane added to entries that end as a sum."""
+        changes = self._changed.get(lane)
+        if changes is None or runs[0][0].flat not in changes.flats:
+            return self._zeros(runs)
+        after, before = zip(*((changes.part(run), self._bank.start_of_run(run)) for run, _ in runs), strict=True)
+        return _wide(torch.cat(after)).sub_(torch.cat(before))
+
     def _contribution(self, lane: int, runs: Sequence[tuple[Segment, list[int]]]) -> Tensor:
-        """What the lane adds to the sum; zeros where it changed nothing."""
+        """What the lane adds to a mean; zeros where it changed nothing."""
         changes = self._changed.get(lane)
         if changes is None:
             return self._zeros(runs)
@@ -228,4 +263,4 @@ def _members(mask: int) -> list[int]:
 
 
 def _digest(value: Tensor) -> str:
-    return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(value.view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()

@@ -1,8 +1,9 @@
 """Module buffers in a pass: every lane starts from the step's values, and they end with one value.
 
 Running statistics of normalisation layers end as the weighted tree mean over the lanes that changed them,
-`num_batches_tracked` as the maximum. Any other buffer must have the same bits after every lane; one that does not is
-named, and may be given a rule: "first" (the first lane's value counts) or "mean" (as for running statistics).
+`num_batches_tracked` as the maximum. Any other buffer must have the same bits after every lane, and must not look like a
+counter, of which nobody can tell whether it counts samples or steps. One that does is named, and may be given a rule:
+"sum" (what the lanes add is added up), "first" (the first lane's value counts) or "mean" (as for running statistics).
 
 Statistics have their own flats, in which they are next to each other, so those of a whole model take one copy, one
 comparison and one message: a ResNet-20 has 57 buffers.
@@ -38,10 +39,18 @@ class Rule(StrEnum):
     MAXIMUM = "maximum"
     SAME = "same"
     FIRST = "first"
+    SUM = "sum"
 
 
 MOVING = (Rule.MEAN, Rule.MAXIMUM)
 """The rules of buffers that change in every lane."""
+ADDED = (Rule.MEAN, Rule.SUM)
+"""The rules of buffers that are added up over the lanes."""
+NAMED = (Rule.SUM, Rule.FIRST, Rule.MEAN)
+"""The rules that a script can name."""
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+COUNTING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *_WHOLE)
+"""The dtypes of what can be added up."""
 
 _buffers_of = attrgetter("_buffers")  # named_buffers does not say which module, and costs 20x
 
@@ -77,7 +86,7 @@ class BufferBank:
 
     Args:
         models: (label, module) pairs.
-        rules: patterns of buffer names, as in a shell, to "first" or "mean".
+        rules: patterns of buffer names, as in a shell, to one of `NAMED`.
         absent: identities of buffers that other ranks hold; they are left out.
         allocate: where the buffers go.
         stay: identities of buffers that keep their memory.
@@ -113,6 +122,8 @@ class BufferBank:
             for flat in range(len(self._flats))
         ]
         self._start = [flat.clone() for flat in self._flats]
+        self.last_changes: dict[int, Tensor] = {}
+        """How the first lane changed entries with the rule SAME in the last pass."""
         devices = {flat.device for flat in self._flats}
         self._is_elsewhere = len(devices) == 1 and torch.device("cpu") not in devices
         """Whether all are on one GPU: to read a bit is to wait for it."""
@@ -375,6 +386,11 @@ def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> R
             if rule == Rule.MEAN and not buffer.is_floating_point():
                 raise UsageError(
                     f'buffers={{"{pattern}": "mean"}} cannot average {name!r}, whose dtype is {buffer.dtype}.',
+                    'Use "first" or "sum".',
+                )
+            if rule == Rule.SUM and buffer.dtype not in COUNTING:
+                raise UsageError(
+                    f'buffers={{"{pattern}": "sum"}} cannot add up {name!r}, whose dtype is {buffer.dtype}.',
                     'Use "first".',
                 )
             return Rule(rule)

@@ -21,6 +21,7 @@ from lockstep.strategy.agreement import named_tensors
 from lockstep.strategy.contract import LaneObserver, Strategy
 from lockstep.strategy.norm import clip, gradient_norm, require_norm_type
 from lockstep.strategy.precision import Precision
+from lockstep.strategy.replica.buffers import NAMED
 from lockstep.strategy.replica.laid_out import LaidOut
 from lockstep.strategy.replica.lane_pass import CHECKED_LANES, LanePass, PassSetting
 from lockstep.strategy.replica.memory import ParameterMemory
@@ -78,8 +79,10 @@ class Replica(Strategy):
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Add rules for buffers that differ between lanes; see `lockstep.strategy.replica.buffers`. Before `adopt`."""
         for pattern, rule in rules.items():
-            if rule not in ("first", "mean"):
-                raise UsageError(f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.', 'Use "first" or "mean".')
+            if rule not in NAMED:
+                raise UsageError(
+                    f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.', 'Use "sum", "first" or "mean".'
+                )
         self.laid.rules |= rules
 
     def bring(self, model: nn.Module, device: torch.device) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
-from lockstep.layout.tree import Node, fold, merges_after
+from lockstep.layout.tree import fold, merged
 from lockstep.strategy.bit_sums import INTEGERS
 from lockstep.strategy.replica.arena import Segment
 from lockstep.strategy.replica.lane_table import LaneTable
@@ -190,13 +190,3 @@ class Statistics:
         }
         total: Tensor = fold((0, len(weights)), weights, lambda left, right: left + right)
         return total.reciprocal()
-
-
-def merged(lanes: Mapping[int, Tensor], subtrees: Sequence[Node]) -> list[Tensor]:
-    """The sums of a rank's lanes, one for each of its subtrees."""
-    values: dict[Node, Tensor] = {}
-    for lane, value in lanes.items():
-        values[lane, lane + 1] = value
-        for left, right in merges_after(lane, subtrees):
-            values[left[0], right[1]] = values.pop(left) + values.pop(right)
-    return [values[node] for node in subtrees]

@@ -9,6 +9,8 @@ SAMPLE = "sample=?"
 """In a fault: a sample that rank 1 uses in that step."""
 RANK_1 = f"rank=1 step={STEP}"
 REPLACE = ("--on-stall", "replace")
+LIMIT = (*REPLACE, "--stall-after", "5")
+"""Nobody but the user knows when a loop is too long."""
 SMALL_DISK = "mkdir -p lockstep-runs && mount -t tmpfs -o size=100m none lockstep-runs"
 OWN_NETWORK = "ip link set lo up"
 
@@ -36,8 +38,8 @@ class Row:
     """Whether nothing is to be said or done about it."""
 
 
-def _stalls(title: str, kind: str, goal: str = "", where: str = RANK_1) -> Row:
-    return Row(title, goal, f"{kind} {where}", REPLACE)
+def _stalls(title: str, kind: str, goal: str = "", where: str = RANK_1, options: tuple[str, ...] = REPLACE) -> Row:
+    return Row(title, goal, f"{kind} {where}", options)
 
 
 ROWS = (
@@ -45,8 +47,8 @@ ROWS = (
     Row("segfault", "F1", f"segfault {RANK_1}"),
     Row("killed by the kernel for memory", "F1", f"killed-for-memory {RANK_1}"),
     _stalls("stopped (SIGSTOP)", "stop", "F2"),
-    _stalls("endless loop in Python", "spin", "F2"),
-    _stalls("endless loop in C, keeps the GIL", "hold-gil", "F2"),
+    _stalls("endless loop in Python", "spin", "F2", options=LIMIT),
+    _stalls("endless loop in C, keeps the GIL", "hold-gil", "F2", options=LIMIT),
     _stalls("`time.sleep`", "sleep"),
     _stalls("takes a lock twice", "deadlock"),
     _stalls("its thread died by an exception", "dead-thread"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lockstep.diagnosis.movement import ENOUGH, MOST_LINES_OF_A_LOOP, PAGES_PER_S, Sample
+from lockstep.diagnosis.movement import ENOUGH, PAGES_PER_S, Sample
 from lockstep.diagnosis.stack import Stack, waits_for_samples
 from lockstep.machine.blocked import Blocked
 from lockstep.machine.held_back import HeldBack
@@ -17,6 +17,7 @@ from lockstep.machine.kernel_calls import CHILDREN, LOCKS, READS, SLEEPS, WAITS_
 
 MOST = 0.75
 """The share of samples that must show the same."""
+MOST_LINES_OF_A_LOOP = 2
 MUCH = 0.2
 """The share of the time from which something keeps a rank from running."""
 

@@ -1,32 +1,32 @@
 """Whether a rank that others wait for moves.
 
-Nobody can know whether a loop will end. What can be seen is whether the rank uses the processor at changing lines, whether
-processes that it started do, and whether it reads or writes files. Work does one of these. What waits for something, holds
-a lock, or is stopped does none; a loop that never ends uses the processor, but mostly at the same one or two lines, with
-the interpreter's lock in hand: native code that computes for long, a matrix product, gives it back meanwhile. What
-is kept from running by others, a quota of its control group for instance, need not use as much.
+Nobody can know whether a loop will end. What can be seen is whether the rank and the processes that it started use the
+processor, and whether data comes to them or leaves them. Work does one of these; what waits for something, holds a lock, or is
+stopped does none. So a rank moves that uses 1 % of a core, whatever it does there; what is kept from running by others, a quota
+of its control group for instance, need not use as much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lockstep.diagnosis.stack import Stack
 from lockstep.machine.blocked import Blocked
+from lockstep.machine.effort import Effort
 from lockstep.machine.held_back import HeldBack
 
-ENOUGH = 8
-"""Samples before anything is said about movement."""
-MOST_LINES_OF_A_LOOP = 2
-BUSY = 0.1
-"""The least share of a core that counts as using the processor."""
-READS_BYTES_PER_S = 1 << 20
+ENOUGH, WINDOW_S = 8, 2.5
+"""Samples, and the time between the first and the last one, before anything is said about movement."""
+BUSY = 0.01
+"""The least share of a core that counts as work. Looking for something ten times a second takes a tenth of it."""
+BYTES_PER_S = 1 << 10
+"""Over files, pipes and connections. What keeps a connection alive is a third of it."""
+WAKES_PER_S = 3.0
+"""How often data wakes a rank up; questions for its stack do so twice a second."""
 EXCHANGES_BYTES_PER_S = 1 << 15
-"""Over sockets: an eighth of a link of 2 Mbit/s. What keeps connections alive is a hundredth of it."""
-STARVED, TOLD_S = 0.5, 0.5
-"""A rank that was kept from running for this share of the time, and had less processor time than so much, cannot have come
-to other lines."""
+"""Over sockets, in an exchange: an eighth of a link of 2 Mbit/s. What keeps connections alive is a hundredth of it."""
 PAGES_PER_S = 20
 """Pages of memory that it waited for: where memory is short, a rank comes from one to the next."""
 
@@ -36,12 +36,8 @@ class Sample:
     """A rank and the processes that load samples for it, at one moment."""
 
     at_s: float
-    processor_s: float
-    """The rank's processor time since it began."""
-    others_s: float
-    """That of the processes that it started: they load samples, or compile."""
-    file_bytes: int
-    """Read and written since they began."""
+    effort: Effort
+    """What it and the processes that it started have done: they load samples, or compile."""
     stack: Stack | None
     """The rank's; None when it cannot be read."""
     workers: tuple[Stack, ...] = ()
@@ -55,7 +51,9 @@ class Sample:
     native: str = ""
     """The native function in which it is, if it was asked for: `sre_match (libpython3.11.so)`."""
     socket_bytes: int | None = None
-    """Sent and received over its TCP connections; None if the kernel does not tell."""
+    """Sent and received over their TCP connections; None if the kernel does not tell."""
+    answer_bytes: int = 0
+    """What the rank has written because it was asked for its stack."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +69,33 @@ def movement(samples: Sequence[Sample]) -> Movement | None:
     """Whether it moves; None while there are too few samples."""
     if len(samples) < ENOUGH:
         return None
-    first, last = samples[0], samples[-1]
-    seconds = max(last.at_s - first.at_s, 1e-3)
-    cores = (last.processor_s - first.processor_s) / seconds
-    stacks = {sample.stack.main for sample in samples if sample.stack is not None and sample.stack.main}
-    changes = len(stacks) > MOST_LINES_OF_A_LOOP or not stacks
-    others = (last.others_s - first.others_s) / seconds
-    reads = (last.file_bytes - first.file_bytes) / seconds >= READS_BYTES_PER_S
-    held = held_back_share(samples)
-    busy = BUSY * (1 - held)
-    is_starved = held >= STARVED and cores < TOLD_S / seconds
-    pages = _pages_per_s(samples) >= PAGES_PER_S
+    seconds = samples[-1].at_s - samples[0].at_s
+    if seconds < WINDOW_S:
+        return None
+    cores = _grown(samples, lambda sample: sample.effort.processor_s) / seconds
+    moved = _grown(samples, lambda sample: sample.effort.file_bytes - sample.answer_bytes)
+    moved += _grown(samples, lambda sample: sample.socket_bytes or 0)
     moves = (
-        (cores >= busy and (changes or is_starved or _computes_in_native_code(samples)))
-        or others >= busy
-        or reads
-        or pages
-        or bool(exchanges(samples))
+        cores >= BUSY * (1 - held_back_share(samples))
+        or moved / seconds >= BYTES_PER_S
+        or _wakes(samples) / seconds >= WAKES_PER_S
+        or _pages_per_s(samples) >= PAGES_PER_S
     )
-    return Movement(cores + others, moves)
+    return Movement(cores, moves)
+
+
+def _grown(samples: Sequence[Sample], counter: Callable[[Sample], float]) -> float:
+    """By how much a counter has grown; it also falls, when a process or a connection ends."""
+    counts = [counter(sample) for sample in samples]
+    return sum(max(after - before, 0.0) for before, after in itertools.pairwise(counts))
+
+
+def _wakes(samples: Sequence[Sample]) -> int:
+    """How often threads woke up that were in a read or write before and after."""
+    pairs = [(before.effort.wakes, after.effort.wakes) for before, after in itertools.pairwise(samples)]
+    return sum(
+        max(after[thread] - before[thread], 0) for before, after in pairs for thread in before.keys() & after.keys()
+    )
 
 
 def exchanges(samples: Sequence[Sample]) -> bool | None:
@@ -101,19 +107,6 @@ def exchanges(samples: Sequence[Sample]) -> bool | None:
         return False
     seconds = max(last.at_s - first.at_s, 1e-3)
     return (last.socket_bytes - first.socket_bytes) / seconds >= EXCHANGES_BYTES_PER_S
-
-
-def _computes_in_native_code(samples: Sequence[Sample]) -> bool:
-    """Whether it runs without the interpreter's lock in most samples: native code that computes gives it back meanwhile."""
-    running = [sample for sample in samples if sample.stack is not None and sample.stack.threads]
-    without = sum(
-        sample.stack is not None
-        and sample.stack.knows_gil
-        and not sample.stack.threads[0].holds_gil
-        and not (sample.blocked is not None and sample.blocked.is_asleep)
-        for sample in running
-    )
-    return without > len(running) / 2
 
 
 def held_back_share(samples: Sequence[Sample]) -> float:

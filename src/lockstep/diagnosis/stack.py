@@ -46,8 +46,6 @@ class Stack:
 
     process: int
     threads: tuple[Thread, ...]
-    knows_gil: bool = True
-    """Whether it tells who holds the interpreter's lock."""
 
     @property
     def main(self) -> tuple[Frame, ...]:

@@ -2,7 +2,7 @@
 
 A rank is suspected when others have waited for it for `SHORTEST_S`, or for `TIMES` times what it usually needs for what it
 does. Then it is looked at for a few seconds. It is stalled when it does not move (`movement`), and slow when it does: an
-evaluation on one rank, a first step that compiles. With a limit of the person's own (--stall-after) it is stalled from
+evaluation on one rank, a first step that compiles, a loop. With a limit of the person's own (--stall-after) it is stalled from
 there on, whether it moves or not. A replacement is given its time to start before any of this.
 
 On several nodes each launcher follows the waits of all ranks, and judges those of its own node. A circle is judged by the node of

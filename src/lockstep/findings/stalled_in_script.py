@@ -8,8 +8,8 @@ FINDING = Finding(
     name="stalled-in-script",
     title="A rank is stuck in the script",
     seen=(
-        "Others have waited for it for longer than 5 s and 8 times its usual time. It uses no processor time, or "
-        "is always at the same one or two lines, and neither reads nor writes."
+        "Others have waited for it for longer than 5 s and 8 times its usual time. With all its threads and children "
+        "it uses less than 1 % of a core, and neither reads nor writes."
     ),
     example="""\
 stalled   5 s: rank 1 has not reached the exchange of gradients of step 3 (train.py:32); rank 0 waits for it;

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.machine.leftovers import PROC, descendants
+from lockstep.machine.leftovers import PROC
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -17,7 +17,7 @@ class ProcessState:
     """One process."""
 
     letter: str
-    """As `ps` shows it: R, S, D, T (stopped), t (a debugger has it), Z."""
+    """As `ps` shows it: R, S, D, T (stopped), t (a debugger has it), Z; R while py-spy has it."""
     processor_s: float
     """Since it began."""
 
@@ -31,23 +31,18 @@ def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
     """The state of a process; None when there is none of this number."""
     with suppress(OSError, ValueError, IndexError):
         fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        return ProcessState(fields[0], (int(fields[11]) + int(fields[12])) * TICK_S)
+        letter = "R" if fields[0] == "t" and _is_only_looked_at(pid, proc) else fields[0]
+        return ProcessState(letter, (int(fields[11]) + int(fields[12])) * TICK_S)
     return None
 
 
-def processor_s_below(pid: int, proc: Path = PROC) -> float:
-    """The processor time of all processes that a process has started, and they in turn."""
-    states = [process_state(each, proc) for each in descendants(pid, proc)]
-    return sum(state.processor_s for state in states if state is not None)
-
-
-def file_bytes(pid: int, proc: Path = PROC) -> int:
-    """What a process has read and written, files and pipes; 0 where the kernel does not tell."""
-    with suppress(OSError, ValueError):
-        lines = (proc / str(pid) / "io").read_text().splitlines()
-        counts = dict(line.split(": ") for line in lines)
-        return int(counts.get("rchar", 0)) + int(counts.get("wchar", 0))
-    return 0
+def _is_only_looked_at(pid: int, proc: Path) -> bool:
+    """Whether py-spy, for some hundredths of a second, or nobody any more, holds a process that a debugger had stopped."""
+    with suppress(OSError, ValueError, IndexError):
+        status = (proc / str(pid) / "status").read_text(errors="replace")
+        tracer = int(status.partition("\nTracerPid:")[2].split()[0])
+        return tracer == 0 or (proc / str(tracer) / "comm").read_text().strip() == "py-spy"
+    return True
 
 
 def began_ticks(pid: int, proc: Path = PROC) -> int:

@@ -1,4 +1,4 @@
-"""How many bytes a process has sent and received over its TCP connections, from the kernel's own counters.
+"""How many bytes processes have sent and received over their TCP connections, from the kernel's own counters.
 
 Asked by netlink (`sock_diag`, as `ss -ti` does), which needs no permission and stops nobody.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,9 +28,9 @@ COUNTERS, COUNTERS_AT = struct.Struct("=QQ"), 120
 PATIENCE_S = 1.0
 
 
-def socket_bytes(pid: int) -> int | None:
-    """The sum over the connections that a process has now; None if the kernel does not tell."""
-    own = _sockets_of(pid)
+def socket_bytes(pids: Iterable[int]) -> int | None:
+    """The sum over the connections that these processes have now; None if the kernel does not tell."""
+    own = set[int]().union(*map(_sockets_of, pids))
     if not own:
         return 0
     try:

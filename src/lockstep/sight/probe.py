@@ -25,9 +25,10 @@ from lockstep.diagnosis.stack import (
 )
 from lockstep.machine.asked_stack import ask
 from lockstep.machine.blocked import Blocked, blocked
+from lockstep.machine.effort import effort
 from lockstep.machine.held_back import held_back
 from lockstep.machine.leftovers import descendants
-from lockstep.machine.process_state import ProcessState, file_bytes, process_state, processor_s_below
+from lockstep.machine.process_state import ProcessState, process_state
 from lockstep.machine.socket_bytes import socket_bytes
 from lockstep.machine.stack_dump import dump
 
@@ -88,17 +89,17 @@ class Probe:
     def _sample(self, state: ProcessState) -> Sample:
         before = self._samples[-1] if self._samples else None
         stack = self._stack(state)
+        below = descendants(self.pid)
         workers: tuple[Stack, ...] = ()
         worker = None
         if stack is not None and waits_for_samples(stack.main):
-            workers = tuple(filter(None, (self._stack_of(pid) for pid in descendants(self.pid))))
+            workers = tuple(filter(None, (self._stack_of(pid) for pid in below)))
             worker = self._blocked_worker(workers, before)
         return Sample(
             at_s=time.monotonic(),
-            processor_s=state.processor_s,
-            others_s=processor_s_below(self.pid),
-            file_bytes=file_bytes(self.pid),
-            socket_bytes=socket_bytes(self.pid),
+            effort=effort((self.pid, *below)),
+            answer_bytes=_size(self._answers),
+            socket_bytes=socket_bytes((self.pid, *below)),
             stack=stack,
             workers=workers,
             blocked=blocked(self.pid, state.letter, before.blocked if before is not None else None),
@@ -139,7 +140,13 @@ class Probe:
     def _asked(self, pid: int) -> Stack | None:
         lines = ask(pid, self._answers) if self._answers is not None else []
         frames = tuple(Frame(line.function, line.file, line.number) for line in lines)
-        return Stack(pid, (Thread(pid, "", holds_gil=False, frames=frames),), knows_gil=False) if frames else None
+        return Stack(pid, (Thread(pid, "", holds_gil=False, frames=frames),)) if frames else None
+
+
+def _size(file: Path | None) -> int:
+    with suppress(OSError):
+        return file.stat().st_size if file is not None else 0
+    return 0
 
 
 def _read_stack(pid: int) -> Stack | None:

@@ -11,6 +11,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from lockstep.machine.effort import name_own_thread
+
 Job = Callable[[], None]
 """Does not raise."""
 
@@ -54,6 +56,7 @@ class Errands:
 
 
 def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
+    name_own_thread("errand")
     while (job := jobs.get()) is not None:
         job()
         del job

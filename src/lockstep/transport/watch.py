@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from lockstep.errors import LockstepError, PeerLost
+from lockstep.machine.effort import name_own_thread
 from lockstep.transport.across import Across
 from lockstep.transport.contract import Transport
 
@@ -63,6 +64,7 @@ def _look(
     is_told: Callable[[], bool],
     stop: int,
 ) -> None:
+    name_own_thread("watch")
     watched = {os.dup(one.descriptor): peer for one, peer in across.connections()} if across is not None else {}
     lost = None
     try:

@@ -72,6 +72,9 @@ CAUSES = {
     "thread": r"script.py:29 in late and uses no processor time: it waits for a lock, or for another of its threads",
 }
 
+LIMITS = dict.fromkeys(("loop", "native"), ("--stall-after", "5"))
+"""What uses the processor may work: only a limit of the user ends it."""
+
 
 def stalled(done):
     """The one sentence about the rank that is missing."""
@@ -84,7 +87,7 @@ def stalled(done):
     "how", ["lock", *(pytest.param(how, marks=pytest.mark.thorough) for how in CAUSES if how != "lock")]
 )
 def test_the_sentence_says_why_a_rank_does_not_come(tmp_path, how):
-    done = run_script(tmp_path, PLAIN, "-n", "2", "--on-stall", "stop", args=(how,))
+    done = run_script(tmp_path, PLAIN, "-n", "2", "--on-stall", "stop", *LIMITS.get(how, ()), args=(how,))
     assert done.code == 1, done.err
     assert re.search(CAUSES[how], stalled(done)), done.err
 
@@ -106,7 +109,8 @@ def start_without_py_spy(place: Path, *options: str):
 @pytest.mark.parametrize("how", [pytest.param("sleep", marks=pytest.mark.thorough), "loop"])
 def test_a_rank_whose_memory_cannot_be_read_is_asked_for_its_line(tmp_path, how):
     script = write_script(tmp_path, PLAIN)
-    done = start_without_py_spy(tmp_path, "-n", "2", "--on-stall", "stop", script, how).finish()
+    options = "-n", "2", "--on-stall", "stop", *LIMITS.get(how, ())
+    done = start_without_py_spy(tmp_path, *options, script, how).finish()
     assert done.code == 1, done.err
     where = {"sleep": "script.py:19 in late and uses no", "loop": r"script.py:1[01] in endless and uses [\d.]+ cores"}
     assert re.search(where[how], stalled(done)), done.err

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.ranks
 
 TRAIN = """
 import os, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -58,6 +59,9 @@ for epoch in run.epochs(8 if how == "straggle" else 2):
                 time.sleep(600)
             if how == "work":
                 work(9)
+            if how == "pool":
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(work, 9).result()
             if how == "stop":
                 os.kill(os.getpid(), 19)
 if run.is_main:
@@ -75,20 +79,23 @@ def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
     assert done.code == 0, done.err
     (sentence,) = said(run, "stalled")
     assert re.match(
-        r"\d+ s: rank 1 has not reached the exchange of gradients of step 6 \(script.py:34\); rank 0 waits for it; ",
+        r"\d+ s: rank 1 has not reached the exchange of gradients of step 6 \(script.py:35\); rank 0 waits for it; ",
         sentence,
     )
     assert "stopped by a signal (SIGCONT lets it go on)" in sentence
-    assert "script.py:50" in sentence
+    assert "script.py:54" in sentence
     assert said(run, "went on") == [f"rank 1, after more than {sentence.partition(' ')[0]} s"]
 
 
 @pytest.mark.parametrize(
-    ("how", "line"),
-    [("spin", "script.py:1[56] in spin"), pytest.param("sleep", "script.py:46", marks=pytest.mark.thorough)],
+    ("how", "line", "options"),
+    [
+        ("sleep", "script.py:47", ()),
+        pytest.param("spin", "script.py:1[67] in spin", ("--stall-after", "5"), marks=pytest.mark.thorough),
+    ],
 )
-def test_a_rank_that_loops_or_sleeps_is_replaced_with_the_same_bits(tmp_path, how, line):
-    done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "replace", args=(how,))
+def test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_same_bits(tmp_path, how, line, options):
+    done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "replace", *options, args=(how,))
     assert done.code == 0, done.err
     (tmp_path / "again").mkdir()
     assert done.out == run_script(tmp_path / "again", TRAIN, "-n", "1", args=("not at all",)).out
@@ -98,11 +105,12 @@ def test_a_rank_that_loops_or_sleeps_is_replaced_with_the_same_bits(tmp_path, ho
 
 
 @pytest.mark.thorough
-def test_a_rank_that_works_while_others_wait_is_slow(tmp_path):
-    done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "stop", args=("work",))
+@pytest.mark.parametrize("how", ["work", "pool"])
+def test_a_rank_that_works_while_others_wait_is_slow(tmp_path, how):
+    done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "replace", args=(how,))
     assert done.code == 0, done.err
-    assert said(done, "stalled") == []
-    assert re.search(r"rank 1 is at script.py:\d+ in work .* and uses [01]\.\d cores", said(done, "slow")[0])
+    assert said(done, "stalled") == said(done, "replace") == []
+    assert re.search(r"rank 1 is at script.py:\d+ .* and uses [01]\.\d cores", said(done, "slow")[0])
 
 
 def test_a_limit_of_the_person_ends_the_run(tmp_path):

@@ -6,6 +6,7 @@ from lockstep.diagnosis.causes import Why, cause, kept_from_running, stays_in_on
 from lockstep.diagnosis.movement import Sample
 from lockstep.diagnosis.stack import Frame, Stack, Thread, native_call
 from lockstep.machine.blocked import Blocked, OtherProcess
+from lockstep.machine.effort import Effort
 from lockstep.machine.held_back import HeldBack
 
 PYTHON = (OtherProcess(4711, "python train.py"),)
@@ -26,7 +27,7 @@ def stack(*threads):
 def samples(*blocked, seen=None, worker=None, held_back=None, native=""):
     """One of each, 0.2 s apart."""
     return tuple(
-        Sample(0.2 * number, 0.0, 0.0, 0, seen, (), one, worker, held_back and held_back(0.2 * number), native)
+        Sample(0.2 * number, Effort(), seen, (), one, worker, held_back and held_back(0.2 * number), native)
         for number, one in enumerate(blocked)
     )
 

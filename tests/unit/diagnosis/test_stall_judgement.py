@@ -10,6 +10,7 @@ from lockstep.diagnosis.stack import Frame, Stack, Thread
 from lockstep.diagnosis.stalls import Standing, judge, sentence
 from lockstep.journal.record import Phase
 from lockstep.machine.blocked import Blocked
+from lockstep.machine.effort import Effort
 from lockstep.machine.held_back import HeldBack
 
 ALL_REDUCE = "all_reduce(sum) of [4] float32 (train.py:88)"
@@ -29,14 +30,12 @@ def stack(*lines, held=True):
     )
 
 
-def samples(*lines, cores=0.0, others=0.0, bytes_per_s=0, held=True, letter="R", delayed=0.0, pages=0):
+def samples(*lines, cores=0.0, bytes_per_s=0, wakes=0, held=True, letter="R", delayed=0.0, pages=0):
     """A sample each second; `held`: with the interpreter's lock; `delayed`: the share of the time without a core."""
     return tuple(
         Sample(
             at_s=float(n),
-            processor_s=cores * n,
-            others_s=others * n,
-            file_bytes=int(bytes_per_s * n),
+            effort=Effort(cores * n, int(bytes_per_s * n), {9: wakes * n}),
             stack=stack(line, held=held),
             blocked=Blocked(letter, "" if letter == "R" else "futex"),
             held_back=HeldBack(run_delay_s=delayed * n, major_faults=pages * n),
@@ -76,21 +75,31 @@ def test_the_limit_fits_what_the_rank_does(waited_s, usual_s, expected):
     [
         (STILL, Standing.STALLED),  # sleeps, or waits for a lock
         (MOVING, Standing.SLOW),
-        (samples(*[41] * 8, cores=1.0), Standing.STALLED),  # native code that never comes back
-        (samples(*[41, 42] * 4, cores=1.0), Standing.STALLED),  # a loop without an end
-        (samples(*[41] * 8, others=0.9), Standing.SLOW),  # a compiler, a loader worker
-        (samples(*[41] * 8, bytes_per_s=50e6), Standing.SLOW),  # a state is written
-        (samples(*[41] * 8, cores=1.0, held=False), Standing.SLOW),  # a long matrix product
-        (samples(*[41] * 8, cores=0.2, held=False, letter="S"), Standing.STALLED),  # it polls for something
-        (samples(*[41] * 8, cores=0.02, delayed=0.9), Standing.SLOW),  # too little of a core to come to other lines
-        (samples(*[41] * 8, cores=0.2, delayed=0.7), Standing.STALLED),  # enough of a core to do so
-        (samples(*range(41, 49), cores=0.05, delayed=0.9), Standing.SLOW),  # it takes what it gets
+        (samples(*[41] * 8, cores=1.0), Standing.SLOW),  # native code, or a loop: nobody knows whether it ends
+        (samples(*[41] * 8, cores=0.9, held=False, letter="S"), Standing.SLOW),  # another thread, a child, a compiler
+        (samples(*[41] * 8, cores=0.009), Standing.STALLED),  # it looks for something ten times a second
+        (samples(*[41] * 8, bytes_per_s=2000), Standing.SLOW),  # a state is written, slowly
+        (samples(*[41] * 8, bytes_per_s=500), Standing.STALLED),  # a connection is kept alive
+        (samples(*[41] * 8, wakes=20), Standing.SLOW),  # it receives over a Unix socket
+        (samples(*[41] * 8, wakes=2), Standing.STALLED),  # it is asked for its stack
+        (samples(*[41] * 8, cores=0.004, delayed=0.9), Standing.SLOW),  # it takes what it gets
+        (samples(*[41] * 8, cores=0.0005, delayed=0.9), Standing.STALLED),
         (samples(*[41] * 8, pages=50, letter="D"), Standing.SLOW),  # page by page
         (samples(41, 41), Standing.SUSPECTED),  # looked at too short
     ],
 )
 def test_what_moves_is_slow_and_what_does_not_is_stalled(taken, expected):
     assert standings(waits(0, 20.0, 1), works(1, samples=taken)) == [expected]
+
+
+def test_a_counter_that_falls_because_a_child_ended_hides_no_work():
+    ends = [replace(one, effort=Effort(n if n < 5 else 1.0)) for n, one in enumerate(STILL)]
+    assert standings(waits(0, 20.0, 1), works(1, samples=tuple(ends))) == [Standing.SLOW]
+
+
+def test_what_a_rank_writes_when_it_is_asked_for_its_stack_is_no_work():
+    asked = tuple(replace(one, answer_bytes=6000 * n) for n, one in enumerate(samples(*[41] * 8, bytes_per_s=6000)))
+    assert standings(waits(0, 20.0, 1), works(1, samples=asked)) == [Standing.STALLED]
 
 
 def test_a_stopped_rank_needs_no_second_look():

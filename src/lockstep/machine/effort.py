@@ -1,0 +1,81 @@
+"""What processes have done since they began: processor time, bytes, data that woke them up.
+
+Threads that lockstep runs inside a rank name themselves (`name_own_thread`) and are left out: they work beside the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lockstep.machine.kernel_calls import NAMES, READS, WRITES
+from lockstep.machine.leftovers import PROC
+from lockstep.machine.process_state import TICK_S, sleeps_of
+
+OWN = "lockstep:"
+"""How the kernel's names of lockstep's own threads begin."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Counters that grow, all threads and children added up; a child that has ended counts once it was waited for."""
+
+    processor_s: float = 0.0
+    file_bytes: int = 0
+    """Read and written by `read` and `write`: files, pipes, some sockets."""
+    wakes: Mapping[int, int] = field(default_factory=dict)
+    """How often each thread has fallen asleep that is in a read or write now: it wakes up when data comes or goes."""
+
+
+def name_own_thread(name: str, proc: Path = PROC) -> None:
+    """Give the calling thread a name by which `effort` knows that it is lockstep's; at most 6 letters."""
+    with suppress(OSError):
+        (proc / "thread-self" / "comm").write_text(OWN + name)
+
+
+def effort(pids: Iterable[int], proc: Path = PROC) -> Effort:
+    """The counters of these processes together; what the kernel does not tell counts as nothing."""
+    processor_s, file_bytes, wakes = 0.0, 0, dict[int, int]()
+    for each in pids:
+        processor_s += _processor_s(proc / str(each), with_children=True)
+        file_bytes += _file_bytes(proc / str(each))
+        for thread in _threads(proc / str(each)):
+            if _read(thread / "comm").startswith(OWN):
+                processor_s -= _processor_s(thread)
+                file_bytes -= _file_bytes(thread)
+            elif _moves_data(thread):
+                wakes[int(thread.name)] = sleeps_of(int(thread.name), thread.parent)
+    return Effort(processor_s, file_bytes, wakes)
+
+
+def _threads(process: Path) -> list[Path]:
+    with suppress(OSError):
+        return list((process / "task").iterdir())
+    return []
+
+
+def _processor_s(folder: Path, *, with_children: bool = False) -> float:
+    with suppress(ValueError, IndexError):
+        fields = _read(folder / "stat").rpartition(")")[2].split()
+        return sum(map(int, fields[11 : 15 if with_children else 13])) * TICK_S
+    return 0.0
+
+
+def _file_bytes(folder: Path) -> int:
+    with suppress(ValueError):
+        counts = dict(line.split(": ") for line in _read(folder / "io").splitlines())
+        return int(counts.get("rchar", 0)) + int(counts.get("wchar", 0))
+    return 0
+
+
+def _moves_data(thread: Path) -> bool:
+    number = _read(thread / "syscall").partition(" ")[0].strip()
+    return number.isdigit() and NAMES.get(int(number)) in READS | WRITES
+
+
+def _read(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text(errors="replace")
+    return ""

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset
 
+from lockstep.checkpoint.same_groups import keep_groups
 from lockstep.errors import UsageError
 from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
@@ -145,7 +146,7 @@ def _watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
         )
     follow_parameters(optimizer)
     run.machinery.strangers.take(optimizer)
-    run.progress.hooks.append(optimizer.register_step_pre_hook(_before_step(run)))
+    run.progress.hooks.extend([*keep_groups(optimizer), optimizer.register_step_pre_hook(_before_step(run))])
     if run.machinery.scaler is not None:
         run.progress.hooks.extend(Overflow(run, run.machinery.scaler).watch(optimizer))
     run.machinery.strategy.take_optimizer(optimizer, updates_by, run.progress.position.require_same_on_every_rank)

@@ -21,6 +21,7 @@ from lockstep.checkpoint.likeness import unlike
 from lockstep.checkpoint.manifest import DOCUMENTS, GRADIENTS, OTHER_TENSORS, Manifest
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
+from lockstep.checkpoint.same_groups import with_references
 from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.checkpoint.unique_json import loads
@@ -185,9 +186,11 @@ class LoadPlan:
     def _decode(self, value: Any) -> Any:
         return decode(value, lambda name: self._others.get(name).clone())
 
-    def _add(self, label: str, thing: Any, state: Any) -> None:
+    def _add(self, label: str, thing: Any, state: Any, own: Any = None) -> None:
+        """Load `state` into `thing`; where `own`, its present one, refers to an optimizer's group, it does so afterwards."""
+        state, live = with_references(own, state, [one for _, one in optimizers_of(self._run.progress)])
         # a copy: objects keep what they are given, and it may be loaded again
-        self._rest.append(_Step(label, lambda: thing.load_state_dict(copy.deepcopy(state))))
+        self._rest.append(_Step(label, lambda: thing.load_state_dict(copy.deepcopy(state, dict(live)))))
 
     def _like(self, label: str, own: Any, saved: Any, **rules: bool) -> Any:
         if problem := unlike(own, saved, label, **rules):
@@ -235,12 +238,13 @@ class LoadPlan:
         document, mine = self._document(label), type(scheduler).__name__
         if document["class"] != mine:
             raise UsageError(f"the {label} was a {document['class']}, but the run has a {mine}.", "Use the same one.")
-        state = self._like(label, scheduler.state_dict(), self._decode(document["state"]), may_be_unset=True)
+        own = scheduler.state_dict()
+        state = self._like(label, own, self._decode(document["state"]), may_be_unset=True)
         if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
             raise UsageError(
                 f"{label}.{strange[0]} is not part of the state of a {mine}.", "Use the scheduler that was saved."
             )
-        self._add(label, scheduler, state)
+        self._add(label, scheduler, state, own)
 
     def _add_tracked(self, name: str, thing: Any) -> None:
         """What is new begins as the script made it; what only the state has is refused in `_extra`, or it would be lost."""
@@ -250,7 +254,7 @@ class LoadPlan:
         elif isinstance(thing, LRScheduler):
             self._add_scheduler(label, thing)
         else:
-            self._add(label, thing, self._decode(self._document(label)["state"]))
+            self._add(label, thing, self._decode(self._document(label)["state"]), thing.state_dict())
 
     def _add_object(self, name: str, thing: Any) -> None:
         if not is_stateful(thing):

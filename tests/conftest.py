@@ -27,7 +27,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup sets it, and `loc
 os.environ["PYTHONFAULTHANDLER"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-os.environ["LOCKSTEP_WARM"] = "off"  # whatever waits for runs of the person who tests
 preload("pytest", "sklearn.datasets")
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")

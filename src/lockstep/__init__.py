@@ -19,14 +19,12 @@ Everything but `lockstep.__all__`, `lockstep.testing` and `lockstep.torch_backen
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 import lockstep.handover.cublas_workspace  # noqa: F401 - before anything can be multiplied
 from lockstep.errors import LockstepError, PeerLost, PromiseBroken, RankFailed, UsageError, WorldError
 
-TYPE_CHECKING = False  # importing `typing` takes half as long as the rest of Python's start
 if TYPE_CHECKING:
-    from typing import Any
-
     from lockstep.checkpoint.weights import load_weights
     from lockstep.launch.spawning.spawn import spawn
     from lockstep.run.loop.agreed import Agreed

@@ -1,6 +1,6 @@
 """`python -m lockstep` is the command `lockstep`."""
 
-from lockstep.cli.front import main
+from lockstep.cli.main import main
 
 if __name__ == "__main__":
     main()

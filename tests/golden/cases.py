@@ -55,6 +55,7 @@ class Way:
 
 ALONE = Way(1, "ddp")
 DIVIDED = [Way(ranks, strategy) for strategy in ("ddp", "zero1") for ranks in (2, 3, 4)]
+CHOSEN = Way(2, "auto")
 STAGED = [Way(2, "model_parallel"), Way(2, "pipeline")]
 
 
@@ -165,13 +166,13 @@ def _recipe(recipe: str) -> Case:
 
 
 CASES = [
-    Case("digits", (ALONE, *DIVIDED, *STAGED), lambda way: of_example("digits.py", ("--epochs", "2"), way)),
+    Case("digits", (ALONE, CHOSEN, *DIVIDED, *STAGED), lambda way: of_example("digits.py", ("--epochs", "2"), way)),
     Case(
         "gpt",
         (ALONE, *DIVIDED[:2], *STAGED),
         lambda way: of_example("gpt.py", ("--steps", "3", "--test-every", "3"), way),
     ),
-    Case("states", (ALONE, *DIVIDED, *STAGED), of_states),
+    Case("states", (ALONE, CHOSEN, *DIVIDED, *STAGED), of_states),
     *map(_recipe, RECIPES),
     *map(_scenario, SCENARIOS),
 ]

@@ -21,13 +21,10 @@ from lockstep.checkup.surroundings import (
     stacks_row,
     try_loopback,
     try_view,
-    warm_row,
 )
 from lockstep.checkup.torch_facts import ask_torch
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.sizing import Machine
-from lockstep.launch.warm.no_folder import no_folder
-from lockstep.launch.warm.waiters import waiters
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.driver import read_driver
 from lockstep.machine.gpus import count_gpus
@@ -66,6 +63,5 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         private_files_row(try_view()),
         stacks_row(refusal()),
         leftover_row(orphaned_processes(), orphaned_shared_memory()),
-        warm_row([one.bytes if one.said else None for one in waiters(variables)], no_folder(variables)),
     ]
     return Report(tuple(rows), facts)

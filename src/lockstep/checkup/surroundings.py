@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.checkup.report import Row, note, ok, problem
-from lockstep.errors import UsageError
 from lockstep.machine.leftovers import SHARED_MEMORY
 from lockstep.machine.private_view import ViewReport, make_view
 from lockstep.machine.temporary_folder import TemporaryFolder
@@ -130,27 +129,6 @@ def leftover_row(processes: Sequence[int], files: Sequence[str]) -> Row:
         more = " ..." if len(files) > 2 else ""
         ways.append(f"rm {' '.join(str(SHARED_MEMORY / name) for name in files[:2])}{more}")
     return note("leftovers", "; ".join(found), "; ".join(ways))
-
-
-def warm_row(held: Sequence[int | None], mistake: UsageError | None = None) -> Row:
-    """The nurseries that wait for the next run.
-
-    Args:
-        held: the memory of each, in bytes; None of one that does not answer.
-        mistake: why none can wait here.
-    """
-    if mistake is not None:
-        return note("warm", f"no nursery can wait for the next run. {mistake.problem}", mistake.fix)
-    if not held:
-        return ok("warm", "no nursery waits for the next run")
-    told, silent = [one for one in held if one is not None], held.count(None)
-    texts = []
-    if told:
-        count = "1 nursery waits" if len(told) == 1 else f"{len(told)} nurseries wait"
-        texts.append(f"{count} for the next run, with {sum(told) / 1e6:.0f} MB")
-    if silent:
-        texts.append("1 nursery does not answer" if silent == 1 else f"{silent} nurseries do not answer")
-    return note("warm", "; ".join(texts), "lockstep warm --stop")
 
 
 def try_view() -> ViewReport:

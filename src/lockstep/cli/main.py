@@ -21,10 +21,11 @@ COMMANDS = {
     "diagnose": ("lockstep.cli.diagnose", "Say what went wrong in a run, or does now."),
     "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
     "sbatch": ("lockstep.cli.sbatch", "Write a job script for SLURM that goes on where it was stopped."),
-    "warm": ("lockstep.cli.warm", "Let the next run begin at once: a process that has imported torch waits."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""
+GONE = {"warm": UsageError("lockstep has no command `warm` any more.", "Leave it out: every start imports torch once.")}
+"""Commands of earlier versions, and what to do instead."""
 EXAMPLES = """\b
 Examples:
   lockstep run train.py --lr 0.1             one rank per GPU, or per core
@@ -41,6 +42,8 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        if name in GONE:
+            raise GONE[name]
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name)

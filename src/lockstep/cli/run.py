@@ -40,12 +40,8 @@ from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
 from lockstep.launch.supervise.joining import may_be_first, node_name
-from lockstep.launch.warm.no_folder import no_folder
-from lockstep.launch.warm.starting import keep_for_the_next
-from lockstep.launch.warm.wish import kept_for
 from lockstep.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
 from lockstep.machine.gpus import gpu_names
-from lockstep.machine.stood_for import command_process
 from lockstep.nodes.key import KeySettings
 from lockstep.nodes.place import NodePlace
 
@@ -183,7 +179,6 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
-    kept_s = kept_for(os.environ)
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.module is not None) if request.args else None
@@ -193,12 +188,7 @@ def run(**options: Any) -> int:
         Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
     if request.crowded and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", request.crowded))
-    if kept_s and request.verbosity is not Verbosity.QUIET and (mistake := no_folder(os.environ)) is not None:
-        Saying(terminal).line(Line("note", f"LOCKSTEP_WARM keeps none: {mistake}"))
-    outcome = launch(request, terminal)
-    if kept_s and not request.fresh and not outcome.interrupted_by and command_process() == os.getpid():
-        keep_for_the_next(os.environ, request.threads, kept_s)
-    sys.exit(outcome.exit_code)
+    sys.exit(launch(request, terminal).exit_code)
 
 
 def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
@@ -422,7 +412,7 @@ def _verbosity(quiet: bool, verbose: bool) -> Verbosity:
 
 
 def command_started_ns() -> int:
-    """time.monotonic_ns() of the command's start, from the kernel; to a hundredth of a second."""
-    fields = Path(f"/proc/{command_process()}/stat").read_text().rpartition(")")[2].split()
+    """time.monotonic_ns() of this process's start, from the kernel; to a hundredth of a second."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.monotonic_ns() - int(age_s * 1e9)

@@ -6,7 +6,6 @@ import re
 
 from lockstep.errors import LockstepError, UsageError, WorldError
 
-OF_TORCH = "The process that imports torch for all ranks"
 FIX = "Raise the limit with `ulimit -v unlimited`."
 _FEW_ADDRESSES = re.compile(
     r"failed to map segment|cannot (create|allocate|enable|apply).*(memory|segment|protection)|MemoryError|bad_alloc|errno 12\b",
@@ -38,18 +37,18 @@ def failed_import(module: str, error: str, most_addresses: int) -> LockstepError
     return WorldError(f"{module} cannot be imported here:\n{error.rstrip()}")
 
 
-def too_few_addresses(most_addresses: int, process: str = OF_TORCH) -> UsageError:
-    """What to raise where the limit explains why a process has not imported torch."""
+def too_few_addresses(most_addresses: int) -> UsageError:
+    """What to raise where the limit explains why the nursery has not imported torch."""
+    process = "The process that imports torch for all ranks"
     return UsageError(f"{process} did not survive that with {most_addresses >> 20} MiB of addresses.", FIX)
 
 
-def check_import(is_imported: bool, most_addresses: int, process: str = OF_TORCH) -> None:
+def check_import(is_imported: bool, most_addresses: int) -> None:
     """Raise `UsageError` where a limit explains why the process that imports torch has died.
 
     Args:
         is_imported: whether it had imported it; then the limit does not.
         most_addresses: see `is_for_want_of_addresses`.
-        process: its name, which begins the sentence.
     """
     if not is_imported and most_addresses >= 0:
-        raise too_few_addresses(most_addresses, process)
+        raise too_few_addresses(most_addresses)

@@ -20,7 +20,6 @@ from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.launch.calls_init import calls_init
 from lockstep.launch.folder import make_run_folder, remove_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.launch.nursery.hidden_modules import first_folder
 from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.screen.cases import Cases
@@ -79,7 +78,7 @@ def launch(
         saying.line(ranks_line(request))
     if nursery is not None:
         return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
-    with NurseryHandle(request.threads, modules_for(request), first_folder(request)) as own:
+    with NurseryHandle(request.threads, modules_for(request)) as own:
         return _launch(request, saying, own, (began_ns, signals or CaughtSignals()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MACHINE_ID = "/etc/machine-id"
@@ -17,7 +18,7 @@ def machine_and_start(boot_id: str = BOOT_ID, machine_id: str = MACHINE_ID) -> s
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib takes longer to import than a warm start may
+        with Path(path).open(encoding="ascii") as file:
             return file.read(100).strip()
     except (OSError, ValueError):
         return ""

@@ -25,11 +25,9 @@ from lockstep.checkup.surroundings import (
     size_text,
     stacks_row,
     try_loopback,
-    warm_row,
 )
 from lockstep.checkup.table import show
 from lockstep.checkup.torch_facts import TorchFacts, parse_facts
-from lockstep.errors import UsageError
 from lockstep.launch.screen.report import device_names
 from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import Cores
@@ -239,24 +237,6 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
     row = leftover_row([11], ["torch_5_1_0"])
     assert (row.state, row.fix) == (State.NOTE, "kill -9 11; rm /dev/shm/torch_5_1_0")
     assert leftover_row([], []).text == "none"
-
-
-def test_nurseries_that_wait_are_named_with_their_memory_and_how_to_end_them() -> None:
-    assert warm_row([]).state == State.OK
-    row = warm_row([280 << 20, 290 << 20])
-    assert (row.state, row.fix) == (State.NOTE, "lockstep warm --stop")
-    assert row.text == "2 nurseries wait for the next run, with 598 MB"
-
-
-def test_a_nursery_that_does_not_answer_is_not_called_one_that_waits() -> None:
-    assert said(warm_row([None])) == ("note", "1 nursery does not answer")
-    both = warm_row([None, 280 << 20, None])
-    assert both.text == "1 nursery waits for the next run, with 294 MB; 2 nurseries do not answer"
-
-
-def test_where_none_can_wait_the_cause_and_the_fix_are_a_note() -> None:
-    row = warm_row([], UsageError("HOME is not set.", "Set XDG_RUNTIME_DIR."))
-    assert row == note("warm", "no nursery can wait for the next run. HOME is not set.", "Set XDG_RUNTIME_DIR.")
 
 
 def test_the_facts_are_the_last_line_and_an_interpreter_that_dies_is_told() -> None:

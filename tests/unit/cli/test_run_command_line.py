@@ -104,6 +104,7 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         ),
         (("run", "--snapshots", "0steps", "x.py"), "--snapshots '0steps' cannot be read."),
         (("walk",), "No such command 'walk'."),
+        (("warm", "--for", "10m"), "lockstep has no command `warm` any more."),
     ],
 )
 def test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing(

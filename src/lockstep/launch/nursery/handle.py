@@ -16,10 +16,8 @@ from typing import Self
 from lockstep.errors import WorldError
 from lockstep.launch.import_failure import check_import
 from lockstep.launch.nursery.channel import ChannelClosed, channel_pair
-from lockstep.launch.nursery.hidden_modules import hidden_by
 from lockstep.launch.nursery.messages import Broken, MakeView, Message, Ready, ViewMade
 from lockstep.launch.nursery.rank_variables import nursery_variables
-from lockstep.launch.nursery.spare import take_spare
 from lockstep.launch.signals import CaughtSignals
 from lockstep.machine.leftovers import (
     MARKER,
@@ -42,13 +40,12 @@ END_S = 5.0
 class NurseryHandle:
     """A running nursery. `with NurseryHandle(threads) as nursery: ...` ends it and everything below it."""
 
-    def __init__(self, threads: int, modules: Sequence[str] = ("torch",), folder: Path | None = None) -> None:
+    def __init__(self, threads: int, modules: Sequence[str] = ("torch",)) -> None:
         """Start the process; it imports `modules` while the caller goes on.
 
         Args:
             threads: OMP_NUM_THREADS of its ranks, which is read when torch is loaded.
             modules: what to import once for all ranks; empty when every rank will be a fresh interpreter.
-            folder: where imports of the script look first. A process that has imported others of those names will not do.
         """
         self.threads = threads
         self.channel, theirs = channel_pair()
@@ -62,11 +59,8 @@ class NurseryHandle:
         options = ["-P", "-m", "lockstep.launch.nursery.process", str(theirs.fileno()), ",".join(modules), launcher]
         variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ)}
         arguments = [sys.executable, *interpreter_options(), *options]
-        hidden = hidden_by(folder, sys.modules) if folder is not None else ""
-        self.process = 0 if hidden else _become_spare(arguments, variables, modules, theirs.fileno())
-        if not self.process:
-            null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-            self.process = os.posix_spawn(sys.executable, arguments, variables, file_actions=null)
+        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        self.process = os.posix_spawn(sys.executable, arguments, variables, file_actions=null)
         theirs.close()
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
@@ -185,13 +179,3 @@ class NurseryHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _become_spare(words: Sequence[str], variables: Mapping[str, str], modules: Sequence[str], channel: int) -> int:
-    """Let the process be the nursery that was forked beside this launcher for that; 0: there is none that fits."""
-    spare = take_spare()
-    if spare is None:
-        return 0
-    process = spare.become(words, variables, modules, channel)
-    spare.close()
-    return process

@@ -162,7 +162,6 @@ NB_MODULE(_native, module) {
 
   group_error = nb::steal(PyErr_NewException("lockstep._native.GroupError", PyExc_RuntimeError, nullptr));
   module.attr("GroupError") = group_error;
-  module.attr("most_places") = max_places;
   nb::register_exception_translator([](const std::exception_ptr& raised, void*) {
     try {
       std::rethrow_exception(raised);
@@ -313,10 +312,9 @@ NB_MODULE(_native, module) {
       .def(
           "begin_tree_sum",
           [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, Address output,
-             const nb::bytes& program, const nb::bytes& leaves, double scale, bool is_recoverable) {
+             const nb::bytes& program, const nb::bytes& leaves, double scale) {
             Request request =
                 request_of(group, static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output});
-            request.is_recoverable = is_recoverable;
             request.program = numbers(program);
             request.leaves = numbers(leaves);
             if (scale != 1.0) {
@@ -327,8 +325,7 @@ NB_MODULE(_native, module) {
             return group.begin(std::move(request));
           },
           nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"),
-          nb::arg("leaves"), nb::arg("scale"), nb::arg("is_recoverable"))
-      .def("summed", &Group::summed, nb::arg("operation"), Released())
+          nb::arg("leaves"), nb::arg("scale"))
       .def(
           "begin_range_sum",
           [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, std::uint64_t start,

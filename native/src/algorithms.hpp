@@ -16,15 +16,6 @@ struct Slice {
   std::uint64_t start, size;
 };
 
-inline std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// The part of `count` elements that rank `index` of `parts` adds up. Starts at whole cache lines.
-inline Slice slice_of(std::uint64_t count, std::size_t index, std::size_t parts) {
-  const std::uint64_t step = round_up((count + parts - 1) / parts, 64);
-  const std::uint64_t start = std::min(count, index * step);
-  return {start, std::min(count - start, step)};
-}
-
 // Suspends until every rank has reached the condition.
 struct Everyone {
   Group& group;
@@ -96,7 +87,6 @@ struct Algorithms {
     return std::min({part / 4096 * 4096, std::uint64_t{group.pieces_.moved_bytes}, group.pieces_.piece_bytes / parts}) /
            size;
   }
-  std::byte* redo_block(std::size_t of) const { return group.redo_blocks_ + of * redo_bytes; }
   void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
   // Pieces are numbered across all operations of a group; returns this operation's first.
   std::uint32_t take_pieces(std::uint64_t count) const {
@@ -140,8 +130,6 @@ struct Algorithms {
   void tiny_reduce();
   void tiny_share();
   Task reduce_in_windows();
-  void reduce_recoverably(std::vector<const void*> inputs, std::vector<void*> outputs, std::uint64_t count) const;
-  std::vector<Slice> summed() const;
   Task reduce_staged();
   Task reduce_swapped();
   Task reduce_range();

@@ -17,6 +17,15 @@ bool needs_root(Kind kind) {
   return kind == Kind::reduce || kind == Kind::broadcast || kind == Kind::gather || kind == Kind::scatter;
 }
 
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// The part of `count` elements that rank `index` of `parts` adds up. Starts at whole cache lines.
+Slice slice_of(std::uint64_t count, std::size_t index, std::size_t parts) {
+  const std::uint64_t step = round_up((count + parts - 1) / parts, 64);
+  const std::uint64_t start = std::min(count, index * step);
+  return {start, std::min(count - start, step)};
+}
+
 void append_tree(std::vector<std::uint8_t>& program, std::size_t start, std::size_t end) {
   if (end - start == 1) {
     program.push_back(static_cast<std::uint8_t>(start));
@@ -85,10 +94,7 @@ Task Algorithms::reduce_in_windows() {
     const bool gets = request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(peer);
     if (gets) outputs.push_back(placed(peer, leaves(peer)) + mine.start * size);
   }
-  if (request.is_recoverable)
-    reduce_recoverably(std::move(inputs), std::move(outputs), mine.size);
-  else
-    lockstep::reduce(reduction(), inputs, outputs, mine.size);
+  lockstep::reduce(reduction(), inputs, outputs, mine.size);
   has_worked();
   co_await everyone(Counter::worked, number);
   trust_windows();
@@ -425,7 +431,6 @@ Task start(Group& group, Operation& operation) {
     case Kind::all_reduce:
     case Kind::reduce:
       if (algorithms.everyone_placed()) return algorithms.reduce_in_windows();
-      if (request.is_recoverable) throw BadCall("only a sum in windows is recoverable");
       return algorithms.is_swapped ? algorithms.reduce_swapped() : algorithms.reduce_staged();
     case Kind::reduce_scatter:
       return algorithms.reduce_scatter();
@@ -446,7 +451,6 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
   if (has_root != (request.root >= 0) || request.root >= static_cast<std::int32_t>(world_size)) {
     throw BadCall("there is no rank " + std::to_string(request.root) + " in a group of " + std::to_string(world_size));
   }
-  if (request.is_recoverable && request.kind != Kind::all_reduce) throw BadCall("only an all_reduce is recoverable");
   if (!is_reduction(request.kind)) return;
   if (request.range && (request.range->size > request.count ||
                         request.range->start > request.count - request.range->size)) {  // their sum may not fit

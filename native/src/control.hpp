@@ -14,13 +14,12 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b530c;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b530d;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
 constexpr std::size_t max_places = 9;
 constexpr std::size_t text_bytes = 512;
-constexpr std::size_t redo_bytes = 4 << 10;  // a block of a sum, which a death may leave half written
 
 enum class Kind : std::uint8_t {
   barrier,
@@ -48,7 +47,7 @@ struct Description {
   Dtype dtype;
   ReduceOp op;
   Scale scale;
-  std::uint32_t is_recoverable;
+  std::uint32_t padding;
 };
 static_assert(sizeof(Description) == 48);
 
@@ -85,9 +84,6 @@ struct RankBlock {
   std::atomic<std::int32_t> process;        // 0: it has not come yet, and cannot be watched
   std::atomic<std::int32_t> core_plus_one;  // where it ran when it last said something; 0: unknown
   char text[text_bytes];
-  // How far it is in its last recoverable sum: the operation's number, and in the lower half 2n + 1 while block n lies
-  // in its redo block and is being written to all outputs, 2n + 2 from then on.
-  alignas(cache_line) std::atomic<std::uint64_t> redo;
 };
 
 struct Header {
@@ -134,8 +130,7 @@ struct Layout {
   std::size_t num_blocks() const { return ring_bytes / block_bytes(); }
   std::size_t ring_stride() const { return up(sizeof(Ring) + ring_bytes); }
   std::size_t swapped() const { return rings() + world_size * world_size * ring_stride(); }
-  std::size_t redo_blocks() const { return swapped() + (world_size == 2 ? num_buffers * Pieces::largest_swapped : 0); }
-  std::size_t total() const { return redo_blocks() + world_size * redo_bytes; }
+  std::size_t total() const { return swapped() + (world_size == 2 ? num_buffers * Pieces::largest_swapped : 0); }
 
  private:
   static constexpr std::size_t large_block = 32 * 1024;  // a copy into it and one out of it overlap, in the caches

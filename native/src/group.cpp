@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "algorithms.hpp"
 #include "busy_groups.hpp"
 #include "collectives.hpp"
 #include "forks.hpp"
@@ -40,7 +39,6 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   rows_ = reinterpret_cast<Row*>(control + layout_.rows());
   staging_ = control + layout_.staging();
   swapped_ = control + layout_.swapped();
-  redo_blocks_ = control + layout_.redo_blocks();
   messages_ = std::make_unique<Messages>(control + layout_.rings(), layout_, rank);
   messages_->name_of = [this](std::size_t peer) { return settings_.name_of(peer); };
   messages_->on_change = [this](std::size_t peer) {
@@ -51,7 +49,6 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   number_ = settings_.operations_before;
   rows_free_to_ = number_ + num_rows;
   for (const Counter counter : {Counter::arrived, Counter::worked}) word(counter, rank_).value.store(number_);
-  blocks_[rank_].redo.store(std::uint64_t{number_} << 32);
   default_program_ = tree_program(world_size);
   default_order_ = hash_of_order(default_program_, {});
   join();
@@ -209,8 +206,8 @@ std::uint64_t hash_of_order(const std::vector<std::uint8_t>& program, const std:
 
 Description describe(const Request& request, std::uint32_t number, std::uint64_t order) {
   if (request.range) order = request.range->spreads ? ~order : order * 0x100000001b3u + 1;
-  return {request.count, order,      request.shape, request.factor,        number, request.root, request.kind,
-          request.dtype, request.op, request.scale, request.is_recoverable};
+  return {request.count, order,         request.shape, request.factor, number, request.root,
+          request.kind,  request.dtype, request.op,    request.scale,  0};
 }
 
 // Tells where the tensors that others read or write are; whether all of them lie in windows.
@@ -258,19 +255,16 @@ void Group::publish(Operation& operation) {
   mine.label = request.site == nullptr ? 0 : request.site->label;
   write_text(mine.where, sizeof(mine.where), request.line());
   operation.published = true;
-  keep_near(operation.number);
+  keep_judged_near(operation.number);
   set(Counter::arrived, operation.number);
 }
 
-// Of the words only these are not written by every operation, and one that stays 2^31 behind is taken for ahead. All
-// operations whose rows are used again are over, so they may say that these were judged and summed.
-void Group::keep_near(std::uint32_t number) {
+// Of the words only this one is not written by every operation, and one that stays 2^31 behind is taken for ahead. All
+// operations whose rows are used again are over, so it may say that they were judged.
+void Group::keep_judged_near(std::uint32_t number) {
   const std::uint32_t over = number - static_cast<std::uint32_t>(num_rows);
   std::atomic<std::uint32_t>& judged = word(Counter::judged, rank_).value;
   if (!has_reached(judged.load(std::memory_order_relaxed), over)) judged.store(over, std::memory_order_relaxed);
-  std::atomic<std::uint64_t>& redo = blocks_[rank_].redo;
-  if (!has_reached(static_cast<std::uint32_t>(redo.load(std::memory_order_relaxed) >> 32), over))
-    redo.store(std::uint64_t{over} << 32, std::memory_order_relaxed);
 }
 
 void Group::note_core() {
@@ -308,14 +302,6 @@ std::vector<std::size_t> Group::behind(const Operation& operation) const {
     if (has_reached(blocks_[peer].arrived.value.load(std::memory_order_acquire), operation.number)) continue;
     found.push_back(settings_.names.empty() ? peer : settings_.names.at(peer));
   }
-  return found;
-}
-
-std::vector<std::pair<std::uint64_t, std::uint64_t>> Group::summed(Operation& operation) {
-  const std::lock_guard lock(mutex_);
-  if (!broken_) break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " asked what was left of a sum.");
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
-  for (const Slice slice : Algorithms(*this, operation).summed()) found.emplace_back(slice.start, slice.size);
   return found;
 }
 

@@ -115,11 +115,6 @@ class Group {
   // The ranks that have not begun an operation, by the names that the user knows; also when it has failed.
   std::vector<std::size_t> behind(const Operation& operation) const;
 
-  // Of a recoverable sum, when no rank uses the group any more, because one has died: (start, size) of the elements
-  // whose sum is in this rank's output. All others of its inputs are as they were. What the death has left half written
-  // is written first, and the group is broken.
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> summed(Operation& operation);
-
   // Break the group for every rank. Any thread may call it.
   void abort(const std::string& reason, Trouble trouble = Trouble::aborted);
   // Throw if the group is broken; break it if a rank has ended without leaving. Any thread may call it.
@@ -147,7 +142,7 @@ class Group {
   void line_up(const std::shared_ptr<Operation>& operation);
   bool row_is_free(std::uint32_t number);
   void publish(Operation& operation);
-  void keep_near(std::uint32_t number);
+  void keep_judged_near(std::uint32_t number);
   bool has_nothing_else() const;
   bool finish_quickly(Operation& operation);
   bool come_at_once(Condition condition) const;
@@ -249,7 +244,6 @@ class Group {
   RankBlock* blocks_ = nullptr;
   Row* rows_ = nullptr;
   std::byte* staging_ = nullptr;
-  std::byte* redo_blocks_ = nullptr;
   std::byte* swapped_ = nullptr;                         // only of two ranks
   std::vector<std::shared_ptr<PeerProcess>> processes_;  // null: not watched this way
   std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is not a member

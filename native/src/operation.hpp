@@ -35,14 +35,12 @@ struct Request {
   Scale scale = Scale::none;
   double factor = 1.0;
   std::int32_t root = -1;
-  std::uint64_t count = 0;            // elements of one input; for reduce_scatter of the output
-  Few<const void*> inputs;            // partial sums; or one for each destination; or one
-  Few<void*> outputs;                 // one for each source; or one
-  std::vector<std::uint8_t> program;  // order of a sum over all leaves, rank by rank; empty: their lane tree
-  std::vector<std::uint8_t> leaves;   // how many partial sums each rank has
-  std::optional<Range> range;         // all_reduce: what this rank adds up
-  // all_reduce of what lies in windows: after a death it can be told which elements have been summed.
-  bool is_recoverable = false;
+  std::uint64_t count = 0;                     // elements of one input; for reduce_scatter of the output
+  Few<const void*> inputs;                     // partial sums; or one for each destination; or one
+  Few<void*> outputs;                          // one for each source; or one
+  std::vector<std::uint8_t> program;           // order of a sum over all leaves, rank by rank; empty: their lane tree
+  std::vector<std::uint8_t> leaves;            // how many partial sums each rank has
+  std::optional<Range> range;                  // all_reduce: what this rank adds up
   std::vector<std::uint64_t> sends, receives;  // all_to_all: elements for each destination, from each source
   std::uint64_t shape = 0;                     // as in a Description
   const Site* site = nullptr;                  // who called, when it is known beforehand

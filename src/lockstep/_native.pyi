@@ -2,8 +2,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-most_places: int
-
 class GroupError(RuntimeError): ...
 
 class Memory:
@@ -187,17 +185,8 @@ class Group:
     ) -> None: ...
     def agree_on_group(self, ranks: Sequence[int]) -> None: ...
     def begin_tree_sum(
-        self,
-        dtype: int,
-        count: int,
-        inputs: Sequence[int],
-        output: int,
-        program: bytes,
-        leaves: bytes,
-        scale: float,
-        is_recoverable: bool,
+        self, dtype: int, count: int, inputs: Sequence[int], output: int, program: bytes, leaves: bytes, scale: float
     ) -> Operation: ...
-    def summed(self, operation: Operation) -> list[tuple[int, int]]: ...
     def begin_range_sum(
         self,
         dtype: int,

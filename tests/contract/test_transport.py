@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from lockstep.errors import PeerLost, PromiseBroken, UsageError
+from lockstep.errors import PeerLost, UsageError
 from lockstep.layout.placement import place, place_shares
 from lockstep.layout.tree import fold
 from lockstep.node import native
@@ -120,33 +120,6 @@ def check_sum_in_place(transport):
 @world
 def test_the_result_may_overwrite_a_partial(start_ranks, ranks):
     start_ranks(check_sum_in_place, ranks)
-
-
-def check_recoverable(transport):
-    placement = place(2 * transport.world_size + 1, transport.world_size)
-    num_partials = len(placement.subtrees(transport.rank))
-    for count in (1, 1025, 200_001):
-        rows = [transport.allocate(count, torch.float32, torch.device("cpu")) for _ in range(3)]
-        mine = partials_of(transport, placement, count, torch.float32)
-        for row, partial in zip(rows, mine, strict=False):
-            row.copy_(partial)
-        partials = rows[:num_partials]
-        if not transport.all(transport.can_recover(partials, rows[0])):
-            assert not isinstance(transport, SharedMemoryTransport)
-            with pytest.raises(PromiseBroken):
-                transport.begin_recoverable(partials, placement, rows[0])
-            return
-        pending = transport.begin_recoverable(partials, placement, rows[0])
-        pending.advance(0.5)
-        pending.finish()
-        assert torch.equal(rows[0], expected_sum(placement.num_lanes, count, torch.float32) * 0.5)
-        assert not transport.can_recover([torch.zeros(count)], rows[0])
-        assert not transport.can_recover([rows[0]] * 9, rows[0])
-
-
-@world
-def test_a_recoverable_sum_overwrites_a_partial(start_ranks, ranks):
-    start_ranks(check_recoverable, ranks)
 
 
 def check_part_of_large(transport):

@@ -316,6 +316,21 @@ def _another(target: Path) -> tuple[str, str]:
     return f"Another program is saving to {target}.", "Give each run a folder of its own."
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether somebody is writing there."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _is_at(descriptor: int, place: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(place))

@@ -23,7 +23,7 @@ def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
             yield f"its counter {name} is {saved.get(name)!r}"
     if type(saved.get("loss")) not in (int, float):
         yield f"its loss is {saved.get('loss')!r}"
-    seen, position, loaders = saved.get("epochs_seen"), saved.get("epochs"), saved.get("loaders")
+    seen, position = saved.get("epochs_seen"), saved.get("epochs")
     if not isinstance(seen, list) or not all(map(_is_count, seen)):
         yield "its samples per epoch are not numbers"
     if not isinstance(position, Mapping) or not all(_is_count(position.get(name)) for name in ("loop", "next")):
@@ -36,8 +36,16 @@ def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
     now = saved.get("account")
     if not isinstance(accounts, list) or not all(map(_is_account, [*accounts, *([] if now is None else [now])])):
         yield "its accounts of samples are not described the way lockstep does it"
-    if not isinstance(loaders, list) or not all(map(_is_loader, loaders)):
-        yield "its loaders are not described the way lockstep does it"
+    yield from _unlike_lists(saved)
+
+
+def _unlike_lists(saved: Mapping[str, Any]) -> Iterator[str]:
+    for what, told, is_one in (
+        ("lines of run.log", saved.get("lines", []), _is_line),
+        ("loaders", saved.get("loaders"), _is_loader),
+    ):
+        if not isinstance(told, list) or not all(map(is_one, told)):
+            yield f"its {what} are not described the way lockstep does it"
 
 
 def _is_count(value: Any) -> bool:
@@ -55,6 +63,12 @@ def _is_inside(told: Any) -> bool:
             and all(_is_count(told[name]) for name in ("loader", "done", "loop"))
         )
     )
+
+
+def _is_line(told: Any) -> bool:
+    if not isinstance(told, Mapping) or not {"step", "epoch", "time"} <= set(told):
+        return False
+    return all(value is None or type(value) in (int, float) for value in told.values())
 
 
 def _is_loader(told: Any) -> bool:

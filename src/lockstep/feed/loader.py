@@ -20,12 +20,11 @@ from lockstep.feed.acceptance import refuse_unsupported
 from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
 from lockstep.feed.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
-from lockstep.feed.lasting_batches import LastingBatches
 from lockstep.feed.lazy import LazyIterable, LazyList
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
 from lockstep.feed.pinning import CollatePinnable
 from lockstep.feed.under_way import UnderWay
-from lockstep.feed.worker_batches import InnerLoader
+from lockstep.feed.worker_batches import FetchedByWorkers, InnerLoader
 from lockstep.layout.cut import Cut, StepCut
 from lockstep.layout.stream_key import Domain, stream_key
 
@@ -183,12 +182,8 @@ class PreparedLoader(DataLoader[Any]):
     def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
         """Fetch the batches of `parts`, in order, to the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
-        fetched: Iterator[Any]
-        if isinstance(inner, InnerLoader):
-            fetched = LastingBatches(inner, parts, assigned.assign)
-        else:
-            assigned.assign(parts)
-            fetched = iter(inner)
+        assigned.assign(parts)
+        fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
         if self.standing.device.type == "cpu":
             return Batches(fetched)
         self._copies = self._copies or CopyStream(self.standing.device)

@@ -22,11 +22,10 @@ from lockstep.errors import UsageError
 from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
 from lockstep.feed.lane_dataset import LaneIndices
-from lockstep.feed.lasting_batches import unreplaced
 from lockstep.feed.loader import LanePart, PreparedLoader, Standing, StepPlan
 from lockstep.feed.stream_dataset import NOTHING_READ, Kept, OneWorker, Request, Resumption, StreamDataset, as_it_is
 from lockstep.feed.under_way import UnderWay
-from lockstep.feed.worker_batches import InnerLoader
+from lockstep.feed.worker_batches import FetchedByWorkers, InnerLoader
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain, stream_key
 
@@ -205,7 +204,7 @@ class PreparedStream(PreparedLoader):
                 yield replace(first, block=(block := first.block + number), kept=kept(block), resumption=resumption)
 
         requests.requests = wanted()
-        found = unreplaced(reading) if isinstance(reading, InnerLoader) else iter(reading)
+        found = FetchedByWorkers(reading) if isinstance(reading, InnerLoader) else iter(reading)
         return (Block(**block) for block in found)
 
     def _reading(self, purpose: str) -> tuple[DataLoader[Any], _Requests]:

@@ -1,25 +1,26 @@
-"""torch's iterator over the batches that workers fetch, made to be told about dead workers and to be dropped with them.
+"""torch's iterator over the batches that workers fetch, made to tell of a dead worker where a batch is waited for, and there only.
 
-What torch's own does otherwise when a worker dies: its handler of SIGCHLD raises in the middle of anything; what comes
-out of a wait is one of many exceptions, by what was noticed first; and shutting down waits for locks that the dead one
-may have taken along.
+The rank fails then, with the sample, and leaves its step's beginning (`run.outlive`). What torch's own iterator does
+otherwise: its handler of SIGCHLD raises in the middle of anything, an update or an exchange too; what comes out of a wait is
+one of many exceptions, by what was noticed first; and shutting down waits for locks that the dead one may have taken along.
 """
 
 from __future__ import annotations
 
 import resource
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from lockstep.feed.child_ends import ChildEnded, Interruptible, announce
-from lockstep.feed.dataset_mark import Mark, mark_of
 from lockstep.feed.pinning import Pinnable
 from lockstep.feed.under_way import UnderWay
 from lockstep.notices import say
@@ -156,6 +157,10 @@ class WorkerBatches(WorkerIterator):
             queue.cancel_join_thread()
             queue.close()
 
+    def words_of(self, number: int) -> str:
+        """The note that tells what a worker was doing when it ended."""
+        return self._under_way.doing(number).note
+
     def awaited_words(self) -> str:
         """What the worker that is awaited is doing: `while fetching sample 7 of the data set (epoch 1, step 2)`."""
         return self._under_way.doing(self._awaited()).note.removeprefix("lockstep: ")
@@ -176,7 +181,7 @@ class WorkerBatches(WorkerIterator):
 
 
 class InnerLoader(DataLoader[Any]):
-    """A stock DataLoader whose workers can be replaced.
+    """A stock DataLoader that tells of dead workers.
 
     Args:
         under_way: where its workers write what they fetch.
@@ -185,8 +190,6 @@ class InnerLoader(DataLoader[Any]):
 
     def __init__(self, dataset: Any, under_way: UnderWay, **settings: Any) -> None:
         self.under_way = under_way
-        self._seed: torch.Tensor | None = None
-        self._mark: Mark = ()
         super().__init__(dataset, **settings)
 
     @property
@@ -196,29 +199,56 @@ class InnerLoader(DataLoader[Any]):
         return kept  # type: ignore[no-any-return]
 
     def _get_iterator(self) -> Any:
-        self._seed = self._stream.get_state()
-        self._mark = mark_of(self.dataset.dataset)  # type: ignore[attr-defined]
         return WorkerBatches(self)
 
-    @property
-    def _stream(self) -> torch.Generator:
-        """Where torch draws the seed of the workers."""
-        return self.generator if self.generator is not None else torch.default_generator
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether the data set is another one than its workers began with, as far as can be seen."""
-        return self._mark != mark_of(self.dataset.dataset)  # type: ignore[attr-defined]
+class FetchedByWorkers(Iterator[Any]):
+    """The batches of one epoch, or of one evaluation; workers begin with the first at once.
 
-    def begin_again(self) -> WorkerBatches:
-        """Start new workers with the seed of those before. The random streams of this process stay where they are."""
-        self._iterator = None
-        self.under_way.clear()
-        present = self._stream.get_state()
-        assert self._seed is not None
-        self._stream.set_state(self._seed)
-        try:
-            begun: Any = iter(self)
-        finally:
-            self._stream.set_state(present)
-        return begun  # type: ignore[no-any-return]
+    Args:
+        inner: nobody else iterates it meanwhile.
+        most: after so many, if that is known, workers may end: nobody asks whether that was the last one.
+
+    Raises:
+        RuntimeError: as torch's, with the sample, when a worker dies.
+    """
+
+    def __init__(self, inner: InnerLoader, most: int | None = None) -> None:
+        kept = inner.kept  # torch asks them whether they are ready
+        with _deaths_told(kept), nullcontext() if kept is None else Interruptible(kept.has_lost):
+            begun: Any = iter(inner)
+        self._batches: WorkerBatches | None = begun if most != 0 else None
+        self._left = most
+
+    def __next__(self) -> Any:
+        batches = self._batches
+        if batches is None:
+            raise StopIteration
+        with _deaths_told(batches), Interruptible(batches.has_lost):
+            batch = next(batches)
+        if self._left is not None:
+            self._left -= 1
+            if not self._left:
+                self._batches = None
+        return batch
+
+
+@contextmanager
+def _deaths_told(waits: WorkerBatches | None) -> Iterator[None]:
+    """Raise what torch raises when a worker is gone, which the launcher knows; add the sample to torch's own errors."""
+    try:
+        yield
+    except ChildEnded as ended:
+        assert waits is not None
+        number, pid, code = waits.lost()[0]
+        waits.abandon()
+        how = f"is killed by signal: {signal.strsignal(-code)}." if code < 0 else f"ended with exit code {code}."
+        error = RuntimeError(f"DataLoader worker (pid {pid}) {how}")
+        error.add_note(waits.words_of(number))
+        raise error from ended
+    except Exception as error:
+        if waits is not None and not waits.has_arrived and str(error).startswith("DataLoader "):
+            for words in (waits.awaited_words(), waits.awaited_line()):
+                if words:
+                    error.add_note(f"lockstep: {words}")
+        raise

@@ -14,7 +14,6 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.arithmetic import Arithmetic
-from lockstep.handover.generation import Generation
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.restart import Restart
 from lockstep.handover.saving import Saving
@@ -78,10 +77,6 @@ class RankSettings:
     """Where and when the state is saved by itself, from the command line."""
     check_every: str = ""
     """After how many steps ranks compare what all of them hold, from the command line; empty: the script decides."""
-    replaces: bool = False
-    """Whether the launcher replaces a rank that dies."""
-    generation: Generation | None = None
-    """The generation in which this rank takes a dead one's place; None at the start of the run."""
     restart: Restart = field(default_factory=Restart)
     """Which start of the run's ranks this is."""
     snapshots: SnapshotPlace | None = None
@@ -186,7 +181,6 @@ def _settings(text: str) -> RankSettings:
             "restart": Restart(**own["restart"]),
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
             "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,
-            "generation": Generation(**own["generation"]) if own.get("generation") else None,
             "seat": Seat(**{**own["seat"], "sizes": tuple(own["seat"]["sizes"])}) if own.get("seat") else None,
         }
         return RankSettings(**{**own, **parsed})

@@ -127,11 +127,6 @@ class RunFolder:
         """How the run ended (JSON): exit code, seconds, the failure block, how each rank ended; absent before."""
         return self.path / "outcome.json"
 
-    @property
-    def generation(self) -> Path:
-        """Which ranks took the place of dead ones (JSON, `lockstep.handover.generation`); absent while none did."""
-        return self.path / "generation.json"
-
     def store(self, number: int) -> Path:
         """The file through which the ranks' process groups meet in the `number`-th `lockstep.init` of the run."""
         return self.path / f"store-{number}"
@@ -143,7 +138,7 @@ class RunFolder:
     def of_one_start(self) -> list[Path]:
         """What belongs to one start of the ranks; logs and metrics go on when all ranks start again."""
         folders = [self.path / name for name in ("journal", "failures", "evidence")]
-        files = [self.decided, self.result, self.stages, self.generation, self.snapshots]
+        files = [self.decided, self.result, self.stages, self.snapshots]
         return [*folders, *files, *sorted(self.path.glob("store-*"))]
 
     def copies(self) -> list[Path]:

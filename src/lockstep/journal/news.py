@@ -27,16 +27,10 @@ class Event(StrEnum):
     LEAVING = "leaving"
     """The script has ended, by `sys.exit` or at its end, and the process has not."""
     FAILED = "failed"
-    OUTLIVES = "outlives"
-    """From here on the rank can be replaced, and can wait for others to be."""
-    LIVE = "live"
-    """The rank took a dead one's place, and has caught up with the others."""
     KEEPS = "keeps"
     """From here on the rank takes a last snapshot if another one is lost."""
     KEPT = "kept"
     """Another rank was lost, and it has taken one. The code: 1 if it will not."""
-    FINISHED = "finished"
-    """`lockstep.finish` is over, so the rank cannot be replaced any more. The code: 1 if the script is, too."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How far a rank has come, as one number in the header of its journal: the last place from which a new rank can go on.
+"""How far rank 0 has come, in the header of its journal: what it lets the script do for all before there is done.
 
 One writer; it stays when the writer is killed.
 """
@@ -11,31 +11,38 @@ from pathlib import Path
 
 from lockstep.journal.ring import REACHED_OFFSET, map_ring
 
-_NUMBER = struct.Struct("<Q")
+_NUMBER, _BOTH = struct.Struct("<Q"), struct.Struct("<Qd")
 PARTS = 8
+NOWHERE = 0
 
 
 class Reached:
     """Both ends.
 
     Args:
-        journal: the rank's.
+        journal: rank 0's.
     """
 
     def __init__(self, journal: Path) -> None:
         self._ring = map_ring(journal, mmap.ACCESS_WRITE)
 
-    def note(self, step: int, part: int) -> None:
-        """Come to a place.
+    def note(self, place: int, at_s: float) -> None:
+        """Come to a place (see `place_of`) at a time of `growing_time`."""
+        _NUMBER.pack_into(self._ring, REACHED_OFFSET, NOWHERE)  # so nobody reads one place with another's time
+        _BOTH.pack_into(self._ring, REACHED_OFFSET, NOWHERE, at_s)
+        _NUMBER.pack_into(self._ring, REACHED_OFFSET, place)
 
-        Args:
-            step: the steps that have ended.
-            part: which place around them; less than `PARTS`.
-        """
-        _NUMBER.pack_into(self._ring, REACHED_OFFSET, step * PARTS + part)
+    def read(self) -> tuple[int, float]:
+        """The place, `NOWHERE` before the first one, and when it was reached."""
+        place, at_s = _BOTH.unpack_from(self._ring, REACHED_OFFSET)
+        return (place, at_s) if _NUMBER.unpack_from(self._ring, REACHED_OFFSET)[0] == place else (NOWHERE, 0.0)
 
-    @property
-    def place(self) -> int:
-        """The same number for the same place; 0 before the first one."""
-        number: int = _NUMBER.unpack_from(self._ring, REACHED_OFFSET)[0]
-        return number
+
+def place_of(step: int, part: int) -> int:
+    """The number of a place.
+
+    Args:
+        step: the steps that have ended.
+        part: which place around them, from 1; less than `PARTS`.
+    """
+    return step * PARTS + part

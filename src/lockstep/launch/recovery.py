@@ -184,11 +184,6 @@ def _is_worth_another_try(scene: Scene, end: RankEnd, recovery: Recovery) -> boo
     return not end.left
 
 
-def may_replace(end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> bool:
-    """Whether a rank is replaced while the others wait, instead of all being started again; see `may_start_again`."""
-    return recovery.on_failure is OnFailure.REPLACE and may_start_again(end, loss, recovery, history)
-
-
 def may_start_again(end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> bool:
     """Whether a rank that ended while others run is worth another start.
 
@@ -226,6 +221,9 @@ def loss_of(end: RankEnd, last: Record | None, *, uses_lockstep: bool) -> Loss:
 
 def _what(end: RankEnd) -> str:
     if end.failure is not None:
-        lost_worker = end.failure.kind is FailureKind.WORKER
-        return "lost a loader worker" if lost_worker else f"failed with {end.failure.error}"
+        if end.failure.kind is not FailureKind.WORKER:
+            return f"failed with {end.failure.error}"
+        sample, place = end.failure.sample, end.failure.sample_place
+        at = f" at sample {sample} of the data set" if sample is not None else ""
+        return f"lost a loader worker{at}{f' ({place})' if place else ''}"
     return f"was killed by {signal_name(end.signal)}" if end.signal else f"ended with exit code {end.code}"

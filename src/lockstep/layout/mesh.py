@@ -81,8 +81,6 @@ class Mesh:
     """Under `dp`: replicas inside the single rank; 0: one for each CUDA device, or one on the CPU."""
     is_named: bool = field(default=False, compare=False)
     """Whether somebody named its sizes, so that it fits one number of ranks only."""
-    is_open: bool = field(default=False, compare=False)
-    """Whether nobody named the strategy: then ranks of `ddp` may divide updates among them, as long as that changes nothing."""
 
     @property
     def num_ranks(self) -> int:
@@ -193,7 +191,7 @@ def _chosen(form: Form, world_size: int) -> Mesh:
             f"schedule={form.schedule} belongs to the strategy `pipeline`.", "Name it: --strategy pipeline."
         )
     if strategy is None or (strategy == AUTO and not sizes and not form.schedule):
-        return Mesh("single" if world_size == 1 else "ddp", world_size, is_open=world_size > 1)
+        return Mesh("single" if world_size == 1 else "ddp", world_size)
     if form.schedule and strategy != "pipeline":
         raise UsageError(
             f"schedule={form.schedule} belongs to the strategy `pipeline`, but the strategy is {strategy}.",

@@ -55,11 +55,6 @@ class Exchange:
         self._most_kept = 1
         self._lock = threading.Lock()
 
-    def renew(self, native: compiled.Group) -> None:
-        """Go on with other processes in the place of ranks that are dead; nothing may be under way."""
-        self.native = native
-        self._under_way.clear()
-
     def call(  # noqa: PLR0917 - as the compiled part takes them; an object for each call would cost as much as the call
         self, kind: int, dtype: int, op: int, root: int, count: int, inputs: list[int], outputs: list[int],
         shape: tuple[int, ...], buffers: Buffers, results: list[Tensor], opts: Any,

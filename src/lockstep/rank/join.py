@@ -30,7 +30,6 @@ from lockstep.process_group.self_test import group_problem
 from lockstep.process_group.watched import NAME
 from lockstep.rank.device import is_shared
 from lockstep.rank.neighbours import learn_nodes, node_name
-from lockstep.rank.rejoin import take_place
 from lockstep.rank.same_kind import check_same_kind
 from lockstep.rank.task_store import task_store
 from lockstep.transport.across import PATIENCE
@@ -80,8 +79,6 @@ def _join(environment: RankEnvironment, device: torch.device, *, exact: bool) ->
     global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
     _meetings += 1
     position, settings = environment.position, environment.settings
-    if settings is not None and settings.generation is not None and _meetings == 1:
-        return take_place(environment, settings.generation)
     if dist.is_initialized():
         if dist.get_world_size() != max(position.world_size, 1):
             raise UsageError(

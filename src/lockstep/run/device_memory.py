@@ -12,7 +12,6 @@ from lockstep.journal import device_words
 from lockstep.notices import say
 from lockstep.rank.device import is_shared
 from lockstep.run.run_state import RunState
-from lockstep.strategy.shown_state import state_here
 
 MUCH = 0.25
 """A share of the memory that other programs take, above which they are told. A screen takes less."""
@@ -22,7 +21,7 @@ def held(run: RunState) -> dict[str, int]:
     """Bytes on the rank's device by what they are. What a lane's forward keeps is in the rest."""
     device, progress = run.setup.device, run.progress
     optimizers = [one for one in progress.taken if isinstance(one, Optimizer)]
-    states = [values for optimizer in optimizers for values in state_here(optimizer).values()]
+    states = [values for optimizer in optimizers for values in optimizer.state.values()]
     parts = {
         "parameters": _bytes((one for model in progress.models for one in model.parameters()), device),
         "gradients": run.machinery.strategy.gradient_bytes,

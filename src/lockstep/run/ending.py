@@ -44,8 +44,6 @@ def end(run: RunState) -> bool:
             testify_end(run)
             _write_result(run)
             _write_stages(run)
-            if run.machinery.transport.outlives:
-                run.machinery.transport.barrier("result")  # who dies before it is replaced, and makes up for it
     finally:
         run.progress.automatic.end()
         run.progress.snapshots.end()

@@ -146,7 +146,7 @@ class Run:
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield 0, 1, …, `num_epochs` - 1; after `run.load_state` those left. The progress line counts along."""
         progress = self._run.progress
-        automatic, snapshots, rescue = progress.automatic, progress.snapshots, progress.rescue
+        automatic, snapshots = progress.automatic, progress.snapshots
         progress.begin()
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
@@ -156,20 +156,14 @@ class Run:
                 if progress.has_states_inside:
                     progress.body_streams = self._run.machinery.streams.snapshot()
                 progress.tallies.enter_body()
-                snapshots.enter_body()
-                rescue.enter_body()
                 yield epoch
                 settle(self._run)
                 automatic.after_body()
                 snapshots.after_body()
                 if is_over(self._run.machinery):
                     return
-        except GeneratorExit:
-            rescue.left_epochs()
-            raise
         finally:  # also when the script leaves the loop
             automatic.leave_loop()
-        rescue.leave_epochs()
 
     def steps(self, loader: Iterable[Any]) -> Steps:
         """Train on one epoch of a prepared loader: the same number of steps on every rank.

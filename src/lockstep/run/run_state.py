@@ -17,6 +17,7 @@ from lockstep.feed.stream import SavedStream, StreamedSteps
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.environment import RankEnvironment
 from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.failure import FailureKind, kind_of
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.rank.kept_numerics import KeptNumerics
@@ -99,9 +100,6 @@ class NoSnapshots:
         """Before the first epoch or step: load the newest state of memory and disk."""
         automatic.begin()
 
-    def enter_body(self) -> None:
-        """A body of `run.epochs` begins. Not collective."""
-
     def enter_steps(self) -> None:
         """The first step of an epoch is next. Not collective."""
 
@@ -127,17 +125,10 @@ class Checks:
     """The last step after which it was the same on every rank; 0 before the first one."""
 
 
-class NoRescue:
-    """Ranks of this run are not replaced in the middle; `lockstep.run.outlive.rescue` keeps what that takes."""
+class NoLastSnapshot:
+    """Nothing is kept when another rank is lost; `lockstep.run.outlive.last_snapshot` keeps the beginning of the step."""
 
     is_on = False
-
-    def begin(self, load: Callable[[], None]) -> None:
-        """Before the first epoch or step: load the newest state."""
-        load()
-
-    def enter_body(self) -> None:
-        """A body of `run.epochs` begins."""
 
     def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
         """The first step of an epoch is next, or one has ended; after the last one, `is_last`."""
@@ -145,8 +136,8 @@ class NoRescue:
     def enter_step(self) -> None:
         """A step has begun."""
 
-    def enter_pass(self) -> None:
-        """A pass over a step's lanes begins."""
+    def enter_pass(self, undo: Callable[[], None]) -> None:
+        """A pass over a step's lanes begins; `undo` takes back what its lanes have changed."""
 
     def leave_pass(self) -> None:
         """It has ended: all ranks have the gradient."""
@@ -154,11 +145,13 @@ class NoRescue:
     def left_steps(self) -> None:
         """The script left its loop over steps."""
 
-    def leave_epochs(self) -> None:
-        """A loop over epochs is over."""
+    def take(self) -> None:
+        """Another rank is lost, or a worker of this one's loader: leave the last place from which the run can go on."""
 
-    def left_epochs(self) -> None:
-        """The script left its loop over epochs."""
+    def take_after(self, error: Exception) -> None:
+        """Do so, if a batch did not come because a loader worker is lost."""
+        if kind_of(error) is FailureKind.WORKER:
+            self.take()
 
 
 @dataclass(frozen=True)
@@ -256,7 +249,7 @@ class Progress:
     """The steps of the last epoch."""
     automatic: NoStates = field(default_factory=NoStates)
     snapshots: NoSnapshots = field(default_factory=NoSnapshots)
-    rescue: NoRescue = field(default_factory=NoRescue)
+    last: NoLastSnapshot = field(default_factory=NoLastSnapshot)
     checks: Checks = field(default_factory=Checks)
     has_begun: bool = False
     """Whether `automatic` has looked for a state."""
@@ -290,12 +283,12 @@ class Progress:
     @property
     def has_states_inside(self) -> bool:
         """Whether the run may go on from the middle of an epoch."""
-        return self.automatic.is_on or self.snapshots.is_on or self.rescue.is_on
+        return self.automatic.is_on or self.snapshots.is_on or self.last.is_on
 
     def begin(self) -> None:
         """Before the first epoch or step: load what the run goes on from. Collective: call it on every rank."""
         self.note_modes()
-        self.rescue.begin(lambda: self.snapshots.begin(self.automatic))
+        self.snapshots.begin(self.automatic)
 
     def note_modes(self) -> None:
         """Before anything is loaded, and before the first epoch or step."""

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from lockstep.rank.task_cores import threads_of, undo_binding
 from lockstep.run.device_memory import watch_device
 from lockstep.run.ending import end
 from lockstep.run.loop.replicas import nothing_to_check
-from lockstep.run.outlive.arrangement import finished, outlive, outliving
+from lockstep.run.outlive.arrangement import outlive
 from lockstep.run.plain_help import help_with_errors
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
@@ -131,7 +131,7 @@ def init(
         finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
-    run = _assemble(environment, _decide(environment, wanted, checks))
+    run = _assemble(environment, _decide(environment, wanted))
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 
@@ -241,7 +241,7 @@ class _Decided:
     """Whether somebody named the number of lanes."""
 
 
-def _decide(environment: RankEnvironment, wanted: _Wanted, checks: int | None) -> _Decided:
+def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     """Put the command line over the script's arguments, and these over the defaults; pin the device."""
     settings, position = environment.settings, environment.position
     arithmetic = (settings.arithmetic.over(wanted.said) if settings else wanted.said).decided()
@@ -251,8 +251,6 @@ def _decide(environment: RankEnvironment, wanted: _Wanted, checks: int | None) -
     if position.local_world_size != position.world_size:
         check_over_nodes(form)
     arranged = choose_mesh(form, position.world_size)
-    if checks:  # only what every rank holds apart can be compared
-        arranged = replace(arranged, is_open=False)
     num_lanes = (settings.lanes if settings else None) or wanted.lanes or arranged.default_lanes()
     arranged.check_lanes(num_lanes)
     threads = wanted.threads
@@ -285,8 +283,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     ledger = Ledger(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
     with _in_a_sentence():
-        joined = join(environment, device, exact=exact)
-    transport = outliving(joined, environment, mesh, decided.num_lanes)
+        transport = join(environment, device, exact=exact)
     nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None
     placement = place(decided.num_lanes, mesh.replicas, nodes)
     arithmetic = decided.arithmetic
@@ -427,8 +424,7 @@ def finish() -> None:
     let_go()
     device_words.present.clear()
     atexit.unregister(_finish_at_exit)
-    if end(run):
-        finished(run, dict(os.environ), at_exit=_is_at_exit)
+    end(run)
 
 
 def _finish_at_exit() -> None:

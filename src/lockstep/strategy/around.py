@@ -80,23 +80,6 @@ class Around(Strategy):
     def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:
         return self._inner.whole_state(optimizer, everyone=everyone)
 
-    @property
-    def is_spread(self) -> bool:
-        return self._inner.is_spread
-
-    @property
-    def is_hidden(self) -> bool:
-        return self._inner.is_hidden
-
-    def state_alone(self, optimizer: Optimizer) -> Mapping[Any, Any]:
-        return self._inner.state_alone(optimizer)
-
-    def left(self) -> Any:
-        return self._inner.left()
-
-    def take_over(self, left: Any) -> None:
-        self._inner.take_over(left)
-
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         self._inner.set_buffer_rules(rules)
 

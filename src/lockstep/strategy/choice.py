@@ -19,7 +19,6 @@ from lockstep.strategy.stages.pipeline_pass import PipelinePass
 from lockstep.strategy.stages.rank_stages import RankStages
 from lockstep.strategy.stages.staged_pass import StagedPass
 from lockstep.strategy.zero1.once_per_node import OncePerNode
-from lockstep.strategy.zero1.unasked import Unasked
 from lockstep.strategy.zero1.visibility import HandedAround
 from lockstep.strategy.zero1.zero1 import Zero1
 from lockstep.transport.contract import Transport
@@ -35,16 +34,14 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
         return Hogwild(transport, placement)
     if devices := devices_for_stages(mesh, device):
         return on_several_devices(transport, placement, devices)
-    return in_one_piece(mesh, transport, placement, device)
+    return in_one_piece(mesh, transport, placement)
 
 
-def in_one_piece(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> Strategy:
+def in_one_piece(mesh: Mesh, transport: Transport, placement: Placement) -> Strategy:
     """Put the whole model on each rank, which does the same as the others."""
     if mesh.strategy == "zero1" and mesh.num_ranks > 1:
         shared = transport.shares_memory
         return Zero1(transport, placement, OncePerNode(transport) if shared else HandedAround(transport))
-    if mesh.is_open and transport.shares_memory and device.type == "cpu":
-        return Unasked(transport, placement)
     return Replica(mesh.strategy, transport, placement)
 
 

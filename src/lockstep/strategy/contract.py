@@ -73,7 +73,7 @@ class OpenLane(ABC):
 
 
 class AnyPass(ABC):
-    """A pass over a step's lanes. It ends once, by `end` or by `abandon`."""
+    """A pass over a step's lanes. It ends by `end` or by `abandon`; also by both, where `end` has lost another rank."""
 
     @abstractmethod
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
@@ -238,37 +238,6 @@ class Strategy(ABC):
                 state is on at least one rank.
         """
         return optimizer.state
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether `state_alone` reads what other ranks have left in memory."""
-        return False
-
-    @property
-    def is_hidden(self) -> bool:
-        """Whether the script has not looked at any of it here. It would be known if it had."""
-        return False
-
-    def state_alone(self, optimizer: Optimizer) -> Mapping[Any, Any]:
-        """Return the optimizer's state by parameter, each one whole, for a rank that takes a dead one's place.
-
-        Not a collective: the other ranks have come to the same place, or are dead.
-
-        Raises:
-            WorldError: when nobody can be sure of the whole state, with the reason.
-        """
-        return optimizer.state
-
-    def left(self) -> Any:
-        """Return what `take_over` needs of a rank that is left, as JSON values. Not a collective."""
-        return None
-
-    def take_over(self, left: Any) -> None:  # noqa: B027 - nothing to do
-        """Become like a rank that is left, after its state was loaded. Not a collective.
-
-        Raises:
-            WorldError: when this rank has laid out its model in another way.
-        """
 
     @abstractmethod
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:

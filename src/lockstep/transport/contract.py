@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,8 +21,6 @@ from lockstep.errors import PeerLost, PromiseBroken
 from lockstep.layout.nodes import Nodes
 from lockstep.layout.placement import Placement
 from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreement
-
-Result = TypeVar("Result")
 
 
 class Pending(ABC):
@@ -43,14 +40,6 @@ class Pending(ABC):
     @abstractmethod
     def give_up(self) -> None:
         """Wait until `partials` are no longer read, and drop the result: they changed in the meantime."""
-
-    def summed(self) -> list[tuple[int, int]]:
-        """Which elements [start, end) of a recoverable sum that a death has broken are over: `out` has their result.
-
-        All other elements of `partials` are as they were. Call it when no rank uses its transport any more: what the death
-        has left half written is written first.
-        """
-        return []
 
 
 class Sent(Protocol):
@@ -85,15 +74,8 @@ class Transport(ABC):
     begins_early = True
     """Whether a reduction makes progress while the rank does something else, so beginning it early pays off."""
 
-    outlives = False
-    """Whether `whole` may make an exchange a second time: what goes into one must stay until it is over.
-
-    But for sums of which it can be told how far they came (`begin_recoverable`).
-    """
-
-    generation = 0
-    """Changes whenever ranks were replaced, at the same place in all scripts; what `allocate` and `allocate_once` made is
-    then ordinary, and no longer what all ranks see."""
+    on_loss: Callable[[], None] | None = None
+    """Called once, when another rank is lost, before `PeerLost` is raised: by `exchange`, and by `lost`."""
 
     nodes: Nodes | None = None
     """Which ranks are on which node, where the transport knows of several."""
@@ -139,17 +121,6 @@ class Transport(ABC):
                 once and others after each addition. It may be one of `partials`.
         """
 
-    def can_recover(self, partials: Sequence[Tensor], out: Tensor) -> bool:  # noqa: ARG002
-        """Whether `begin_recoverable` takes these; each is whole, as `allocate` made it. Of this rank; not a collective."""
-        return False
-
-    def begin_recoverable(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
-        """As `begin_all_reduce`; a death in the middle spoils nothing, although `out` may be one of `partials`.
-
-        See `Pending.summed`. Only where every rank `can_recover` what these are parts of.
-        """
-        raise PromiseBroken(f"{type(self).__name__} cannot tell how far a sum of {len(partials)} {out.dtype} has come.")
-
     @abstractmethod
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """Overwrite `tensor` (contiguous, same shape and dtype everywhere) with that of rank `source`."""
@@ -188,25 +159,11 @@ class Transport(ABC):
     def close(self) -> None:
         """Release what the transport holds. Not a collective."""
 
-    def whole(self, exchange: Callable[[], Result], undo: Callable[[], None] | None = None) -> Result:  # noqa: ARG002
-        """Make several exchanges that end on every rank or on none. Collective: call it on every rank.
-
-        Args:
-            exchange: makes them, from things that it leaves as they are, or of which it knows what became; where the
-                transport `outlives` the death of a rank, it is called again with the rank that took the place.
-            undo: called before that, with the ranks that are left.
-        """
-        return exchange()
-
-    def tear(self, why: str) -> None:  # noqa: B027 - most replace no rank
-        """Say that nobody could take a dead rank's place from here on, up to the next place from which one can go on.
-
-        Not a collective, but all ranks must come by: before they change what they do not hold alone.
-        """
-
-    def unheard(self) -> AbstractContextManager[None]:
-        """Exchanges that a new rank, which takes a dead one's place, makes at another time."""
-        return nullcontext()
+    def lost(self) -> None:
+        """Call `on_loss`, once; for who gets a `PeerLost` out of exchanges of tensors, where `exchange` does not see it."""
+        on_loss, self.on_loss = self.on_loss, None
+        if on_loss is not None:
+            on_loss()
 
     def all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> None:
         """Call `begin_all_reduce` and wait."""
@@ -225,6 +182,13 @@ class Transport(ABC):
         Raises:
             UsageError: on every rank, when ranks are at different operations.
         """
+        try:
+            return self._exchange(operation, payload, where)
+        except PeerLost:
+            self.lost()
+            raise
+
+    def _exchange(self, operation: str, payload: bytes, where: str) -> list[bytes]:
         frame = Frame(operation, where, payload)
         frames = [Frame.decode(data) for data in self.all_gather_bytes(frame.encode())]
         if mistake := disagreement(frames):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,8 +37,6 @@ from lockstep.transport.node_sum import LostSum, NodeSum, SumPlan, Sums
 from lockstep.transport.scratch import Scratch
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.watch import Watch
-
-Result = TypeVar("Result")
 
 SMALL_BYTES = 32 * 1024
 """Up to this size only the first rank of each node exchanges: latency decides."""
@@ -77,8 +75,6 @@ class OverNodesTransport(Transport):
         self.across = Across(PrefixStore("across", store), rank, self._names, firsts)
         self._rows = NodeRows(nodes, rank, self.across, self._frames)
         self.loss = Loss(self._end)
-        self.on_loss: Callable[[], None] | None = None
-        """Called once, when `whole` has lost another rank and undone what it did, before it raises."""
         self.is_told: Callable[[], bool] = lambda: False
         """Asked 20 times a second, in a thread: whether the launcher knows of a node that is lost."""
         self._frame_tag = self._sum_tag = self._splits = 0
@@ -123,17 +119,6 @@ class OverNodesTransport(Transport):
         lost = self.give_up(lost)
         self._end_threads()
         return lost
-
-    def whole(self, exchange: Callable[[], Result], undo: Callable[[], None] | None = None) -> Result:
-        try:
-            return exchange()
-        except PeerLost:
-            on_loss, self.on_loss = self.on_loss, None
-            if on_loss is not None:
-                if undo is not None:
-                    undo()
-                on_loss()
-            raise
 
     def _end_threads(self) -> None:
         self._watch.stop()

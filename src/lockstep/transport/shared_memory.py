@@ -156,23 +156,9 @@ class SharedMemoryTransport(Transport):
         return [whole[size * rank : size * (rank + 1)] for rank in self._everyone]
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        return self._tree_sum(partials, placement, out, is_recoverable=False)
-
-    def can_recover(self, partials: Sequence[Tensor], out: Tensor) -> bool:
-        for one in (*partials, out):
-            if one.data_ptr() not in self._windows:
-                return False
-        return len(partials) < compiled.most_places
-
-    def begin_recoverable(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        return self._tree_sum(partials, placement, out, is_recoverable=True)
-
-    def _tree_sum(
-        self, partials: Sequence[Tensor], placement: Placement, out: Tensor, *, is_recoverable: bool
-    ) -> _TreeSum:
         if placement not in self._programs:
             self._programs[placement] = program_of(placement)
-        return _TreeSum(self._group, partials, out, self._programs[placement], is_recoverable=is_recoverable)
+        return _TreeSum(self._group, partials, out, self._programs[placement])
 
     @_guarded
     def broadcast(self, tensor: Tensor, source: int) -> None:
@@ -315,11 +301,8 @@ class _TreeSum(Pending):
         partials: Sequence[Tensor],
         out: Tensor,
         order: tuple[bytes, bytes],
-        *,
-        is_recoverable: bool,
     ) -> None:
-        self._group, self._partials, self._out = group, partials, out
-        self._order, self._is_recoverable = order, is_recoverable
+        self._group, self._partials, self._out, self._order = group, partials, out, order
         self._operation: compiled.Operation | None = None
 
     @_guarded
@@ -332,19 +315,12 @@ class _TreeSum(Pending):
             out.data_ptr(),
             *self._order,
             scale,
-            self._is_recoverable,
         )
 
     @_guarded
     def finish(self) -> None:
         assert self._operation is not None
         self._group.wait(self._operation, FOREVER_S)
-
-    @_guarded
-    def summed(self) -> list[tuple[int, int]]:
-        if self._operation is None or not self._is_recoverable:
-            return []
-        return [(start, start + size) for start, size in self._group.summed(self._operation) if size]
 
     def give_up(self) -> None:
         """Do nothing: nothing has begun."""

@@ -1,4 +1,4 @@
-"""A loader worker that dies in a running script is replaced inside its rank; the run ends with the same bits."""
+"""A loader worker that dies costs its rank's step, on one rank too; the run ends with the same bits."""
 
 from __future__ import annotations
 
@@ -86,20 +86,21 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         ),
     ],
 )
-def test_workers_that_die_are_replaced_and_no_rank_is(
+def test_workers_that_die_cost_a_step_and_change_nothing(
     tmp_path: Path, undisturbed: tuple[str, str], how: str, ranks: int, options: str
 ) -> None:
     finished = train(tmp_path, how, ranks, options)
-    assert ends(finished) == undisturbed
+    bits, printed = ends(finished)
+    assert bits == undisturbed[0]
+    assert set(printed.splitlines()) == set(undisturbed[1].splitlines())
     assert len(list(tmp_path.glob("dead-*"))) == 3
-    said = "".join(finished.log(rank) for rank in range(ranks))
-    assert said.count("nothing recomputed") == 3, finished.err
-    assert re.search(
-        r"loader worker \(pid \d+\) .* while fetching sample 70 of the data set \(epoch 1, step \d\)", said
-    )
-    assert "while fetching sample 50 of the data set (evaluation, batch 3)" in said
-    assert not re.search(r"^(replace|restart) ", finished.err, re.MULTILINE)
-    assert "loader worker" in finished.err
+    lines = [line for line in finished.err.splitlines() if line.startswith("restart ")]
+    assert 2 <= len(lines) <= 3, "two may die together"
+    told = "\n".join(lines)
+    assert re.search(r"lost a loader worker at sample (3|70) of the data set \(epoch 1, step \d\)", told), told
+    assert "lost a loader worker at sample 50 of the data set (evaluation, batch 3)" in told
+    assert all(", kept in memory" in line or "from the beginning" in line for line in lines)
+    assert ", kept in memory" in lines[-1], told
 
 
 @pytest.mark.thorough
@@ -107,8 +108,5 @@ def test_a_sample_that_kills_each_worker_ends_the_run_with_its_number(tmp_path: 
     finished = train(tmp_path, "always", 2)
     assert finished.code == 1
     block = finished.err[finished.err.index("FAILED ") :]
-    assert re.search(
-        r"WorldError: A loader worker \(pid \d+\) was killed by signal 9 \(SIGKILL\) while fetching", block
-    )
     assert re.search(r"sample: number (3|70) of the data set \(epoch 1, step \d\)", block)
-    assert not re.search(r"^(replace|restart) ", finished.err, re.MULTILINE)
+    assert "the same failure at the same step would come back" in finished.err

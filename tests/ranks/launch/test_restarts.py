@@ -49,7 +49,7 @@ NAMED = ("--name", "exp1", "--save-every", "1steps", "--snapshots", "off")
 
 
 def train(place: Path, *options: str, ranks: int = 2, **variables: str) -> Finished:
-    # a rank that dies between its pass and its update is not replaced in place
+    # no rank holds the whole state, so none leaves its step's beginning
     return run_script(place, TRAINING, "-n", str(ranks), "--strategy", "zero1", *options, env=variables)
 
 

@@ -40,9 +40,11 @@ def test_ranks_that_can_are_left_alone_until_one_has() -> None:
     assert not ranks.until(RANKS, 5.0)
 
 
-def test_a_rank_that_says_there_will_be_none_ends_the_wait() -> None:
+def test_the_wait_ends_when_every_rank_says_that_it_takes_none() -> None:
     ranks = last(able(0), able(1), News(0, Event.KEPT, 1))
     ranks.expect(5.0)
+    assert ranks.until(RANKS, 5.0)
+    ranks.hear(News(1, Event.KEPT, 1))
     assert not ranks.until(RANKS, 5.0)
 
 

@@ -19,7 +19,7 @@ from lockstep.launch.recovery import (
     Stop,
     decide,
     loss_of,
-    may_replace,
+    may_start_again,
     most_restarts,
 )
 from lockstep.launch.request import OnDamage, OnFailure, Recovery
@@ -143,7 +143,7 @@ def test_damage_starts_all_ranks_again_and_replaces_none() -> None:
     assert decision.loss.sentence == "rank 2 no longer holds 'a' at step 1204 (after step 1150 it did)"
     end = damaged().verdict.culprit
     assert end is not None
-    assert not may_replace(end, decision.loss, REPLACE, [])
+    assert not may_start_again(end, decision.loss, REPLACE, [])
 
 
 def test_damage_that_comes_back_at_the_same_step_is_the_scripts_doing() -> None:
@@ -231,7 +231,7 @@ def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "recovery", "history", "replaced"),
+    ("end", "recovery", "history", "starts"),
     [
         (ended(by=9), REPLACE, [], True),
         (ended(1, kind=FailureKind.WORKER), REPLACE, [], True),
@@ -243,8 +243,8 @@ def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:
         (ended(by=9), REPLACE, [Loss(1, "was killed by signal 9 (SIGKILL)", 1204)], True),
     ],
 )
-def test_a_rank_is_replaced_in_place_when_its_death_was_the_machines_doing(
-    end: RankEnd, recovery: Recovery, history: list[Loss], replaced: bool
+def test_ranks_start_again_while_others_run_when_a_death_was_the_machines_doing(
+    end: RankEnd, recovery: Recovery, history: list[Loss], starts: bool
 ) -> None:
     loss = loss_of(end, AT_1204, uses_lockstep=True)
-    assert may_replace(end, loss, recovery, history) is replaced
+    assert may_start_again(end, loss, recovery, history) is starts

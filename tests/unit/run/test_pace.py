@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
 from lockstep.handover.snapshots import Keeping, kept_in, newest_kept
-from lockstep.run.saving.pace import FIRST_COST_S, SHARE, Pace, no_room, steps_between
+from lockstep.run.saving.pace import FIRST_S, SHARE, Pace, no_room, steps_between
 
 
 @given(cost_s=st.floats(1e-6, 1e3), step_s=st.floats(1e-5, 1e3))
@@ -20,10 +20,11 @@ def test_snapshots_cost_one_hundredth_of_the_time_at_most_and_are_no_rarer_than_
     assert steps == 1 or cost_s >= SHARE * (steps - 1) * step_s * 0.99
 
 
-def test_the_first_one_waits_until_its_likely_cost_is_small() -> None:
+def test_the_first_one_comes_after_two_seconds_and_later_ones_as_they_cost() -> None:
     pace = Pace(0, 0, 0.0)
-    assert not pace.is_due(1, FIRST_COST_S)
-    assert pace.is_due(10, FIRST_COST_S / SHARE + 0.1)
+    assert not pace.is_due(50, FIRST_S - 0.1)
+    assert not pace.is_due(0, FIRST_S), "no step is over"
+    assert pace.is_due(1, FIRST_S)
     pace.took(10, 10.0, stall_s=0.5)
     assert not pace.is_due(11, 15.0)
     assert pace.is_due(60, 60.1)

@@ -52,7 +52,7 @@ def summed(dtype, kinds, weights, by_rows):
         sums.add(lane, slot, weight, {n: one for n, one in rows.items() if one is not None} if by_rows else None)
     counts = sums.num_rows()
     parts = sums.rows(counts.keys())
-    slot, wide = sums.result(over=True)
+    slot, wide = sums.result()
     views = [view.clone() for view in slot.views]
     for bucket in pool.buckets:
         for number in bucket.members:

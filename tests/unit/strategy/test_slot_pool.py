@@ -37,22 +37,9 @@ def test_what_is_given_up_after_it_was_finished_is_not_given_back_twice():
     sums = PartialSums(pool, [(0, 1), (1, 2), (2, 3)], scaled=True)
     for lane in range(3):
         sums.add(lane, None, 0.0)
-    result, _ = sums.result(over=True)
+    result, _ = sums.result()
     sums.finish(result)
     sums.give_up()
-    taken = [result, *(pool.take() for _ in range(4))]
-    assert len({*map(id, taken)}) == len(taken)
-
-
-def test_a_sum_that_may_be_made_again_has_a_slot_of_its_own():
-    pool = pool_of_one()
-    sums = PartialSums(pool, [(0, 1), (1, 2)], scaled=True)
-    for lane in range(2):
-        sums.add(lane, None, 0.0)
-    result, flats = sums.result(over=False)
-    partials = [part.data_ptr() for part in sums.bucket(pool.buckets[0])]
-    assert flats[0].data_ptr() not in partials
-    sums.finish(result)
     taken = [result, *(pool.take() for _ in range(4))]
     assert len({*map(id, taken)}) == len(taken)
 

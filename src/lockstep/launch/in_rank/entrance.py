@@ -24,7 +24,6 @@ from pathlib import Path
 from lockstep.errors import UsageError
 from lockstep.handover.at_the_end import do_last, left_at
 from lockstep.handover.environment import decode, encode_place
-from lockstep.handover.hidden_output import give_up, hide, show
 from lockstep.handover.late_settings import remember
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.run_folder import RunFolder
@@ -71,8 +70,6 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     faulthandler.enable(log)
     answer_into(folder.answers(order.rank))
     let_read(int(os.environ.get(MARKER, "0").partition("-")[0]))  # the launcher
-    if order.said:
-        hide([said.encode("latin-1") for said in order.said])
     atexit.register(do_last)
     share_socket_folder()
     _line_buffered_streams()
@@ -82,7 +79,6 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     code = _run_script(order, news, log)
     if order.calls_init and order.rank == 0 and order.variables.get("WORLD_SIZE") != "1":
         say_equal_draws()
-    give_up(log) if code else show()
     _report_joined(order, news)
     return code
 
@@ -174,7 +170,6 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
     shown = None if is_written else shortened(failure, MOST_NEWS_BYTES)
     News(order.rank, Event.FAILED, failure=shown).tell(news)
     with suppress(OSError):
-        give_up(log)
         os.write(log, failure.traceback.encode(errors="backslashreplace"))
     _call_hook(error)
     if is_peer:

@@ -29,9 +29,6 @@ class RankTask:
     """Whether the script calls `lockstep.init`, as far as its source tells."""
     parcel: str = ""
     """The path of a function and its arguments, packed by `parcel`, instead of a script."""
-    said: tuple[str, ...] = ()
-    """The last of what the rank whose place it takes had printed to standard output and error, a character per byte
-    (Latin-1); empty at the start of the run."""
 
 
 def write_task(order: RankTask) -> int:
@@ -44,7 +41,7 @@ def write_task(order: RankTask) -> int:
 def read_task(descriptor: int) -> RankTask:
     """Return the order; the descriptor stays open."""
     data = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
-    return RankTask(**{**data, "args": tuple(data["args"]), "said": tuple(data["said"])})
+    return RankTask(**{**data, "args": tuple(data["args"])})
 
 
 def apply_variables(variables: Mapping[str, str | None]) -> None:

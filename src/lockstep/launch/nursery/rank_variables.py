@@ -13,7 +13,6 @@ from pathlib import Path
 
 from lockstep.handover import cublas_workspace
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
-from lockstep.handover.generation import Generation
 from lockstep.launch.in_rank.task import RankTask
 from lockstep.launch.request import LaunchRequest, OnFailure
 from lockstep.machine.leftovers import MARKER
@@ -50,7 +49,6 @@ def rank_task(
     rank: int,
     port: int,
     changed: Mapping[str, str | None],
-    generation: Generation | None = None,
 ) -> RankTask:
     """Everything that a rank needs to know.
 
@@ -59,7 +57,6 @@ def rank_task(
         rank: the rank, counted over all nodes.
         port: where the run's store answers on 127.0.0.1.
         changed: what has changed in the launcher's environment since the nursery was started.
-        generation: that in which it takes a dead one's place; None at the start of the run.
     """
     return RankTask(
         rank=rank,
@@ -68,7 +65,7 @@ def rank_task(
         args=request.args_of(request.numbers.index(rank)),
         folder=str(request.folder or Path.cwd()),
         run_folder=str(request.run_folder.absolute()),
-        variables={**changed, **rank_variables(request, rank, port, os.environ, generation)},
+        variables={**changed, **rank_variables(request, rank, port, os.environ)},
         calls_init=request.calls_init,
         parcel=request.call.parcel if request.call is not None else "",
     )
@@ -79,7 +76,6 @@ def rank_variables(
     rank: int,
     port: int,
     present: Mapping[str, str],
-    generation: Generation | None = None,
 ) -> dict[str, str | None]:
     """The differences between the nursery's environment and the rank's; None removes a variable.
 
@@ -88,7 +84,6 @@ def rank_variables(
         rank: the rank, counted over all nodes.
         port: where the run's store answers on 127.0.0.1.
         present: the launcher's environment: what the user set there is kept.
-        generation: as above.
     """
     seat, local_rank = request.seat, request.numbers.index(rank)
     settings = RankSettings(
@@ -103,8 +98,6 @@ def rank_variables(
         evidence=request.evidence,
         saving=request.saving,
         check_every=request.check_every,
-        replaces=request.recovery.replaces and seat is None,
-        generation=generation,
         restart=request.restart,
         snapshots=request.snapshots,
         shrinks=request.recovery.on_failure is OnFailure.SHRINK,

@@ -6,14 +6,12 @@ Each byte goes into the rank's log, and to the terminal as `rank_output` decides
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockstep.handover.said import MOST
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.rank_log import RankLog
 from lockstep.launch.screen.rank_output import LineCutter, OtherRanks
@@ -32,11 +30,6 @@ class _Stream:
     is_open: bool = True
 
 
-def _has_news(descriptor: int) -> bool:
-    """Whether a pipe has bytes, or has ended."""
-    return bool(select.select([descriptor], [], [], 0)[0])
-
-
 class RankStreams:
     """All pipes of a run. The launcher's loop calls the readers; `end` when every rank and its children are gone."""
 
@@ -48,8 +41,6 @@ class RankStreams:
         self._logs = {rank: RankLog(path) for rank, path in logs.items()}
         self._streams: list[_Stream] = []
         self._others = OtherRanks(logs)
-        self._said = {(rank, target): b"" for rank in logs for target in (OUT, ERR)}
-        """The last that each printed."""
 
     def new_pipes(self, rank: int) -> tuple[int, int]:
         """Return the writing ends of a rank's standard output and error; the caller closes them."""
@@ -62,17 +53,8 @@ class RankStreams:
             ends.append(writing)
         return ends[0], ends[1]
 
-    def said(self, rank: int) -> tuple[bytes, ...]:
-        """Read what waits in a dead rank's pipes; return the last that it printed to standard output and error."""
-        for stream in self._streams:
-            while stream.rank == rank and stream.is_open and _has_news(stream.descriptor):
-                self._reader(stream)()
-        return tuple(self._said[rank, target] for target in (OUT, ERR))
-
     def _reader(self, stream: _Stream) -> Callable[[], None]:
         def read() -> None:
-            if not stream.is_open:  # `said` has read it to its end, in the same turn of the launcher's loop
-                return
             data = os.read(stream.descriptor, CHUNK_BYTES)
             if data:
                 self._take(stream, data)
@@ -82,8 +64,6 @@ class RankStreams:
         return read
 
     def _take(self, stream: _Stream, data: bytes) -> None:
-        place = stream.rank, stream.target
-        self._said[place] = (self._said[place] + data)[-MOST:]
         if reason := self._logs[stream.rank].write(data):
             log = self._paths[stream.rank]
             self._losses.add(f"{log} cannot be written ({reason}): later output of rank {stream.rank} is not in it")

@@ -102,7 +102,6 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     threads = int(decided.get("threads") or threads)
     parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
     text = ", ".join(part for part in parts if part)
-    why = f" ({decided['why']})" if decided.get("why") else ""
     needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
     same = f"; same bits elsewhere with {needed}" if lanes else ""
     arithmetic = decided.get("arithmetic") or {}
@@ -110,7 +109,7 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
         same = ""  # the line about numerics says it
     elif decided.get("not_exact"):
         same = "; not the same bits elsewhere, by design"
-    return Line("lanes", f"{text}{why}{same}")
+    return Line("lanes", f"{text}{same}")
 
 
 def numerics_line(decided: Mapping[str, Any]) -> Line:
@@ -215,11 +214,6 @@ def restart_line(decision: RestartAll, whence: Whence) -> Line:
 def regroup_line(decision: Regroup, whence: Whence) -> Line:
     """Say which nodes come and go, and from where all ranks go on."""
     return Line("nodes", f"{decision.changes}; all ranks start again, {whence.place}")
-
-
-def replaced_line(loss: Loss, seconds: float) -> Line:
-    """Say what was lost, and that it was replaced."""
-    return Line("replace", f"{loss.sentence}; replaced in {seconds:.1f} s, nothing recomputed")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ class EndingRanks:
 
     def fail(self, number: int, kind: FailureKind) -> None:
         """A rank has failed, and may still run: the others are to end."""
+        if kind is FailureKind.WORKER:
+            self._expect_last(RankEnd(number, 1, 0, 0, False, self.ranks.failure_of(number)))
         if not self.interruption.by:
             self.plan.fail(number, kind, self.ranks.running)
 
@@ -48,14 +50,17 @@ class EndingRanks:
         self.fail(failure.rank, failure.kind)
 
     def ended(self, end: RankEnd) -> None:
-        """A rank has ended, and nobody takes its place."""
-        if not self.plan and self.cluster is not None:
-            self.last.expect_after(end, time.monotonic())
+        """A rank has ended."""
+        self._expect_last(end)
         self.plan.sends = self.interruption.gave_up(end, self.ranks.running) or self.plan.sends
         if end.failure is not None:
             self.fail(end.rank, end.failure.kind)
         elif end.code and not end.stopped and not self.interruption.by:
             self.plan.end_badly(self.ranks.running, at_once=bool(end.signal))
+
+    def _expect_last(self, end: RankEnd) -> None:
+        if not self.plan or self.plan.is_for_a_peer:
+            self.last.expect_after(end, time.monotonic())
 
     def take_signal(self, number: int) -> None:
         """A person's signal came to this node."""

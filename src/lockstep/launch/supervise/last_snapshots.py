@@ -1,7 +1,7 @@
 """Whether ranks that are to end still take a snapshot of their step's beginning (`run.outlive.last_snapshot`).
 
-On several nodes all ranks start again when one is lost, from the newest snapshot. A survivor of each node takes a last one,
-when it comes to the exchange that cannot end; so the ranks of this node are not sent away before.
+All ranks start again when one is lost, from the newest snapshot. A survivor of each node takes a last one, when it comes to
+the exchange that cannot end; so the ranks of this node are not sent away before.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ class LastSnapshots:
     _able: set[int] = field(default_factory=set)
     """Ranks that would take one."""
     _are_over: bool = False
-    """Whether one was taken, or there will be none."""
+    """Whether one was taken, or none is wanted."""
     _until_s: float = 0.0
     """Until when one is waited for; 0.0 while none is."""
 
     def hear(self, news: News) -> None:
         """Take what a rank tells about itself."""
-        if news.event is Event.KEPT:
-            self._are_over = True
-        else:
+        if news.event is Event.KEEPS:
             self._able.add(news.rank)
+        elif news.code:
+            self._able.discard(news.rank)
+        else:
+            self._are_over = True
 
     def expect_after(self, end: RankEnd, now: float) -> None:
         """A rank here has ended: `expect`, if all will start again because of that."""

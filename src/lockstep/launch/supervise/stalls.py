@@ -9,7 +9,7 @@ stalled:        do what --on-stall says
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.diagnosis.scene import RankScene
@@ -57,18 +57,13 @@ class Stalls:
     _helped: set[str] = field(default_factory=set)
     """Findings for which it was said what to do."""
 
-    def look(self, pids: Mapping[int, int], starting: Collection[int]) -> None:
-        """Look at the ranks; say and do what there is to say and do.
-
-        Args:
-            pids: the processes of the ranks that have not ended.
-            starting: replacements that have time to start.
-        """
+    def look(self, pids: Mapping[int, int]) -> None:
+        """Look at the ranks; say and do what there is to say and do. `pids`: of those that have not ended."""
         nodes, limit_s = self.nodes, self.request.recovery.stall_after_s
         if nodes is None and self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
             return
         elsewhere = nodes.scenes() if nodes is not None else {}
-        scenes, judgements = self.scenes.judge(pids, limit_s, starting, elsewhere)
+        scenes, judgements = self.scenes.judge(pids, limit_s, elsewhere=elsewhere)
         if nodes is not None:
             nodes.tell(scenes)
         if not judgements:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from lockstep.errors import WorldError
-from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.in_rank.task import write_task
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -40,8 +38,6 @@ class Start:
         number: int,
         pipes: tuple[int, int],
         news: int,
-        generation: Generation | None = None,
-        said: Sequence[bytes] = (),
     ) -> None:
         """Order a rank; its pipes (standard output and error) are closed here.
 
@@ -49,15 +45,12 @@ class Start:
             number: the rank.
             pipes: for its standard output and error.
             news: the pipe on which it tells what has happened.
-            generation: that in which it takes a dead one's place; None at the start of the run.
-            said: the last of what that one had printed to standard output and error.
 
         Raises:
             WorldError: when the nursery takes no orders.
         """
         changed = self._nursery.changed(os.environ)
-        task = rank_task(self._request, number, self._store.port, changed, generation)
-        order = write_task(replace(task, said=tuple(one.decode("latin-1") for one in said)))
+        order = write_task(rank_task(self._request, number, self._store.port, changed))
         nothing = os.open(os.devnull, os.O_RDONLY)
         stdin = 0 if number == 0 and self._saying.terminal is not None else nothing
         sent = self._nursery.send(Spawn(number, self._fresh), (order, stdin, *pipes, news, *self._store.descriptors))

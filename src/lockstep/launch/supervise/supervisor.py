@@ -14,10 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lockstep.errors import WorldError
-from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.asking import Asking
-from lockstep.journal.failure import Failure
 from lockstep.journal.news import Event, read_news
 from lockstep.launch.import_failure import check_import
 from lockstep.launch.nursery.channel import ChannelClosed
@@ -38,7 +36,6 @@ from lockstep.launch.supervise.orders import Orders
 from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.ranks import Ranks
 from lockstep.launch.supervise.regrouping import Regrouping
-from lockstep.launch.supervise.replacements import Replacements
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.stalls import Stalls
 from lockstep.launch.supervise.starting import Start
@@ -62,8 +59,6 @@ class Ending:
     joined: bool
     nursery_is_gone: bool
     """Whether the nursery is gone, so that nothing can be started again."""
-    losses: dict[int, Loss] = field(default_factory=dict)
-    """What is known of ranks whose journal a replacement has continued."""
     saved: int | None = None
     """The step after which the run was saved because of the signal; None when it was not."""
     waited_s: float = 0.0
@@ -119,15 +114,6 @@ class Supervisor:
         regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
         self._ending = EndingRanks(self._ranks, self._orders, self._interruption, regrouping, self.cluster, last)
-        self._replacements = Replacements(
-            self.request,
-            self.folder,
-            self.saying,
-            self.observer,
-            self.history,
-            self._start_replacement,
-            self._ending.send,
-        )
         scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
             scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self.nodes
@@ -145,15 +131,14 @@ class Supervisor:
         finally:
             self._streams.end()
             self._stalls.end()
-            self._replacements.clean_up()
             self._selector.close()
             os.close(self._news)
             os.close(self._news_end)
-        ends = [self._replacements.end_of(number, end) for number, end in self._ranks.ends.items()]
+        ends = [*self._ranks.ends.values()]
         gone = self._lost or self._orders.gave_up
         by, saved = self._interruption.ended(ends), Asking(self.folder.journal(self.request.numbers.start)).saved
         joined, known = self._joined or self.observer.met, self._surroundings.known
-        return Ending(ends, by, joined, gone, self._replacements.losses, saved, self._interruption.waited_s, known)
+        return Ending(ends, by, joined, gone, saved, self._interruption.waited_s, known)
 
     def _register(self) -> None:
         for source, handler in (
@@ -174,7 +159,7 @@ class Supervisor:
                 self.observer.look(now)
                 self._surroundings.look(self._ranks.running_pids)
                 if self._ending.are_to_go_on:
-                    self._stalls.look(self._ranks.running_pids, self._replacements.starting(now))
+                    self._stalls.look(self._ranks.running_pids)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._orders.give_up(now, self._ranks.running_pids, a_person_waits=bool(self._interruption.by))
@@ -195,17 +180,10 @@ class Supervisor:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
 
     def _start_ranks(self) -> None:
-        start = Start(self.request, self.nursery, self.store, self.saying)
-        self._start = start
+        self._start = start = Start(self.request, self.nursery, self.store, self.saying)
         for number in self.request.numbers:
             self._ranks.add(number)
             start.rank(number, self._streams.new_pipes(number), self._news_end)
-
-    def _start_replacement(self, number: int, generation: Generation) -> None:
-        self.folder.failure(number).unlink(missing_ok=True)  # the dead one's; the new one has not failed
-        self._ranks.add(number)
-        said = self._streams.said(number)
-        self._start.rank(number, self._streams.new_pipes(number), self._news_end, generation, said)
 
     # Events
 
@@ -238,9 +216,6 @@ class Supervisor:
         self._on_news()
         end = self._ranks.exited(message)
         self._surroundings.ended(end)
-        if self._ending.are_to_go_on and self._replacements.take(end, self._ranks.running):
-            self._surroundings.goes_on_without(end.rank)
-            return
         self._ending.ended(end)
 
     def _on_news(self) -> None:
@@ -262,17 +237,10 @@ class Supervisor:
                     self._ranks.leaving(news)
                 case Event.FAILED:
                     failure = self._ranks.reported(news.rank, news.failure)
-                    if failure is not None and not self._will_replace(news.rank, failure):
+                    if failure is not None:
                         self._ending.fail(news.rank, failure.kind)
-                case Event.LIVE | Event.OUTLIVES | Event.FINISHED:
-                    self._replacements.hear(news)
                 case Event.KEEPS | Event.KEPT:
                     self._ending.last.hear(news)
-
-    def _will_replace(self, number: int, failure: Failure) -> bool:
-        """Whether a rank that still runs will be replaced for what it reported, when it has ended."""
-        end = RankEnd(number, 1, 0, failure.time_ns, False, failure)
-        return self._ending.are_to_go_on and self._replacements.may_take(end, self._ranks.running - {number})
 
     def _say_plain(self) -> None:
         if self.request.verbosity is not Verbosity.QUIET and not self.request.restart.number:

@@ -96,11 +96,6 @@ class Surroundings:
             )
             self.cases.add(finding, f"rank {end.rank}: {said}", [end.rank])
 
-    def goes_on_without(self, rank: int) -> None:
-        """Say that the kernel killed it for lack of memory, if it did; a run that ends says so in its failure block."""
-        if (line := memory_line(rank, self.known)) is not None:
-            self.saying.line(line)
-
     def _memory_text(self) -> str:
         """`rank 1 held 3.1 GB, rank 0 0.4 GB`: the largest first."""
         held = sorted(self._held.items(), key=lambda each: -each[1])

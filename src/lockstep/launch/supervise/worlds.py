@@ -232,7 +232,7 @@ class Worlds:
     def _scene(self, request: LaunchRequest, world: World) -> Scene:
         culprit, observer = world.verdict.culprit, world.observer
         last = last_work(observer.tail(culprit.rank)) if culprit is not None else None
-        scene = Scene(
+        return Scene(
             world.verdict,
             observer.uses_lockstep,
             last,
@@ -240,9 +240,6 @@ class Worlds:
             ranks=request.ranks,
             can_shrink=request.seat is None and _can_shrink(request, observer),
         )
-        if culprit is not None and culprit.rank in world.ending.losses:
-            scene = replace(scene, loss=world.ending.losses[culprit.rank])
-        return scene
 
 
 def _newest(request: LaunchRequest, observer: Observer) -> tuple[str, int | None]:

@@ -57,6 +57,9 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
             run.machinery.shares.end(
                 Share(line, len(run.progress.evaluated), share.num_samples, run.progress.position.is_counted)
             )
+        except Exception as error:
+            run.progress.last.take_after(error)
+            raise
         finally:
             run.machinery.strangers.end_lane()
             run.progress.position.region, run.progress.position.lane = outside.region, -1

@@ -40,18 +40,15 @@ def lane_sum(run: RunState, made: Sequence[Tensor]) -> Tensor:
     zeros = torch.zeros(shape, dtype=torch.float32 if dtype in HALVES else dtype, device=device).view(-1)
     of_lane = dict(zip(lanes, made, strict=True))
 
-    def add() -> Tensor:
-        values = {
-            lane: of_lane[lane].detach().to(zeros.dtype, copy=True).reshape(-1).contiguous()
-            if lane in of_lane
-            else zeros.clone()
-            for lane in run.setup.lanes
-        }
-        total = torch.empty_like(zeros)
-        transport.all_reduce(merged(values, placement.subtrees(transport.rank)), placement, total)
-        return total
-
-    return transport.whole(add).to(dtype).view(shape)
+    values = {
+        lane: of_lane[lane].detach().to(zeros.dtype, copy=True).reshape(-1).contiguous()
+        if lane in of_lane
+        else zeros.clone()
+        for lane in run.setup.lanes
+    }
+    total = torch.empty_like(zeros)
+    transport.all_reduce(merged(values, placement.subtrees(transport.rank)), placement, total)
+    return total.to(dtype).view(shape)
 
 
 def _refuse_places(run: RunState) -> None:

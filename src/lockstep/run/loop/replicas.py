@@ -29,7 +29,6 @@ from lockstep.run.loop.note_keys import CHECKED
 from lockstep.run.run_state import RunState
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.bit_sums import bit_sums, packed
-from lockstep.strategy.shown_state import state_here
 
 
 def begin_checks(run: RunState) -> None:
@@ -177,7 +176,7 @@ def _torchs_optimizers(run: RunState) -> list[Optimizer]:
 def _states(run: RunState, names: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
     """The optimizers' tensors, in an order that is the same on every rank."""
     for optimizer in _compared_optimizers(run):
-        state = state_here(optimizer)
+        state = optimizer.state
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             label = names.get(id(parameter), "a parameter")
             for key, value in sorted(state.get(parameter, {}).items(), key=lambda item: str(item[0])):

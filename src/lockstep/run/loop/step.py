@@ -192,7 +192,7 @@ class Step:
                 f"Write one loop after the other:\n{RIGHT_FORM}",
             )
         run.progress.position.lane_samples = self._cut.samples
-        run.progress.rescue.enter_pass()
+        run.progress.last.enter_pass(self._undo)
         current = run.machinery.strategy.begin_pass(self._cut, where())
         seen = run.machinery.streams.look()
         run.progress.broken = "the loop over the step's lanes was left early"
@@ -204,8 +204,8 @@ class Step:
         finally:
             if not finished and self._current is current:
                 self._abandon(current)
-        self._current = None
         self._end_pass(current, seen, is_look=is_look)
+        self._current = None
 
     def _abandon(self, current: AnyPass) -> None:
         """Drop a pass that will not be finished."""
@@ -214,15 +214,27 @@ class Step:
         self._run.progress.lane_logs.clear()
         self._leave_lane_region()
 
+    def _undo(self) -> None:
+        """Take back what the lanes of an open pass have changed."""
+        if self._current is not None:
+            self._current.abandon()
+
     def _fetch(self, position: int) -> Any:
         """The batch of a lane, by its position among this rank's."""
         run = self._run
         if position == len(self._batches):
             run.machinery.ledger.enter(Phase.DATA, "fetch")
-            self._batches.append(next(self._fetched))
+            self._batches.append(self._next())
             if run.machinery.witness is not None:
                 run.machinery.witness.samples(self._lanes[position].lane, self._batches[position])
         return self._batches[position]
+
+    def _next(self) -> Any:
+        try:
+            return next(self._fetched)
+        except Exception as error:
+            self._run.progress.last.take_after(error)
+            raise
 
     def _enter_lane(self, part: LanePart, current: Pass | None) -> Any:
         """Enter the lane; return it opened, None where an ordered pass opens it."""
@@ -265,7 +277,7 @@ class Step:
             run.machinery.streams.enter(Domain.STEP, self.number, self._passes, "look")
             self._log(result.notes)
             return
-        run.progress.rescue.leave_pass()
+        run.progress.last.leave_pass()
         self._passes += 1
         run.machinery.streams.enter(Domain.STEP, self.number, self._passes)
         if run.machinery.witness is not None:
@@ -293,7 +305,7 @@ class Step:
     def skip_rest(self) -> None:
         """Fetch what was not used, so that the next step gets its own samples, and end the step."""
         for _ in range(len(self._lanes) - len(self._batches)):
-            self._batches.append(next(self._fetched))
+            self._batches.append(self._next())
         self._batches.clear()
         self.close()
         if not self._passes:

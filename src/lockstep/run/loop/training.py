@@ -99,7 +99,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             step.close()
             run.progress.inside = None
             run.progress.automatic.left_steps()
-            run.progress.rescue.left_steps()
+            run.progress.last.left_steps()
             run.progress.epochs.end_steps()
             with suppress(LockstepError, RuntimeError):  # nobody would hear of it here; the end of the run raises it
                 settle_losses(run)
@@ -114,7 +114,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         run.progress.inside, is_last = epoch.inside, steps.is_over
         run.progress.automatic.after_step(ends_epoch=is_last)
         run.progress.snapshots.after_step(ends_epoch=is_last)
-        run.progress.rescue.enter_boundary(run.progress.inside, is_last=is_last)
+        run.progress.last.enter_boundary(run.progress.inside, is_last=is_last)
         if is_over(run.machinery):
             settle_losses(run)
             run.progress.epochs.end_steps()
@@ -144,9 +144,9 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     epoch = _Epoch(which, loop, steps)
     progress.reading = weakref.ref(steps)
     if steps.done and not steps.is_over:
-        _refuse_counters(progress)
+        _refuse_counters(run)
     progress.snapshots.enter_steps()
-    progress.rescue.enter_boundary(epoch.inside, is_last=steps.is_over)
+    progress.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 
 
@@ -175,7 +175,7 @@ def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     run.machinery.streams.look()  # at what the body of the last step drew
     testify_before(run)
     run.machinery.streams.enter(Domain.STEP, step.number, 0)
-    run.progress.rescue.enter_step()
+    run.progress.last.enter_step()
     run.progress.position.region = Region.STEP
     run.machinery.ledger.step = step.number
     if run.machinery.meter is not None:
@@ -209,7 +209,7 @@ def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) 
         epoch,
         Place(machinery.ledger.step + 1 - done, done, order),
         saved,
-        with_state=progress.automatic.is_on or progress.rescue.is_on,
+        with_state=progress.automatic.is_on or progress.last.is_on,
         elsewhere=machinery.streams.elsewhere,
     )
     if steps.goes_on_by and machinery.transport.rank == 0:
@@ -224,7 +224,11 @@ def _has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
         UsageError: on every rank, when they have read different samples, or a different number of them.
     """
     if isinstance(steps, StreamedSteps) and not run.setup.mesh.asynchronous:
-        block = steps.look()
+        try:
+            block = steps.look()
+        except Exception as error:
+            run.progress.last.take_after(error)
+            raise
         told = run.machinery.transport.all_gather_object([block.size, block.after], "run.steps samples", where())
         for rank, (size, after) in enumerate(told):
             if [size, after] != told[0]:
@@ -259,13 +263,20 @@ def _place_before(progress: Progress, which: int, loop: int) -> InsideEpoch | No
     return before
 
 
-def _refuse_counters(progress: Progress) -> None:
-    """Raise `UsageError` when the loop's steps are counted from outside, where the epoch goes on in the middle."""
-    if counter := counter_of_steps(progress):
-        raise UsageError(
-            f"This run goes on in the middle of an epoch, but {counter} around run.steps begins at its beginning.",
-            "Use step.index, the step's number in the epoch, instead; or save every epoch.",
-        )
+def _refuse_counters(run: RunState) -> None:
+    """Raise `UsageError` when the loop's steps are counted from outside, where the epoch goes on in the middle.
+
+    After a loss it is only said: nobody wants to begin again because of a number.
+    """
+    if not (counter := counter_of_steps(run.progress)):
+        return
+    problem = f"This run goes on in the middle of an epoch, but {counter} around run.steps begins at its beginning."
+    fix = "Use step.index, the step's number in the epoch, instead"
+    settings = run.setup.environment.settings
+    if settings is None or not settings.restart.number:
+        raise UsageError(problem, f"{fix}; or save every epoch.")
+    if run.machinery.transport.rank == 0:
+        say(f"{problem} {fix}.")
 
 
 def counter_of_steps(progress: Progress) -> str:

@@ -1,9 +1,7 @@
-"""What a run does so that a dead rank can be replaced in the middle of a step, with nothing computed again.
+"""What a run does so that a loss costs the step in which it happened: survivors leave that step's beginning in memory.
 
-    every rank:      begin, enter_body, enter_step, ...     rescue       where the run is, and what it has heard
-    survivor:        objection, leave                       rescue       the state of the step's beginning, in memory
-    replacement:     begin                                  rescue       goes on from there, as from a saved state
+    every rank, between two steps:   last_snapshot, beginning    where the run is; models and optimizers are not copied
+    whoever notices a loss:          last_snapshot.take          writes the state of then, unless it has changed since
 
-`transport.outliving` makes the exchange again that lost the rank, `rank.rejoin` meets the replacement, the launcher
-decides (`launch.recovery`). See docs/design/0021.
+The launcher waits for it (`launch.supervise.last_snapshots`) and starts all ranks again. See docs/design/0021.
 """

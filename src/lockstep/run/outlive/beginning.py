@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +40,44 @@ class Beginning:
         self.small = Small.of(run.progress)
         self._of_updates: list[Any] = []
         self._of_lanes: list[Any] = []
+        self._gradients: list[tuple[int, int] | None] = []
+        """Which there were, and how often each had been written to."""
         self._tallies = 0
-        self.evaluation = ""
 
     def look_at_source(self) -> None:
         """Compare bits from here on, if the script writes what torch does not count. Call it inside the loops."""
         if may_write_uncounted():
             self._written = Bits(self._run.progress)
 
-    def note(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> None:
+    def note(self, inside: InsideEpoch, *, keeps_streams: bool) -> None:
         """The run can go on from here.
 
         Args:
-            inside: where in an epoch whose steps have begun.
+            inside: where in the epoch.
             keeps_streams: whether what comes next draws from the random streams of here; a step has its own.
         """
         progress, streams = self._run.progress, self._run.machinery.streams
         self.small = Small.of(progress)
         self._of_updates, self._of_lanes = self._written.of_updates(), self._written.of_lanes()
-        self._tallies, self.evaluation = progress.tallies.changes, progress.evaluation
+        self._gradients, self._tallies = self._gradients_now(), progress.tallies.changes
         told = counters(self._run, inside, with_tallies=keeps_streams)
-        snapshot = streams.snapshot() if keeps_streams else None
-        self.moment = Moment(told, snapshot, self.small.states, self.small.values, progress.modes(), streams.seen)
+        snapshot, body = streams.snapshot() if keeps_streams else None, progress.body_streams
+        self.moment = Moment(
+            counters=told,
+            body_streams=body,
+            streams=snapshot,
+            states=self.small.states,
+            values=self.small.values,
+            modes=progress.modes(),
+            lines=self._run.machinery.metrics.recent(self._run.machinery.ledger.step),
+            seen=streams.seen,
+        )
+
+    def _gradients_now(self) -> list[tuple[int, int] | None]:
+        members = self._run.progress.members
+        members.follow()
+        found = map(_grad, members.parameters)
+        return [None if one is None else (id(one), 0 if one.is_inference() else one._version) for one in found]  # noqa: SLF001
 
     def change(self) -> str:
         """What the script has changed since then and would change once more; empty for nothing.
@@ -69,7 +86,12 @@ class Beginning:
         """
         if self.moment is None:
             return ""
+        if self.small.objection:
+            return self.small.objection
         if self._written.of_lanes() != self._of_lanes:
+            return CHANGED
+        now = self._gradients_now()  # one that is gone is no loss: the script has dropped it before it needs another
+        if len(now) != len(self._gradients) or any(map(_is_other, now, self._gradients)):
             return CHANGED
         if "tallies" not in self.moment.counters and self._run.progress.tallies.changes != self._tallies:
             return UNHEARD
@@ -79,19 +101,24 @@ class Beginning:
         """The same of weights and the states of optimizers, which nobody writes to from the lanes' beginning to the update."""
         return CHANGED if self.moment is not None and self._written.of_updates() != self._of_updates else ""
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, taken_s: float | None) -> None:
         """Write the state of then, without the others.
+
+        Args:
+            folder: where it goes.
+            taken_s: see `checkpoint.completion.complete`.
 
         Raises:
             OSError: when it cannot be written.
-            WorldError: when this rank cannot know all of it.
+            WorldError: when somebody else is writing there.
         """
         moment = self.moment
         assert moment is not None
         if "tallies" not in moment.counters:
             moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode(inside=True)}
+        moment.counters = {**moment.counters, "lines": list(moment.lines)}
         with self._options_of_then():
-            write_alone(self._run, StateFolder(folder), moment)
+            write_alone(self._run, StateFolder(folder), moment, taken_s)
 
     @contextmanager
     def _options_of_then(self) -> Iterator[None]:
@@ -107,3 +134,10 @@ class Beginning:
         for (_, optimizer), groups in zip(optimizers_of(self._run.progress), small.options, strict=True):
             for group, options in zip(optimizer.param_groups, groups, strict=True):
                 group.update(options)
+
+
+_grad = attrgetter("grad")
+
+
+def _is_other(now: tuple[int, int] | None, before: tuple[int, int] | None) -> bool:
+    return now is not None and now != before

@@ -50,10 +50,6 @@ class EarlierLines:
         except OSError as error:
             self._ledger.lost(f"{path.name} cannot be written again ({error.strerror}): it has steps twice")
 
-    def keep_all(self) -> None:
-        """Another process has dealt with them."""
-        self._path = None
-
     def keep_none(self) -> None:
         """The run begins from its beginning."""
         self.keep_until(0, 0.0)

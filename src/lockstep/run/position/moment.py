@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,12 @@ from lockstep.run.position.modes import Modes
 
 @dataclass
 class Moment:
-    """A place between two steps, at the beginning of an epoch's body, or after a loop over epochs."""
+    """A place between two steps, or after the last one of an epoch."""
 
     counters: Mapping[str, Any]
     """As a state holds them (`run.saving.state.counters`)."""
+    body_streams: Mapping[str, Any] | None
+    """Those of when the current body of `run.epochs` began."""
     streams: Mapping[str, Any] | None
     """The random streams, where what comes next draws from them; None where a step begins, which has its own."""
     states: Mapping[str, Any]
@@ -23,5 +25,7 @@ class Moment:
     """`run.state`."""
     modes: Modes
     """What had been switched another way since the run's beginning."""
+    lines: Sequence[Mapping[str, Any]]
+    """What `run.log` has written in the step that ended there."""
     seen: int
     """`Streams.seen`, there or where the next step has begun."""

@@ -234,8 +234,7 @@ def _write_decisions(run: RunState) -> None:
         "lanes": lanes,
         "batch_size": size,
         "lane_sizes": [] if size is None else Cut(size, lanes).full_sizes(),
-        "strategy": _strategy(run),
-        "why": "auto" if run.setup.mesh.is_open and _strategy(run) != "ddp" else "",
+        "strategy": str(run.setup.mesh),
         "not_exact": _why_not_exact(run.setup),
         "replicas": [run.setup.mesh.members(replica) for replica in range(run.setup.mesh.replicas)],
         "ranks_are_fixed": run.setup.mesh.is_named or run.setup.mesh.strategy == "dp",
@@ -247,11 +246,6 @@ def _write_decisions(run: RunState) -> None:
         "arithmetic": _arithmetic(run.setup),
     }
     keep(run.setup.folder.decided, json.dumps(decided), run.machinery.ledger)
-
-
-def _strategy(run: RunState) -> str:
-    """The strategy by which ranks update; where nobody named it, that of the optimizers so far."""
-    return run.machinery.strategy.name if run.setup.mesh.is_open else str(run.setup.mesh)
 
 
 def _why_not_exact(setup: Setup) -> str:
@@ -279,6 +273,6 @@ def _say_decisions(run: RunState, batch_size: int | None) -> None:
         same = "" if _why_not_exact(run.setup) else f"same bits elsewhere with {needed}; "
         batch = "global batches of batch_sampler" if batch_size is None else f"global batch {batch_size}"
         say(
-            f"{ranks} rank{'s' * (ranks > 1)} on {run.setup.device.type}, {batch}, {_strategy(run)}; "
+            f"{ranks} rank{'s' * (ranks > 1)} on {run.setup.device.type}, {batch}, {run.setup.mesh}; "
             f"{same}numerics {arithmetic_text(_arithmetic(run.setup))}"
         )

@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from lockstep.run.run_state import Progress
 from lockstep.run.saving.state import optimizers_of, schedulers_of
 from lockstep.strategy.bit_sums import bit_sums, packed
-from lockstep.strategy.shown_state import is_hidden, state_here
 
 _written = attrgetter("_version")
 _PLAIN = frozenset({bool, int, float, str, type(None)})
@@ -89,9 +88,7 @@ class Versions:
         self._members.follow()
         found: list[Any] = self._versions_of(self._members.parameters)
         for _, optimizer in optimizers_of(self._progress):
-            if is_hidden(optimizer):
-                continue
-            values = list(_parts(state_here(optimizer).values()))
+            values = list(_parts(optimizer.state.values()))
             tensors, others = self._sorted(optimizer, values)
             found += [list(map(Tensor.data_ptr, tensors)), list(map(_written, tensors))]
             found.extend(chain.from_iterable(map(_versions, others)))
@@ -131,7 +128,7 @@ class Bits:
         """See `Versions`."""
         found: list[Any] = [parameter for model in self._progress.models for parameter in model.parameters()]
         for _, optimizer in optimizers_of(self._progress):
-            for state in state_here(optimizer).values():
+            for state in optimizer.state.values():
                 found.extend(_values(state))
         return _bits(found)
 

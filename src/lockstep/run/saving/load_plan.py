@@ -91,6 +91,8 @@ class LoadPlan:
         """Names of tracked objects that the state does not have."""
         self._counters = self._decode(self._documents["the run"])
         self.loaders = self._counters["loaders"]
+        self.lines = self._counters.get("lines", [])
+        """What `run.log` had written in the last step, where the rank that writes it may have been lost before."""
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 SHARE = 0.01
 """Of the run's time, what snapshots may cost."""
-FIRST_COST_S = 0.1
-"""What the first one is taken to cost before it is measured: most of it the start of the process that writes."""
+FIRST_S = 2.0
+"""After how much work the first one is taken, before anything is measured."""
 COPIES = 3
 """Copies of the state at one moment, at most: that being written from, that being written, and the one before."""
 MOST_OF_MEMORY = 0.5
@@ -36,13 +36,16 @@ class Pace:
     steps: int
     step: int
     now_s: float
-    cost_s: float = FIRST_COST_S
+    cost_s: float = 0.0
+    """Of the newest one; 0.0 before the first."""
 
     def is_due(self, step: int, now_s: float) -> bool:
         """Whether to take one after `step`, which has begun."""
         made = step - self.step
         if made < 1 or self.steps:
             return made >= max(self.steps, 1)
+        if not self.cost_s:
+            return now_s - self.now_s >= FIRST_S
         return made >= steps_between(self.cost_s, (now_s - self.now_s) / made)
 
     def took(self, step: int, now_s: float, stall_s: float) -> None:

@@ -54,6 +54,7 @@ def _load(run: RunState, folder: StateFolder, objects: Mapping[str, Any], *, mis
         _say_differences(run, plan, folder, manifest)
     plan.load_models()
     run.machinery.metrics.earlier.keep_until(run.machinery.ledger.step, (place / NAME).stat().st_mtime)
+    run.machinery.metrics.catch_up(plan.lines)
     run.machinery.transport.barrier(LOAD, where())
     return plan.extra
 

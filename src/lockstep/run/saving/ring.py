@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.checkpoint.flushed import sync
-from lockstep.checkpoint.folder import StateFolder
+from lockstep.checkpoint.folder import StateFolder, is_locked
 from lockstep.checkpoint.own_folder import NAMES, is_ours, remove
 from lockstep.handover.states import state_name, step_of
 
@@ -35,10 +35,10 @@ class Ring:
         return [path for _, path in sorted(self._states(), reverse=True)]
 
     def prune(self) -> None:
-        """Remove the states that are too old, and what a killed save left. Only what lockstep wrote is touched."""
+        """Remove the states that are too old, and what a killed save left. Only what lockstep wrote, and nobody writes, is touched."""
         with suppress(OSError):
             for path in self.place.iterdir():
-                if _STAGE.fullmatch(path.name) and not path.is_symlink() and is_ours(path):
+                if _STAGE.fullmatch(path.name) and not path.is_symlink() and is_ours(path) and not is_locked(path):
                     remove(path)
             for path in self.newest_first()[self.keep :]:
                 with suppress(OSError):

@@ -5,8 +5,8 @@
     between two steps               -> after_step   taken, if nothing would be lost: inside the epoch
     a body of run.epochs is over    -> after_body   taken, if it could not be taken before: between epochs
 
-Nobody has asked for snapshots, so they never fail and never say anything. Where going on from one would not be right, or
-where there is no room, none is taken, and `snapshots.json` in the run folder says why.
+Nobody has asked for snapshots, so they never fail and never say anything. Where a state does not hold what lockstep itself
+would need, or where there is no room, none is taken, and `snapshots.json` in the run folder says why.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from lockstep.machine.available_memory import available_bytes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import NoSnapshots, NoStates, RunState
 from lockstep.run.saving.aside.aside import Aside
-from lockstep.run.saving.guard import Guard
+from lockstep.run.saving.automatic import own_order
 from lockstep.run.saving.pace import Pace, no_room
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
@@ -42,6 +41,7 @@ CALL = "snapshot"
 
 OWN_STATES = "the script loads a state itself"
 NO_EPOCHS = "a loop over steps is not the first in a body of run.epochs"
+GRADIENTS = "gradients are left at the end of the epoch, which a state between epochs does not hold"
 
 
 class Snapshots(NoSnapshots):
@@ -68,8 +68,8 @@ class Snapshots(NoSnapshots):
         """Why there will be no more, as far as this rank knows; why there was none the last time."""
         self._asking = Asking(run.setup.folder.journal(run.machinery.transport.rank)) if run.setup.folder else None
         """Through which the launcher may want one at once."""
-        self.guard, self._stall_s = Guard(run.progress), 0.0
-        """`_stall_s`: how long the steps stood still for the newest one."""
+        self._stall_s = 0.0
+        """How long the steps stood still for the newest one."""
 
     # What the loops call
 
@@ -96,12 +96,8 @@ class Snapshots(NoSnapshots):
         if holds != self._holds:
             self._holds = self._run.machinery.metrics.is_held = holds
 
-    def enter_body(self) -> None:
-        self.guard.enter_body()
-
     def enter_steps(self) -> None:
         self._hold(False)
-        self.guard.enter_steps()
 
     @property
     def is_due(self) -> bool:
@@ -120,7 +116,7 @@ class Snapshots(NoSnapshots):
             self.owes = True  # until the body is over: nothing of it has to run again
         elif not epochs.is_first:
             self._stop(NO_EPOCHS)
-        elif not self._try(self.guard.not_inside):
+        elif not self._try():
             self.owes = epochs.in_body
 
     def after_body(self) -> None:
@@ -128,7 +124,9 @@ class Snapshots(NoSnapshots):
         if self._run.setup.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
             [is_owed, *_] = self._run.machinery.transport.all_gather_object(self._is_wanted(), CALL, where())
         if is_owed:
-            self._try(self.guard.not_between)
+            models = self._run.progress.models
+            has_left = any(parameter.grad is not None for model in models for parameter in model.parameters())
+            self._try(GRADIENTS if has_left else "")
 
     def end(self) -> None:
         self._aside.drop()
@@ -144,11 +142,10 @@ class Snapshots(NoSnapshots):
         self._look()
         return not (self._aside.is_busy or self._why_not)
 
-    def _try(self, not_here: Callable[[], str]) -> bool:
+    def _try(self, not_here: str = "") -> bool:
         """Take one unless a rank objects; whether it was taken. Collective: call it on every rank."""
         began_s = time.monotonic()
-        never = self._why_not or self.guard.never()
-        mine = [never, "" if never else not_here()]
+        mine = [self._why_not or own_order(self._run.progress), not_here]
         told: list[list[str]] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
         never, here = (next(filter(None, objections), "") for objections in zip(*told, strict=True))
         if never:
@@ -224,7 +221,7 @@ class Snapshots(NoSnapshots):
 
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
-        if self._why_not or self.guard.never() or self.guard.not_inside():
+        if self._why_not or own_order(self._run.progress):
             return None
         self._ring.place.mkdir(mode=0o700, exist_ok=True)
         tensors = [tensor for model in self._run.progress.models for tensor in model.state_dict().values()]

@@ -154,8 +154,9 @@ def collect(
         contents.add(MODES, switched, OTHER_TENSORS, of_main=True)
     streams = (at.streams if at is not None else run.progress.later_streams) or run.machinery.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
-    if told["inside"] is not None and run.progress.epochs.in_body:
-        contents.add(BODY_STREAMS, run.progress.body_streams, OTHER_TENSORS, of_main=True)
+    if told["inside"] is not None and told["inside"]["loop"]:
+        body = at.body_streams if at is not None else run.progress.body_streams
+        contents.add(BODY_STREAMS, body, OTHER_TENSORS, of_main=True)
     return contents
 
 
@@ -244,14 +245,14 @@ def _stream(progress: Progress) -> dict[str, Any] | None:
     return told
 
 
-def write_alone(run: RunState, folder: StateFolder, at: Moment) -> None:
-    """Write the state as it was at `at`, without the others.
+def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float | None) -> None:
+    """Write the state as it was at `at`, without the others; this rank holds all of it.
 
     Raises:
         OSError: when it cannot be written.
-        WorldError: when this rank cannot know all of it.
+        WorldError: when somebody else is writing there.
     """
-    states = {label: run.machinery.strategy.state_alone(one) for label, one in optimizers_of(run.progress)}
+    states = {label: one.state for label, one in optimizers_of(run.progress)}
     contents, files = collect(run, {}, states, at), {}
     folder.begin()
     for file, tensors in sorted(contents.files.items()):
@@ -260,8 +261,9 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment) -> None:
         if problem:
             raise OSError(errno.ENOSPC, problem)
         files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found)))
+    facts = {**facts_of(run), "step": at.counters["step"]}
     try:
-        complete(folder, contents.written(), files, facts_of(run))
+        complete(folder, contents.written(), files, facts, taken_s)
     except LockstepError as error:
         raise OSError(errno.ENOSPC, str(error)) from error
 

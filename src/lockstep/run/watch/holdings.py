@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.strategy.shown_state import state_here
-
 MAX_DEPTH = 3
 """How deep objects of the script's own classes, lists and dictionaries are looked into."""
 MAX_MEMBERS = 64
@@ -158,7 +156,7 @@ def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
             *optimizer.param_groups,
             *(group["params"] for group in optimizer.param_groups),
         ]
-        states = [*state_here(optimizer).values()]
+        states = [*optimizer.state.values()]
         found += [optimizer.state, *states]
         found += [value for state in states if isinstance(state, dict) for value in state.values()]
     return found

@@ -76,7 +76,6 @@ class LaidOut:
         """The bucket of each trainable parameter; -1 if it has no elements."""
         self._most_held = most_held
         self._pools = SlotPools(peers, most_held)
-        self._generation = peers.generation
         self.pool: SlotPool
         """Slots for the gradients of `trainable`."""
         self.listener: Listener | None = None
@@ -120,11 +119,6 @@ class LaidOut:
         Raises:
             UsageError: when ranks changed it in different ways.
         """
-        if self._peers.generation != self._generation:
-            self._generation = self._peers.generation
-            self._pools = SlotPools(self._peers, self._most_held)
-            with self._peers.unheard():
-                self._watch()
         if self.arena.has_changed() or self.bank.has_changed():
             self.lay_out_changed()
 
@@ -156,7 +150,6 @@ class LaidOut:
             place: the device of each parameter that moves.
         """
         self._pools.close()
-        self._generation = self._peers.generation
         self.exchanges_by_itself = has_synchronised_norm(model for _, model in self.models)
         memory = self.memory
         previous: list[Laid] = [] if compact else [self.arena, *self._landings]

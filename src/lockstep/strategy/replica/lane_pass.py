@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lockstep.errors import UsageError
+from lockstep.errors import PeerLost, UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
@@ -240,7 +240,6 @@ class LanePass(Pass):
         self._next_lane = max(self._next_lane, end)
 
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
-        self._is_over = True
         self._skip_lanes_before(self.setting.lanes.stop)
         report = self._report
         if self._late is None:
@@ -249,7 +248,13 @@ class LanePass(Pass):
         report.buffers = self._buffers.header()
         report.rows = {} if self.setting.has_one_lane else self._sums.num_rows()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
-        all_ranks, slot = self.setting.transport.whole(self._exchange, self._restore)
+        try:
+            all_ranks = self._conclude()
+            slot = None if self.setting.has_one_lane else self._reduce(all_ranks)
+        except PeerLost:
+            self.setting.transport.lost()
+            raise
+        self._is_over = True
         if slot is not None:
             self._sums.finish(slot)
             self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
@@ -267,21 +272,11 @@ class LanePass(Pass):
         refuse, check = setting.laid.bank.refuse_unseen, setting.peers.look
         return LateTold(values, refuse, check, lambda: buffers.sums_of_ranks(setting.placement))
 
-    def _restore(self) -> None:
-        """Restore what the pass began with; the exchange is made again from what the lanes left."""
-        self.restore_gradients()
-        self.setting.laid.bank.restore()
-
-    def _exchange(self) -> tuple[Conclusions, Slot | None]:
-        all_ranks = self._conclude()
-        return all_ranks, None if self.setting.has_one_lane else self._reduce(all_ranks)
-
     def _conclude(self) -> Conclusions:
         setting = self.setting
         if setting.transport.world_size == setting.placement.num_lanes == 1:
             return conclude_alone(self._report)
         operation = f"step {self.cut.step} pass {self._number + 1}"
-        self._report.recovery = self.reduction.recovery(self._sums)
         told = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
         return conclude(told, setting.placement.num_lanes, setting.peer_ranks)
 
@@ -292,7 +287,7 @@ class LanePass(Pass):
             whole[number] = False
         needed = {bucket for bucket in {*compress(laid.bucket_of, whole)} if bucket >= 0}
         parts = self._sums.rows(by_rows)
-        self.reduction.begin(self._sums, needed, agreed.begun, agreed.reopened, by_rows, recovery=agreed.recovery)
+        self.reduction.begin(self._sums, needed, agreed.begun, agreed.reopened, by_rows)
         self._buffers.begin(agreed.buffers, setting.peers, setting.placement)
         if self._late is not None:
             self._late.begin(self._buffers.unnoticed, setting.peers, setting.placement)
@@ -336,7 +331,7 @@ class LanePass(Pass):
         if opened is not None:
             opened.end_range()
             opened.stop_listening()
-            laid.bank.restore()
+        laid.bank.restore()
         if self.reduction.num_begun:
             setting.abandoned.append(self)
             return

@@ -9,7 +9,6 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
 from lockstep.strategy.replica.buffer_pass import Header
-from lockstep.strategy.replica.recovery import APART, UNABLE, AgreedRecovery, Recovery, agreed_recovery
 from lockstep.strategy.replica.rows import agreed
 
 
@@ -43,15 +42,13 @@ class PassReport:
     """Equal on all ranks that drew the same random numbers outside lanes."""
     rows: Mapping[int, int] = field(default_factory=dict)
     """The trainable parameters of which this rank has nothing but some rows, and at most how many."""
-    recovery: Recovery = UNABLE
 
     def encode(self) -> list[Any]:
         """Encode as JSON values; lanes become strings."""
         lanes = {lane: [weight, explicit, self.losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
         notes = {str(lane): note for lane, note in self.notes.items()}
         used, rows = format(self.used, "x"), _texts(self.rows)
-        recovery = self.recovery.encode()
-        return [_texts(lanes), used, self.buffers, notes, self.begun, self.reopened, self.seen, rows, recovery]
+        return [_texts(lanes), used, self.buffers, notes, self.begun, self.reopened, self.seen, rows]
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,6 @@ class Conclusions:
     """Ranks that have drawn different random numbers outside lanes than rank 0."""
     rows: Mapping[int, int] = field(default_factory=dict)
     """The parameters that are exchanged by rows, and at most how many of each a rank has."""
-    recovery: AgreedRecovery = APART
 
     @property
     def scale(self) -> float:
@@ -109,7 +105,6 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
         rows=agreed([_numbers(report[7]) for report in of_peers]),
-        recovery=agreed_recovery([report[8] for report in of_peers]),
     )
 
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from lockstep.journal.waiting_note import subject
 from lockstep.layout.placement import Placement
 from lockstep.strategy.profiled import Range
-from lockstep.strategy.replica.arena import Segment
-from lockstep.strategy.replica.recovery import ABLE, APART, UNABLE, AgreedRecovery, Recovery, joined
 from lockstep.strategy.replica.slots import WIDE, Bucket, PartialSums, Slot
 from lockstep.transport.contract import Pending, Transport
 
@@ -41,15 +39,6 @@ class Reduction:
         self._wide: list[Tensor] = []
         """The flats of the result in the dtype of the sum."""
         self._slot: Slot | None = None
-        self._is_recoverable = False
-        """Whether the sums overwrite what they are made of although a rank may die."""
-        self._recoverable: list[tuple[Bucket, Pending]] = []
-        self._before: list[Tensor] = []
-        """The flats in which a death has broken the sums, ..."""
-        self._summed: list[Segment] = []
-        """... and what is summed there; ..."""
-        self._already: list[Segment] = []
-        """... and what is summed on any rank, and in the result by now."""
         self.reopened: set[int] = set()
 
     @property
@@ -86,37 +75,6 @@ class Reduction:
         """End the backward: what has begun goes on, nothing else begins."""
         self._slot = None
 
-    def recovery(self, sums: PartialSums) -> Recovery:
-        """What this rank tells before its sums, again when a death has broken them and the ranks have met again."""
-        if not self._transport.outlives:
-            return UNABLE
-        if self._is_recoverable:
-            summed = (
-                Segment(piece.flat, piece.start + start, end - start)
-                for piece, pending in self._recoverable
-                for start, end in pending.summed()
-            )
-            self._summed, self._before = joined(summed), self._wide
-            self._result, self._is_recoverable = None, False
-            self._recoverable.clear()
-        if self._before:
-            return Recovery(over=False, summed=self._summed)
-        return ABLE if self._result is None and sums.can_recover(self._transport) else UNABLE
-
-    def prepare(self, sums: PartialSums, recovery: AgreedRecovery) -> None:
-        """Make room for the result, perhaps for the second time, and hand around what is summed already."""
-        self._under_way.clear()
-        if self._result is None:
-            self._result, self._wide = sums.result(over=recovery.over, keeps=True)
-            self._is_recoverable = recovery.over
-        self._already.clear()
-        for one in recovery.summed:
-            self._already.append(one.segment)
-            part = _elements(self._wide, one.segment)
-            if one.holder == self._transport.rank:
-                part.copy_(_elements(self._before, one.segment))
-            self._transport.broadcast(part, one.holder)
-
     def begin(
         self,
         sums: PartialSums,
@@ -124,8 +82,6 @@ class Reduction:
         begun: int,
         reopened: frozenset[int],
         left_out: frozenset[int] = frozenset(),
-        *,
-        recovery: AgreedRecovery = APART,
     ) -> None:
         """Begin what is not under way yet. Collective: call it on every rank.
 
@@ -137,15 +93,12 @@ class Reduction:
             begun: the most buckets that any rank has begun.
             reopened: the buckets that any rank has reopened.
             left_out: parameters that are not reduced here; no rank has begun a bucket with one of them.
-            recovery: what all ranks have told of earlier sums that a death has broken.
         """
-        if self._transport.outlives:
-            self.prepare(sums, recovery)
         numbers = sorted(needed | set(range(begun)))
-        pieces = {number: sums.pool.pieces(self._buckets[number], left_out, self._already) for number in numbers}
+        pieces = {number: sums.pool.pieces(self._buckets[number], left_out) for number in numbers}
         parts = {number: [(piece, sums.bucket(piece)) for piece in pieces[number]] for number in numbers}
         if self._result is None:
-            self._result, self._wide = sums.result(over=True)
+            self._result, self._wide = sums.result()
         for number, partials in parts.items():
             if number not in self._under_way:
                 self._begin(number, partials)
@@ -154,17 +107,11 @@ class Reduction:
             self._begin(number, parts[number])
 
     def _begin(self, number: int, parts: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> None:
-        begun = [self._begin_piece(piece, partials) for piece, partials in parts]
+        begun = [
+            self._transport.begin_all_reduce(partials, self._placement, _part(self._wide, piece))
+            for piece, partials in parts
+        ]
         self._under_way[number] = begun[0] if len(begun) == 1 else _Several(begun)
-
-    def _begin_piece(self, piece: Bucket, partials: Sequence[Tensor]) -> Pending:
-        assert self._result is not None
-        out = _part(self._wide, piece)
-        if not self._is_recoverable or self._wide[piece.flat] is not self._result.flats[piece.flat]:
-            return self._transport.begin_all_reduce(partials, self._placement, out)
-        pending = self._transport.begin_recoverable(partials, self._placement, out)
-        self._recoverable.append((piece, pending))
-        return pending
 
     def finish(self, scale: float) -> Slot:
         """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
@@ -210,7 +157,3 @@ class _Several(Pending):
 
 def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:
     return flats[bucket.flat][bucket.start : bucket.end]
-
-
-def _elements(flats: Sequence[Tensor], segment: Segment) -> Tensor:
-    return flats[segment.flat][segment.offset : segment.offset + segment.size]

@@ -206,12 +206,11 @@ class SlotPool:
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
 
-    def pieces(self, bucket: Bucket, left_out: frozenset[int], summed: Sequence[Segment] = ()) -> list[Bucket]:
-        """What is left of a bucket without some parameters, and without what is summed already."""
-        if not summed and left_out.isdisjoint(bucket.members):
+    def pieces(self, bucket: Bucket, left_out: frozenset[int]) -> list[Bucket]:
+        """What is left of a bucket without some parameters."""
+        if left_out.isdisjoint(bucket.members):
             return [bucket]
         holes = [self.segments[number] for number in left_out.intersection(bucket.members)]
-        holes += [one for one in summed if one.flat == bucket.flat]
         holes.sort(key=attrgetter("offset"))
         return [
             Bucket(bucket.flat, start, end, bucket.members) for start, end in around(bucket.start, bucket.end, holes)
@@ -403,40 +402,16 @@ class PartialSums:
         """Give up the sum and return the slots to the pool."""
         self.finish(None)
 
-    def base(self) -> Slot:
-        """The slot that the sum may be written over: the first partial's, or one of its own where there is none."""
-        if self._base is None:
-            self._base = self._slots[self._subtrees[0]] if self._subtrees else self.pool.take_unfilled(zeroed=False)
-        return self._base
-
-    def can_recover(self, transport: Transport) -> bool:
-        """Whether `transport` can write sums over `base`, and tell after a death how far it came.
-
-        What is added up in another dtype than its own does not count: those sums have memory of their own.
-        """
-        slots = [self._slots[node] for node in self._subtrees]
-        for number, flat in enumerate(self.base().flats):
-            if flat.dtype in WIDE or not flat.numel():
-                continue
-            if not transport.can_recover([slot.flats[number] for slot in slots], flat):
-                return False
-        return True
-
-    def result(self, *, over: bool, keeps: bool = False) -> tuple[Slot, list[Tensor]]:
-        """Return a slot for the result, and its flats in the dtype of the sum.
-
-        Args:
-            over: whether the sum may be written over `base`.
-            keeps: whether what is added up in another dtype goes elsewhere all the same, so that its partials stay.
-        """
-        slot = self.base() if over or not self._subtrees else self.pool.take_unfilled(zeroed=False)
-        if self._subtrees and over and not keeps:
-            return slot, self._wide[self._subtrees[0]]
+    def result(self) -> tuple[Slot, list[Tensor]]:
+        """Return the slot for the result, and its flats in the dtype of the sum: the first partial's, if there is one."""
+        if self._subtrees:
+            return self._slots[self._subtrees[0]], self._wide[self._subtrees[0]]
+        slot = self._base = self.pool.take_unfilled(zeroed=False)
         return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
 
     def finish(self, result: Slot | None) -> None:
         """Give back all slots but the result."""
-        own = [self._base] if self._base is not None and not self._subtrees else []
+        own = [self._base] if self._base is not None else []
         for slot in [*self._slots.values(), *own]:
             if slot is not result:
                 self.pool.give_back(slot)

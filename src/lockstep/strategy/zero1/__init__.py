@@ -6,5 +6,4 @@ optimizer.step()    the user's own optimizer, on pieces                     -
 after the engine:   all ranks see the new values                            visibility, once_per_node
                     the lists hold parameters again                         share
 state_dict():       the pieces of all ranks, put together                   spread_state, state_assembly
-a rank has died:    the same, from memory that its share has outlived       kept_state, state_region
 """

@@ -9,9 +9,8 @@ rank's have a gradient: an optimizer leaves parameters without a gradient alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +41,6 @@ class Lending(ABC):
             state: the optimizer's.
             slot: holds the gradients that `p.grad` views, as far as it does; None: every view is made anew.
         """
-
-    def lists(self, groups: Sequence[Mapping[str, Any]]) -> list[list[Tensor]]:
-        """The groups' own lists, in the middle of a step, too."""
-        return [group["params"] for group in groups]
 
     @abstractmethod
     def has_dropped(self) -> bool | None:
@@ -95,9 +90,6 @@ class Pieces(Lending):
         self._lists = [group["params"] for group in groups]
         for group, pieces in zip(groups, self._groups, strict=True):
             group["params"] = pieces
-
-    def lists(self, groups: Sequence[Mapping[str, Any]]) -> list[list[Tensor]]:
-        return super().lists(groups) if self._lists is None else self._lists
 
     def _take_each(self, slot: Slot | None) -> None:
         for piece, number, span in self._rows:

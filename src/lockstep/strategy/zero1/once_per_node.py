@@ -51,29 +51,18 @@ class OncePerNode(Visibility):
 
     is_shared = True
 
-    def __init__(self, transport: Transport, *, is_in_use: bool = True) -> None:
-        self._transport, self._generation = transport, transport.generation
-        self.is_in_use = is_in_use
-        """Whether parameters are laid out in shared memory from now on; else in each rank's own."""
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         _see_forks()
         _memories.add(self)
-        self._made: list[tuple[SharedOnce, int]] = []
-        """With the generation for which each was made."""
-
-    @property
-    def _parts(self) -> list[SharedOnce]:
-        """What all ranks of this generation see."""
-        return [part for part, generation in self._made if generation == self._transport.generation]
-
-    @property
-    def has_lost_memory(self) -> bool:
-        return self._generation != self._transport.generation
+        self._parts: list[SharedOnce] = []
+        """What all ranks see."""
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        if not size or not self.is_in_use:
+        if not size:
             return super().allocate(size, dtype, device)
         found = self._transport.allocate_once(size, dtype, device)
-        self._made.append((found, self._transport.generation))
+        self._parts.append(found)
         return found.mine
 
     def master(self, flat: Tensor) -> Tensor:
@@ -81,28 +70,15 @@ class OncePerNode(Visibility):
 
     def keep(self, flats: Sequence[Tensor]) -> None:
         kept = [part for part in self._parts if any(part.mine is flat for flat in flats)]
-        for part, _ in self._made:
+        for part in self._parts:
             if not any(part is one for one in kept):
                 self._transport.free(part.master)
-        self._generation = self._transport.generation
-        self._made = [(part, self._generation) for part in kept]
-
-    def give_up(self) -> None:
-        """Share nothing any more. Each rank keeps seeing what it saw. Not a collective."""
-        self.is_in_use = False
-        for part, _ in self._made:
-            self._transport.free(part.master)
-        self._made, self._generation = [], self._transport.generation
+        self._parts = kept
 
     def hold(self) -> None:
         """Let this rank's view have pages of its own, as if its script had written to all of them. Not a collective."""
         for part in self._parts:
             part.mine.view(torch.uint8)[::PAGE].add_(0)
-
-    @property
-    def has_parts(self) -> bool:
-        """Whether there is any shared memory."""
-        return bool(self._parts)
 
     def publish(self) -> None:
         if self._parts:
@@ -111,32 +87,26 @@ class OncePerNode(Visibility):
     def was_written(self) -> bool:
         return any(part.was_written() for part in self._parts)
 
-    def after_update(self, stretches: Sequence[Stretch], *, asks: bool = False) -> bool:
+    def after_update(self, stretches: Sequence[Stretch]) -> None:
         """Wait until all ranks see what is in shared memory; hand around what had to stay in a rank's own."""
         parts = self._parts
         for stretch in stretches:
             if not any(part.mine is stretch.flat for part in parts):
                 self._transport.broadcast(stretch.values, stretch.owner)
-        return self._transport.any(asks, "updated")
+        self._transport.barrier("updated")
 
     def take_over(self) -> None:
-        if not self.takes_over():
+        parts = self._parts
+        sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
+        if any(one != sums[0] for one in sums):
             raise UsageError(
                 "The parameters differ between ranks: the script modified them on some ranks only, or with different "
                 "values.",
                 "Make the same change on every rank.",
             )
-
-    def takes_over(self) -> bool:
-        """`take_over`, unless ranks hold different values; return whether. Collective: call it on every rank."""
-        parts = self._parts
-        sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
-        if any(one != sums[0] for one in sums):
-            return False
         if self._transport.rank == 0:
             for part in parts:
                 part.master.copy_(part.mine)
         self._transport.barrier("parameters")
         for part in parts:
             part.forget_writes()
-        return True

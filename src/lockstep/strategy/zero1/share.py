@@ -18,10 +18,9 @@ from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.replica.slots import Slot, Span
 from lockstep.strategy.zero1.division import Division, listed_in, share_out
-from lockstep.strategy.zero1.kept_state import KeptState, ordered
 from lockstep.strategy.zero1.lending import Lending, Pieces, Themselves
 from lockstep.strategy.zero1.spread_state import Entry, SpreadState
-from lockstep.strategy.zero1.state_assembly import assemble
+from lockstep.strategy.zero1.state_assembly import assemble, ordered
 from lockstep.transport.contract import Transport
 
 
@@ -35,9 +34,6 @@ class Share:
         transport: the ranks.
         require_same: raises if ranks do not pass equally often; takes what was called.
     """
-
-    keeps_always = False
-    """Whether others can read this rank's part of the state even where no rank is ever replaced."""
 
     def __init__(
         self,
@@ -62,7 +58,6 @@ class Share:
         self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.division)
         self._take_state()
-        self._kept, self._generation = KeptState(transport, always=self.keeps_always), transport.generation
         self._lending: Lending = Pieces(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
@@ -81,8 +76,6 @@ class Share:
     def begins(self) -> bool:
         """Begin a step; return whether it is not inside another one."""
         self._depth += 1
-        if self._generation != self._transport.generation:  # ranks were replaced: compare everything again
-            self._generation, self.num_updates = self._transport.generation, 0
         return self._depth == 1
 
     def ends(self) -> bool:
@@ -170,46 +163,12 @@ class Share:
 
     def enter(self, slot: Slot | None) -> None:
         """Give the engine this rank's part; see `Lending.enter`."""
-        self._kept.begin()
         self._lending.enter(self._state, slot)
 
     def leave(self) -> None:
         """Give everything back to the script, even after a step that raised; see `Lending.leave`."""
         self._depth = 0
         self._lending.leave(self._state)
-
-    def asks_for_memory(self) -> bool:
-        """Whether other ranks cannot read this rank's part of the state; call it once the engine is finished."""
-        return self._kept.asks(self._state, self.division)
-
-    def make_memory(self) -> None:
-        """Put every rank's part of the state where all can read it. Collective: call it on every rank."""
-        self._kept.make(self._state, self.division)
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether other ranks hold parts of the state."""
-        return self.optimizer.state is self._state and self._state.is_spread
-
-    def state_alone(self) -> Mapping[Any, Entry]:
-        """Return the state by parameter; see `Strategy.state_alone`."""
-        if not self.is_spread:
-            return dict(self.optimizer.state.items())
-        return ordered(self._kept.whole(self._state, self.division), self._state) | self._state.others()
-
-    def left(self) -> list[int] | None:
-        """The numbers of the parameters that have a state, in the order in which they got it; None if it is whole."""
-        if not self.is_spread:
-            return None
-        numbers = {id(parameter): number for number, parameter in enumerate(self.division.parameters)}
-        return [numbers[one] for one in self._state.order if one in numbers]
-
-    def take_over(self, left: list[int] | None) -> None:
-        """Cut the whole state that was loaded, if that of the others is cut."""
-        if left is not None:
-            self._take_state()
-            self._state.order = {id(self.division.parameters[number]): None for number in left}
-            self._kept.trust(self._state, self.division)
 
     def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
         """Return the state by parameter; see `Strategy.whole_state`."""
@@ -245,7 +204,6 @@ class Share:
     def close(self) -> None:
         """Let go of the optimizer; a spread state stays spread, and still raises for whole parameters."""
         self.leave()
-        self._kept.close()
         self._is_closed = True
         if not self._state.is_spread:
             for handle in self._handles:

@@ -5,7 +5,7 @@ Ranks tell each other in one frame what they hold; then tensors travel one at a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,12 @@ def assemble(
         if everyone or first == transport.rank:
             found[parameter] = entry
     return found
+
+
+def ordered(found: Mapping[Any, Entry], state: SpreadState) -> dict[Any, Entry]:
+    """By when the parameters got a state."""
+    place = {one: number for number, one in enumerate(state.order)}
+    return dict(sorted(found.items(), key=lambda item: place.get(id(item[0]), len(place))))
 
 
 def _described(value: Any) -> list[Any]:

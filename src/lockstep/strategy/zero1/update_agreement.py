@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
 from typing import Any
@@ -28,18 +27,6 @@ SIMPLE = (bool, int, float, str, type(None))
 _SIMPLE_TYPES = frozenset(SIMPLE)
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """What all ranks know before an update."""
-
-    updated: list[nn.Parameter]
-    """The parameters that have a gradient."""
-    any_wrote: bool
-    """Whether any rank's script wrote to parameters."""
-    gives_way: bool
-    """Whether ranks must not divide the update: one says so, or they are about to make different ones."""
-
-
 def require_agreement(
     optimizer: Optimizer,
     parameters: Sequence[nn.Parameter],
@@ -48,8 +35,7 @@ def require_agreement(
     sums: Sequence[int],
     *,
     wrote: bool,
-    gives_way: bool | None = None,
-) -> Agreement:
+) -> tuple[list[nn.Parameter], bool]:
     """Raise `UsageError` on every rank if options, gradients or `sums` differ. Collective: call it on every rank.
 
     Args:
@@ -58,8 +44,10 @@ def require_agreement(
         transport: between the ranks.
         where: the user's source line.
         sums: more numbers that must be equal, over the bits of the model. Empty: they are not compared.
-        wrote: may differ between ranks.
-        gives_way: may differ, too. Where it is said at all, ranks that differ give way, and nothing is raised.
+        wrote: whether this rank's script wrote to parameters; may differ between ranks.
+
+    Returns:
+        The parameters that have a gradient, and whether any rank's script wrote to parameters.
     """
     presence = [gradient is not None for gradient in map(_grad, parameters)]
     updated = list(compress(parameters, presence))
@@ -67,11 +55,9 @@ def require_agreement(
     gradients = bit_sums([p.grad for p in updated if p.grad is not None]) if sums else []
     bits = [zlib.crc32(repr(gradients).encode()), *sums] if sums else []
     mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
-    flags = b"%d" % (wrote + 2 * bool(gives_way))
-    frames = transport.exchange(UPDATE, flags + json.dumps(mine).encode(), where)
+    frames = transport.exchange(UPDATE, b"%d" % wrote + json.dumps(mine).encode(), where)
     told = [frame[1:] for frame in frames]
-    differ = len(set(told)) > 1
-    if differ and gives_way is None:
+    if len(set(told)) > 1:
         name = type(optimizer).__name__
         decoded = [json.loads(data) for data in told]
         if len({one[1] for one in decoded}) > 1:
@@ -86,8 +72,7 @@ def require_agreement(
             "Look for what depends on the rank outside the lanes: a gradient or a parameter that was written to on "
             "some ranks only.",
         )
-    said = [int(frame[:1]) for frame in frames]
-    return Agreement(updated, any(flag & 1 for flag in said), differ or any(flag & 2 for flag in said))
+    return updated, any(frame[:1] == b"1" for frame in frames)
 
 
 def _options(group: Mapping[str, Any]) -> list[list[Any]]:

@@ -38,11 +38,6 @@ class Visibility(ParameterMemory, ABC):
     is_shared = False
     """Whether `allocate` makes memory once for all ranks."""
 
-    @property
-    def has_lost_memory(self) -> bool:
-        """Whether ranks were replaced, which do not see what was made for all; the same on every rank."""
-        return False
-
     def was_written(self) -> bool:
         """Whether the script wrote to parameters in a way that others do not see yet. Not a collective."""
         return False
@@ -54,15 +49,11 @@ class Visibility(ParameterMemory, ABC):
         """
 
     @abstractmethod
-    def after_update(self, stretches: Sequence[Stretch], *, asks: bool = False) -> bool:
+    def after_update(self, stretches: Sequence[Stretch]) -> None:
         """Wait until this rank sees the new values of all `stretches`. Collective: call it on every rank.
 
         Args:
             stretches: the same on every rank, in the same order.
-            asks: a word for the others; only where ranks can be replaced.
-
-        Returns:
-            Whether any rank `asks`.
         """
 
 
@@ -75,7 +66,6 @@ class HandedAround(Visibility):
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def after_update(self, stretches: Sequence[Stretch], *, asks: bool = False) -> bool:  # noqa: ARG002 - none is replaced
+    def after_update(self, stretches: Sequence[Stretch]) -> None:
         for stretch in stretches:
             self._transport.broadcast(stretch.values, stretch.owner)
-        return False

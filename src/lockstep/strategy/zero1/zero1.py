@@ -6,7 +6,6 @@ the user's optimizer over its pieces of the parameters, and all ranks get the ne
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,18 +13,16 @@ import torch
 from torch.optim import Optimizer
 
 from lockstep.caller import where
-from lockstep.errors import WorldError
 from lockstep.layout.placement import Placement
 from lockstep.notices import say
 from lockstep.strategy.around import Around
 from lockstep.strategy.optimizer_kinds import updates_by as kind_of
-from lockstep.strategy.other_users import used_elsewhere
 from lockstep.strategy.replica.replica import Replica
 from lockstep.strategy.replica.slots import Span
 from lockstep.strategy.replica.tables import refuse_sparse
 from lockstep.strategy.step_watch import StepWatch
 from lockstep.strategy.zero1.share import Share
-from lockstep.strategy.zero1.update_agreement import Agreement, require_agreement
+from lockstep.strategy.zero1.update_agreement import require_agreement
 from lockstep.strategy.zero1.visibility import Visibility
 from lockstep.transport.contract import Transport
 
@@ -43,8 +40,6 @@ class Zero1(Around):
     """
 
     takes_closures = False
-    refuses_as = "zero1"
-    """What refusals of an optimizer call this; see `StepWatch`."""
 
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         replica = Replica("zero1", transport, placement, memory=visibility)
@@ -59,9 +54,6 @@ class Zero1(Around):
         refuse_sparse(optimizer, self.laid.trainable, self.laid.tables)
         kind = kind_of(optimizer, updates_by)
         share = Share(optimizer, kind, self.laid.arena, self._transport, require_same)
-        self._take_share(share)
-
-    def _take_share(self, share: Share) -> None:
         self._shares.append(share)
         self._watches.append(
             StepWatch(
@@ -69,7 +61,7 @@ class Zero1(Around):
                 before=lambda: self._before_engine(share),
                 after=lambda: self._after_engine(share),
                 undo=share.leave,
-                strategy=self.refuses_as,
+                strategy="zero1",
             )
         )
         self._cut_gradients()
@@ -104,90 +96,37 @@ class Zero1(Around):
     def _before_engine(self, share: Share) -> None:
         if not share.begins():
             return
-        self._transport.tear("in the middle of an update")
         if share.has_strayed(self.laid.here):
             self.laid.lay_out_changed()
-        if self._visibility.has_lost_memory:
-            self._share_memory_again()
         if share.settle(self.laid.arena):
             self._cut_gradients()
-        if self._agree(share).any_wrote:
-            self._visibility.take_over()
-        self._enter(share)
-
-    def _agree(self, share: Share, *, gives_way: bool | None = None) -> Agreement:
         sums = self.laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
-        found = require_agreement(
+        share.updated, any_wrote = require_agreement(
             share.optimizer,
             share.division.parameters,
             self._transport,
             where(),
             sums,
             wrote=self._visibility.was_written(),
-            gives_way=gives_way,
         )
-        share.updated = found.updated
-        return found
-
-    def _enter(self, share: Share) -> None:
+        if any_wrote:
+            self._visibility.take_over()
         slot = self.laid.result
         share.enter(slot if slot is not None and slot.spans is self.laid.pool.spans else None)
-
-    def _share_memory_again(self) -> None:
-        """Put the parameters into memory that all ranks see, as those that were replaced do not see what was there.
-
-        What the script looks at through views of its own stays; then each rank has all parameters to itself.
-        """
-        parameters = [one for one in self.laid.arena.parameters if id(one) not in self.laid.stay]
-        ours = [one for share in self._shares for one in share.division.views]
-        tensors = [*{id(one): one for one in (*parameters, *ours)}.values()]
-        used = used_elsewhere(tensors, {tensor.data_ptr() for tensor in tensors})[: len(parameters)]
-        free = not any(used)
-        self.laid.renew_memory(moves=self._transport.all(free, "memory of the model"))
 
     def _after_engine(self, share: Share) -> None:
         if not share.ends():
             return
-        asks = share.asks_for_memory()
         if updated := share.updated:
-            anybody = self._visibility.after_update(share.division.stretches, asks=asks)
+            self._visibility.after_update(share.division.stretches)
             # Other ranks' writes bypassed autograd, which must see them: an earlier graph must not be used any more.
             torch.autograd.graph.increment_version(updated)
-            if anybody:
-                share.make_memory()
 
     def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:
         for share in self._shares:
             if share.optimizer is optimizer:
                 return share.whole_state(everyone=everyone)
         return self._inner.whole_state(optimizer, everyone=everyone)
-
-    @property
-    def is_spread(self) -> bool:
-        return any(share.is_spread for share in self._shares)
-
-    def state_alone(self, optimizer: Optimizer) -> Mapping[Any, Any]:
-        for share in self._shares:
-            if share.optimizer is optimizer:
-                return share.state_alone()
-        return self._inner.state_alone(optimizer)
-
-    def left(self) -> Any:
-        return [self._inner.left(), self._sharing, [share.left() for share in self._shares]]
-
-    def take_over(self, left: Any) -> None:
-        inner, sharing, shares = left
-        self._inner.take_over(inner)
-        if sharing != self._sharing:
-            raise WorldError("The other ranks share the parameters out in another way than this script at its start.")
-        for share, words in zip(self._shares, shares, strict=True):
-            share.take_over(words)
-
-    @property
-    def _sharing(self) -> str:
-        """A digest of where parameters are, and who updates what."""
-        owners = [share.division.owners for share in self._shares]
-        return hashlib.blake2b(repr([self.laid.arena.segments, owners]).encode(), digest_size=16).hexdigest()
 
     def close(self) -> None:
         self._inner.close()

@@ -1,4 +1,4 @@
-"""A rank that dies is replaced while the others wait in their step: the same bits, values and output, nothing repeated."""
+"""A rank that is killed, wherever that is, costs its step and no more: the same bits, values and tallies."""
 
 import json
 import re
@@ -156,46 +156,16 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_a_rank_that_dies_is_replaced_and_nothing_is_computed_again(tmp_path, undisturbed, where):
+def test_a_killed_rank_costs_its_step_and_changes_nothing(tmp_path, undisturbed, where):
     kills = PLACES[where]
     finished = run_script(tmp_path, TRAIN, "-n", "3", "--max-restarts", "20", args=tuple(kills))
-    assert straight(finished) == undisturbed
+    bits, printed, logged = straight(finished)
+    assert (bits, logged) == (undisturbed[0], undisturbed[2])
+    assert set(printed) == set(undisturbed[1]), "what was printed before may come again"
     assert len(list(tmp_path.glob("killed-*"))) == len(kills), "every kill came"
-    assert finished.err.count("nothing recomputed") == len(kills), finished.err
-    assert "start again" not in finished.err
-
-
-KEEPS_A_METER = """
-import os, signal, sys, torch
-from pathlib import Path
-from torch.utils.data import DataLoader, TensorDataset
-import lockstep
-class AverageMeter:
-    def __init__(self): self.sum = 0.0
-    def update(self, value): self.sum += value
-run = lockstep.init(seed=1, lanes=4, threads=1)
-m = torch.nn.Linear(8, 3); o = torch.optim.SGD(m.parameters(), lr=0.1)
-x, y = torch.randn(64, 8), torch.randn(64, 3)
-m, o, l = run.prepare(m, o, DataLoader(TensorDataset(x, y), batch_size=8))
-for e in run.epochs(2):
-    meter = AverageMeter()
-    for s in run.steps(l):
-        for a, b in s: run.backward((m(a) - b).square().mean())
-        if run.is_main and s.number == 13 and not Path("dead").exists() and "dies" in sys.argv:
-            Path("dead").touch(); os.kill(os.getpid(), signal.SIGKILL)
-        o.step(); o.zero_grad(); meter.update(s.loss)
-    run.print(e, meter.sum)
-"""
-
-
-def test_what_a_script_adds_up_in_an_object_of_its_own_is_not_lost_with_a_rank(tmp_path):
-    for name in ("straight", "dies"):
-        (tmp_path / name).mkdir()
-    ends = [run_script(tmp_path / name, KEEPS_A_METER, "-n", "2", args=(name,)) for name in ("straight", "dies")]
-    assert (tmp_path / "dies" / "dead").exists()
-    assert [end.code for end in ends] == [0, 0], ends[1].err
-    assert ends[1].out.splitlines()[-2:] == ends[0].out.splitlines()
-    assert "the script has changed meter.sum" in ends[1].err
+    told = [json.loads(line) for line in (finished.folder / "restarts.jsonl").read_text().splitlines()]
+    late = [one for one in told if " before the first step" not in one["lost"]]
+    assert all(one["in_memory"] and one["steps_again"] <= 2 for one in late), finished.err
 
 
 WHAT_A_BODY_CHANGES = """
@@ -228,43 +198,9 @@ for e in run.epochs(3):
 """
 
 
-def test_what_a_body_changes_before_its_steps_is_not_changed_twice_by_a_new_rank(tmp_path):
+def test_what_a_body_changes_before_its_steps_is_not_changed_twice(tmp_path):
     for name in ("straight", "dies"):
         (tmp_path / name).mkdir()
     ends = [run_script(tmp_path / name, WHAT_A_BODY_CHANGES, "-n", "2", args=(name,)) for name in ("straight", "dies")]
     assert straight(ends[1]) == straight(ends[0])
-    assert "nothing recomputed" in ends[1].err
-
-
-LOSES_A_WORKER = """
-import os, signal, sys, torch, torch.nn.functional as F
-from pathlib import Path
-from torch.utils.data import DataLoader, Dataset
-import lockstep
-class N(Dataset):
-    def __len__(self): return 100
-    def __getitem__(self, i):
-        if "dies" in sys.argv and i == 70 and not Path("dead").exists():
-            Path("dead").touch(); os.kill(os.getpid(), signal.SIGKILL)
-        return torch.arange(8.0).sin() * i / 100, i % 3
-run = lockstep.init(seed=1, lanes=6, threads=1)
-m = torch.nn.Linear(8, 3); o = torch.optim.AdamW(m.parameters())
-data = N()
-m, o, l = run.prepare(m, o, DataLoader(data, batch_size=24, shuffle=True, num_workers=1))
-for e in run.epochs(2):
-    for s in run.steps(l):
-        data.step = s.number  # a new worker would have another data set than the one before
-        for x, y in s: run.backward(F.cross_entropy(m(x), y))
-        o.step(); o.zero_grad()
-"""
-
-
-def test_a_rank_that_loses_a_loader_worker_is_replaced_and_its_failure_forgotten(tmp_path):
-    for name in ("straight", "dies"):
-        (tmp_path / name).mkdir()
-    ends = [run_script(tmp_path / name, LOSES_A_WORKER, "-n", "2", args=(name,)) for name in ("straight", "dies")]
-    bits = [re.search(r"bits +(sha256:\w+)", end.err) for end in ends]
-    assert None not in bits, [end.err for end in ends]
-    assert bits[0][1] == bits[1][1]
-    assert (tmp_path / "dies" / "dead").exists()
-    assert ends[1].err.count("lost a loader worker") == 1, ends[1].err
+    assert "kept in memory" in ends[1].err

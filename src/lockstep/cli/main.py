@@ -11,6 +11,7 @@ from contextlib import suppress
 import click
 
 from lockstep.errors import LockstepError, UsageError, mistake_text
+from lockstep.launch.import_failure import NEEDED, not_installed
 from lockstep.visible import hung
 
 COMMANDS = {
@@ -93,6 +94,10 @@ def _run() -> int:
         return commands.main(prog_name="lockstep", standalone_mode=False) or 0
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        raise not_installed(error.name) from None
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2

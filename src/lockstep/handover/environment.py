@@ -108,7 +108,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
     """
     position, settings = environment.position, environment.settings
     assert settings is not None
-    own = {**asdict(settings), "run_folder": str(settings.run_folder)}
+    own = {**asdict(settings), "run_folder": str(settings.run_folder), "position": _numbers(position)}
     variables = {
         OWN: json.dumps(own),
         "RANK": position.rank,
@@ -154,12 +154,11 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
 
     Raises:
         UsageError: when a launcher started several tasks but its variables do not say which one this is, or when
-            they contradict each other. A launched script never trains alone in silence.
+            they contradict each other, or what `lockstep run` has set. A launched script never trains alone in silence.
     """
-    settings = _settings(variables[OWN]) if OWN in variables else None
     position = _position(variables)
-    if settings is not None:
-        return RankEnvironment(position, settings)
+    if OWN in variables:
+        return RankEnvironment(position, _settings(variables[OWN], position))
     task = innermost(variables)
     if task is not None:
         check_around(task, variables)
@@ -171,9 +170,15 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
     return RankEnvironment(Position(task.rank, task.local_rank, task.size, task.local_size), None, task)
 
 
-def _settings(text: str) -> RankSettings:
+def _numbers(position: Position) -> list[int]:
+    return [position.rank, position.local_rank, position.world_size, position.local_world_size]
+
+
+def _settings(text: str, position: Position) -> RankSettings:
+    """What the launcher told the rank, which must still be at this position."""
     try:
         own = json.loads(text)
+        told = own.pop("position")
         parsed = {
             "run_folder": Path(own["run_folder"]),
             "form": Form(**own["form"]),
@@ -183,9 +188,19 @@ def _settings(text: str) -> RankSettings:
             "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,
             "seat": Seat(**{**own["seat"], "sizes": tuple(own["seat"]["sizes"])}) if own.get("seat") else None,
         }
-        return RankSettings(**{**own, **parsed})
+        settings = RankSettings(**{**own, **parsed})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise _not_ours(OWN) from None
+    if told != _numbers(position):
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        changed = [
+            f"{name}={now}" for name, now, was in zip(names, _numbers(position), told, strict=True) if now != was
+        ]
+        raise UsageError(
+            f"The script has set {' and '.join(changed)}, but this is rank {told[0]} of {told[2]}.",
+            "Leave what `lockstep run` has set as it was, or start as many ranks as you want with -n.",
+        )
+    return settings
 
 
 def _not_ours(name: str) -> UsageError:

@@ -1,12 +1,16 @@
-"""Why an import has failed, where a limit explains it: too few addresses (`ulimit -v`) for a torch. Pure."""
+"""Why an import has failed: a package is missing, or a limit explains it: too few addresses (`ulimit -v`) for a torch. Pure."""
 
 from __future__ import annotations
 
 import re
+import sys
 
 from lockstep.errors import LockstepError, UsageError, WorldError
 
 FIX = "Raise the limit with `ulimit -v unlimited`."
+NEEDED = ("torch", "numpy", "safetensors", "cloudpickle", "rich")
+"""What pip installs with lockstep, and `pip install --no-deps` does not; without click there is no command line at all."""
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)'\s*\Z")
 _FEW_ADDRESSES = re.compile(
     r"failed to map segment|cannot (create|allocate|enable|apply).*(memory|segment|protection)|MemoryError|bad_alloc|errno 12\b",
     re.IGNORECASE,
@@ -24,8 +28,16 @@ def is_for_want_of_addresses(error: str, most_addresses: int) -> bool:
     return most_addresses >= 0 and _FEW_ADDRESSES.search(error) is not None
 
 
+def not_installed(package: str) -> UsageError:
+    """What to raise where one of `NEEDED` is missing."""
+    return UsageError(
+        f"{package} is not installed for {sys.executable}.", f"Run {sys.executable} -m pip install {package}."
+    )
+
+
 def failed_import(module: str, error: str, most_addresses: int) -> LockstepError:
-    """What to raise for an import that has raised: the limit where it explains it, else the import's own words.
+    """What to raise for an import that has raised: the missing package or the limit where that explains it, else the import's own
+    words.
 
     Args:
         module: its name.
@@ -34,6 +46,9 @@ def failed_import(module: str, error: str, most_addresses: int) -> LockstepError
     """
     if is_for_want_of_addresses(error, most_addresses):
         return too_few_addresses(most_addresses)
+    missing = _MISSING.search(error)
+    if missing is not None and missing[1] in NEEDED:
+        return not_installed(missing[1])
     return WorldError(f"{module} cannot be imported here:\n{error.rstrip()}")
 
 

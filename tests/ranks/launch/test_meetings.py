@@ -67,8 +67,8 @@ MEETINGS = """
         meet(world_size)
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"
         meet(world_size, **both)
-        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_PORT=str(12000 + rank))
-        meet(1)
+        os.environ["MASTER_PORT"] = str(12000 + rank)
+        meet(1, rank=0, world_size=1)
         print("all met")
 
     if "LOCKSTEP_RANK" in os.environ:
@@ -85,6 +85,26 @@ def test_every_way_to_meet_works_twice_and_stores_work(tmp_path: Path, way: str)
     ended = (start_python(tmp_path, script) if way == "spawn" else start(tmp_path, *options, script)).finish()
     assert ended.code == 0, ended.err
     assert ended.out == "all met\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "call"),
+    [
+        ("RANK='0', WORLD_SIZE='1', MASTER_PORT=str(29600 + rank)", "dist.init_process_group('gloo')"),
+        ("RANK='0'", "dist.init_device_mesh('cpu', (2,))"),
+        ("WORLD_SIZE='1', LOCAL_WORLD_SIZE='1', RANK='0', LOCAL_RANK='0'", "lockstep.init()"),
+    ],
+)
+def test_a_rank_that_takes_itself_for_another_is_refused(tmp_path: Path, variables: str, call: str) -> None:
+    script = f"""
+        import os, lockstep, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        os.environ.update({variables})
+        {call}
+    """
+    ended = run_script(tmp_path, script, "-n", "2")
+    assert ended.code == 2, ended.err
+    assert "The script has set " in ended.err and " of 2.\n" in ended.err
 
 
 def test_two_jobs_at_once_with_the_same_port_do_not_meet(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from lockstep.errors import UsageError, WorldError
@@ -32,7 +34,20 @@ def test_an_import_that_runs_out_of_addresses_is_a_mistake_with_the_fix(says: st
     assert isinstance(failed_import("torch", TRACE + says, NO_LIMIT), WorldError)
 
 
-@pytest.mark.parametrize("says", ["ModuleNotFoundError: No module named 'torch'", "ImportError: undefined symbol: x"])
+def test_a_package_that_is_not_installed_is_a_mistake_with_the_fix() -> None:
+    error = failed_import("torch", f"{TRACE}ModuleNotFoundError: No module named 'torch'\n", FEW)
+    assert isinstance(error, UsageError)
+    assert error.fix == f"Run {sys.executable} -m pip install torch."
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "ModuleNotFoundError: No module named 'torch._C'",
+        "ModuleNotFoundError: No module named 'mine'",
+        "ImportError: undefined symbol: x",
+    ],
+)
 def test_any_other_import_that_fails_is_told_in_its_own_words(says: str) -> None:
     error = failed_import("torch", f"{TRACE}{says}\n", FEW)
     assert type(error) is WorldError

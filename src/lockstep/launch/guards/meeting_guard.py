@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-from lockstep.handover.environment import decode
+from lockstep.handover.environment import Position, decode
 from lockstep.handover.late_settings import say_too_late
 from lockstep.handover.meeting_place import InheritedFile
 from lockstep.launch.guards.after_import import put_in_place, when_imported
@@ -98,7 +98,7 @@ class _Guard:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             try:
                 given = call.look(args, kwargs)
-                asked = _asked(given)
+                asked = _asked(given, self._position)
             except (TypeError, ValueError):
                 return original(*args, **kwargs)  # torch says what is wrong
             if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
@@ -197,19 +197,24 @@ def check_port(port: int) -> None:
                 raise busy_port(port) from None
 
 
-def _asked(given: Mapping[str, Any]) -> Asked:
+def _asked(given: Mapping[str, Any], position: Position) -> Asked:
     backend = given.get("backend")
     method = given.get("init_method")
     parts = urlparse("env://" if method is None else str(method))
     query = dict(parse_qsl(parts.query))
+    changed = []
     if parts.scheme == "env" and given.get("store") is None:  # as torch reads them, perhaps changed by the script
-        query = {"rank": os.environ.get("RANK", "-1"), "world_size": os.environ.get("WORLD_SIZE", "-1"), **query}
+        for name, variable, own in (("rank", "RANK", position.rank), ("world_size", "WORLD_SIZE", position.world_size)):
+            if _first(given.get(name), query.get(name)) < 0:
+                query[name] = os.environ.get(variable, "-1")
+                changed += [f"{variable}={query[name]}"] if int(query[name]) not in (-1, own) else []
     return Asked(
         backend=None if backend is None else str(backend),
         init_method=None if method is None else str(method),
         world_size=_first(given.get("world_size"), query.get("world_size")),
         rank=_first(given.get("rank"), query.get("rank")),
         has_store=given.get("store") is not None,
+        changed=" and ".join(changed),
     )
 
 

@@ -37,6 +37,8 @@ class Asked:
     world_size: int = -1
     rank: int = -1
     has_store: bool = False
+    changed: str = ""
+    """What of RANK and WORLD_SIZE the script has changed, if the call reads it there: "WORLD_SIZE=1"."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
     scheme = urlparse(method).scheme
     if scheme in ("tcp", "file"):
         _check_complete(asked, method, scheme)
+    if asked.changed:
+        raise UsageError(
+            f"The script has set {asked.changed}, but this is rank {launched.rank} of {launched.world_size}.",
+            "Leave RANK and WORLD_SIZE as they were; a smaller group takes init_process_group(rank=..., world_size=...).",
+        )
     moved = scheme == "env" and now.address != launched.address
     _check_numbers(asked, launched, shared=scheme == "env" and not moved)
     if scheme in ("tcp", "file") or moved or (scheme == "env" and (now.earlier or launched.shares_memory)):

@@ -102,6 +102,7 @@ def rank_variables(
         evidence=request.evidence,
         saving=request.saving,
         check_every=request.check_every,
+        resume_nonfinite=request.resume_nonfinite,
         replaces=request.recovery.replaces and seat is None,
         generation=generation,
         restart=request.restart,

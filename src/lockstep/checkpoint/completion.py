@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.checkpoint.flushed import write_synced
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import DOCUMENTS, NAME, Manifest, SavedFile
+from lockstep.checkpoint.manifest import DOCUMENTS, NAME, NOT_FINITE, Manifest, SavedFile
 from lockstep.errors import WorldError
 from lockstep.growing_time import growing_time
 
@@ -21,6 +21,8 @@ def complete(
     files: Mapping[str, SavedFile],
     facts: Mapping[str, Any],
     taken_s: float | None = None,
+    *,
+    not_finite: str = "",
 ) -> None:
     """Write state.json and the manifest into the stage, which holds all other files, and put it in place.
 
@@ -30,11 +32,13 @@ def complete(
         files: those that are in the stage, flushed to the disk.
         facts: what the manifest says besides its files; the step tells lines of metrics.jsonl and the state apart.
         taken_s: growing_time() when the run was as the state is, if that is not now. The manifest's time tells it.
+        not_finite: a tensor that should be finite and is not.
 
     Raises:
         OSError: when there is no room.
         WorldError: when somebody has changed what is there.
     """
+    facts = {**facts, NOT_FINITE: not_finite} if not_finite else facts
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     write_synced(folder.stage / DOCUMENTS, text)
     write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())

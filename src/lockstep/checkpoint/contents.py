@@ -21,12 +21,16 @@ class TensorSet:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     holders: dict[str, int] = field(default_factory=dict)
     """The rank whose values count, for tensors that not every rank holds."""
+    judged: set[str] = field(default_factory=set)
+    """Those that must be finite in a state that is."""
 
-    def add(self, name: str, tensor: Tensor, holder: int | None = None) -> str:
+    def add(self, name: str, tensor: Tensor, holder: int | None = None, *, judged: bool = False) -> str:
         """Keep `tensor` under `name`, or a free name like it, and return the name that it got."""
         while name in self.tensors:
             name += "'"
         self.tensors[name] = tensor
+        if judged:
+            self.judged.add(name)
         if holder is not None:
             self.holders[name] = holder
         return name

@@ -298,6 +298,16 @@ def trouble_of(path: Path) -> LockstepError | None:
     return damage(*found)
 
 
+def not_finite_in(path: Path) -> str:
+    """A tensor of a state that is not finite; empty where all are that should be, or where that is unknown.
+
+    Raises:
+        LockstepError: when it cannot be read.
+    """
+    found = StateFolder(path).read_manifest()
+    return found[1].not_finite if found is not None else ""
+
+
 def identity_of(place: Path) -> tuple[int, int] | None:
     """Which folder is there now: another one after a program has replaced it; None if nothing is."""
     try:

@@ -21,8 +21,8 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.transport.contract import Transport
 
 Inventory = dict[str, list[Any]]
-"""For one file, by tensor: its dtype's code, its shape, whether this rank has its values, the holder or None, and whether
-its bits are known to be the same on every rank."""
+"""For one file, by tensor: its dtype's code, its shape, whether this rank has its values, the holder or None, whether
+its bits are known to be the same on every rank, and whether they must be finite."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Source:
     described: Described
     is_everywhere: bool = False
     """Whether every rank has the same bits, so any of them may give them."""
+    is_judged: bool = False
+    """Whether it must be finite in a state that is."""
 
 
 Found = Mapping[str, Mapping[str, Source]]
@@ -50,7 +52,8 @@ def inventory_of(tensors: TensorSet, equal: Container[int] = ()) -> Inventory:
     for name, tensor in tensors.tensors.items():
         one = Described.of(tensor, name)
         holder = tensors.holders.get(name)
-        told[name] = [one.code, list(one.shape), not tensor.is_meta, holder, holder is None and id(tensor) in equal]
+        is_equal, is_judged = holder is None and id(tensor) in equal, name in tensors.judged
+        told[name] = [one.code, list(one.shape), not tensor.is_meta, holder, is_equal, is_judged]
     return told
 
 
@@ -69,7 +72,7 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
                 f"{name} has different shapes or dtypes on different ranks, so the ranks hold different models.",
                 "Build the same model on every rank.",
             )
-        holders = {holder for _, _, _, holder, _ in having.values() if holder is not None}
+        holders = {holder for _, _, _, holder, *_ in having.values() if holder is not None}
         present = [
             rank for rank, (_, _, is_there, *_) in having.items() if is_there and (not holders or rank in holders)
         ]
@@ -77,8 +80,8 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
             raise UsageError(
                 f"{name} is on the meta device on every rank that should hold it.", "Give it values first."
             )
-        is_everywhere = len(present) == len(told) and all(is_equal for *_, is_equal in having.values())
-        found[name] = Source(min(present), described.pop(), is_everywhere)
+        is_everywhere = len(present) == len(told) and all(is_equal for *_, is_equal, _ in having.values())
+        found[name] = Source(min(present), described.pop(), is_everywhere, is_judged=having[min(present)][-1])
     return found
 
 
@@ -113,8 +116,8 @@ def write_tensors(
         transport: between the ranks.
 
     Returns:
-        On rank 0 the size and SHA-256 of the file, and why it could not be written; the other ranks go on meanwhile, so
-        they are told about a failure afterwards.
+        On rank 0 what `TensorFileWriter.finish` tells, and why it could not be written; the other ranks go on meanwhile,
+        so they are told about a failure afterwards.
     """
     writer, problem, written = None, "", {}
     for tensor in stream(found, tensors, transport):
@@ -137,4 +140,5 @@ def write_tensors(
 
 
 def _begin(path: Path, found: Mapping[str, Source]) -> TensorFileWriter:
-    return TensorFileWriter(path, {name: source.described for name, source in found.items()})
+    judged = {name for name, source in found.items() if source.is_judged}
+    return TensorFileWriter(path, {name: source.described for name, source in found.items()}, judged)

@@ -26,6 +26,8 @@ GRADIENTS = "gradients.safetensors"
 """In every state from inside an epoch, and no other."""
 DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"
+NOT_FINITE = "not_finite"
+"""The fact that names the first tensor of a state that is not finite (`finite`); missing where all are, and in old states."""
 MODEL_FILE = re.compile(r"model\d*\.safetensors")
 """What the files of models are called."""
 OLDER = "Use an older state."
@@ -63,6 +65,12 @@ class Manifest:
     files: Mapping[str, SavedFile]
     facts: Mapping[str, Any]
     """Plain JSON about the run: step, lanes, threads, seed, versions."""
+
+    @property
+    def not_finite(self) -> str:
+        """A tensor that is not finite; empty where all are that should be."""
+        name = self.facts.get(NOT_FINITE, "")
+        return name if isinstance(name, str) else ""
 
     def encode(self) -> bytes:
         """The text of manifest.json."""

@@ -101,3 +101,18 @@ class ModelState:
 
     def _load(self, values: Mapping[str, Any]) -> None:
         self.model.load_state_dict({self.names[name]: value for name, value in values.items()}, strict=False)
+
+
+def infinite_parts(model: nn.Module) -> list[str]:
+    """The single-device names of buffers and frozen parameters that are not finite: what is so from the beginning may stay so."""
+    inner = unwrapped(model)
+    fixed = [one for one in inner.named_parameters(remove_duplicate=False) if not one[1].requires_grad]
+    return [
+        single_device_name(name)
+        for name, tensor in [*fixed, *inner.named_buffers(remove_duplicate=False)]
+        if not tensor.is_meta and _may_be_infinite(tensor) and not torch.isfinite(tensor).all()
+    ]
+
+
+def _may_be_infinite(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -74,7 +74,7 @@ def _entry(name: str, state: Mapping[str, Any], tensors: TensorSet, holder: int 
     """The state of one parameter; its tensors are called `exp_avg/layer.weight`."""
 
     def keep(path: str, tensor: Tensor) -> str:
-        return tensors.add(path, tensor, holder)
+        return tensors.add(path, tensor, holder, judged=True)
 
     return {key: encode(value, f"{key}/{name}", keep) for key, value in state.items()}
 

@@ -46,15 +46,20 @@ class RemoteRing:
         """
         self.state(folder.name).put(folder)
         with suppress(RemoteError):
-            whole = 0
+            whole, has_finite = 0, False
             for name in self.newest_first():
-                whole += (is_there := self.state(name).is_there)
-                if not is_there or whole > self._keep:
+                state = self.state(name)
+                whole += (is_there := state.is_there)
+                is_newest_finite = is_there and not has_finite and state.not_finite() == ""
+                has_finite = has_finite or is_newest_finite
+                if not is_there or (whole > self._keep and not is_newest_finite):
                     with suppress(UsageError):  # it is somebody else's
-                        self.state(name).remove()
+                        state.remove()
 
-    def bring_newest(self, place: Path, beyond: int) -> tuple[str, list[str]]:
+    def bring_newest(self, place: Path, beyond: int, *, takes_any: bool = False) -> tuple[str, list[str]]:
         """Copy the newest whole state into the folder of states `place`, if its step is later than `beyond`.
+
+        One that is not finite is left out unless this `takes_any`.
 
         Returns:
             Its name, empty where there is none; and what is wrong with newer ones.
@@ -67,6 +72,9 @@ class RemoteRing:
         for name in self.newest_first():
             if (step_of(name) or 0) <= beyond:
                 break
+            if not takes_any and (tensor := self.state(name).not_finite()):
+                problems.append(f"{shown(below(self.url, name))} is not finite ({tensor}).")
+                continue
             folder = StateFolder(place / name)
             say(f"the newest state is {shown(below(self.url, name))}, which is copied to {place}")
             try:

@@ -114,6 +114,18 @@ class RemoteState:
         """Whether there is a state, perhaps a damaged one."""
         return NAME in self._files.names()
 
+    def not_finite(self) -> str | None:
+        """A tensor of it that is not finite; empty where all are that should be, None where its manifest is damaged.
+
+        Raises:
+            RemoteError: when the URL cannot be read.
+        """
+        try:
+            text = self._text()
+            return Manifest.decode(text, Path()).not_finite if text is not None else None
+        except UsageError:
+            return None
+
     def fetch(self, folder: Path, needed: Callable[[str], bool] = lambda _: True, *, only_sizes: bool = False) -> bool:
         """Copy the state into `folder`, which is this program's alone; whether there is one. A file that is missing there is
         missing here.

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lockstep.checkpoint.finite import is_finite
 from lockstep.errors import UsageError
 
 CODES = {
@@ -95,10 +96,15 @@ class TensorFileWriter:
     """A file being written, which must not exist yet. `write` all of `described` in `order_of` it, then `finish`.
 
     May raise OSError anywhere.
+
+    Args:
+        path: the file.
+        described: its tensors.
+        judged: those that are to be finite.
     """
 
-    def __init__(self, path: Path, described: Mapping[str, Described]) -> None:
-        self._described = described
+    def __init__(self, path: Path, described: Mapping[str, Described], judged: Container[str] = ()) -> None:
+        self._described, self._judged, self._not_finite = described, judged, ""
         self._left = order_of(described)
         self._digest = hashlib.sha256()
         self._size = 0
@@ -115,15 +121,18 @@ class TensorFileWriter:
             )
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            self._write(flat.view(torch.uint8).numpy().data)
+            data = flat.view(torch.uint8).numpy().data
+            self._write(data)
+            if not self._not_finite and name in self._judged and not is_finite(expected.code, data):
+                self._not_finite = name
 
     def finish(self) -> dict[str, Any]:
-        """Flush to the disk; the file's `size` in bytes and `sha256`."""
+        """Flush to the disk; the file's `size` in bytes, its `sha256`, and the first tensor that is `not_finite` or ""."""
         assert not self._left
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return {"size": self._size, "sha256": self._digest.hexdigest()}
+        return {"size": self._size, "sha256": self._digest.hexdigest(), "not_finite": self._not_finite}
 
     def close(self) -> None:
         """Give up; does nothing after `finish`."""

@@ -114,6 +114,12 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     help="Copy states to URL/NAME too (s3://bucket/runs), and go on from there.",
 )
 @click.option(
+    "--resume-nonfinite",
+    "--resume_nonfinite",
+    is_flag=True,
+    help="Resume from the newest state even if its weights are not finite.",
+)
+@click.option(
     *spellings("--on-failure"),
     type=click.Choice([choice.value for choice in OnFailure]),
     default=OnFailure.REPLACE.value,
@@ -241,6 +247,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
             recovery=recovery,
             check_every=own["check_every"] or "",
+            resume_nonfinite=own["resume_nonfinite"],
             grace_s=grace_s,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             shared_gpus=decided.shared_gpus,
@@ -267,6 +274,7 @@ OWN_OPTIONS = (
         "save_every",
         "keep",
         "states",
+        "resume_nonfinite",
         "grace",
         "on_failure",
         "on_damage",

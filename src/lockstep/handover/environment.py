@@ -77,6 +77,8 @@ class RankSettings:
     """Where and when the state is saved by itself, from the command line."""
     check_every: str = ""
     """After how many steps ranks compare what all of them hold, from the command line; empty: the script decides."""
+    resume_nonfinite: bool = False
+    """Whether the run resumes from the newest state even if that is not finite."""
     restart: Restart = field(default_factory=Restart)
     """Which start of the run's ranks this is."""
     snapshots: SnapshotPlace | None = None

@@ -139,6 +139,8 @@ class LaunchRequest:
     recovery: Recovery = field(default_factory=Recovery)
     check_every: str = ""
     """After how many steps ranks compare what all of them hold; empty: the script decides."""
+    resume_nonfinite: bool = False
+    """Whether the run resumes from the newest state even if that is not finite."""
     grace_s: float = 30.0
     """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
     snapshots: SnapshotPlace | None = None

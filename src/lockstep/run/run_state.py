@@ -209,6 +209,8 @@ class Progress:
     position: LoopPosition = field(default_factory=LoopPosition)
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
+    began_infinite: set[tuple[int, str]] = field(default_factory=set)
+    """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name."""
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
     stateful: dict[str, Any] = field(default_factory=dict)

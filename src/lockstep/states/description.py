@@ -114,6 +114,8 @@ class Description:
     streams: Mapping[str, tuple[str, ...]]
     """Whose random numbers are kept: torch, numpy, python, device. Of an epoch that has begun, twice."""
     gradients: Tensors | None
+    not_finite: str
+    """A tensor that is not finite; empty where all are that should be."""
     files: tuple[FilePart, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -169,6 +171,7 @@ def _description(
             if label in documents.by_label
         },
         gradients=Tensors.of(tables[GRADIENTS]) if GRADIENTS in tables else None,
+        not_finite=manifest.not_finite,
         files=tuple(
             FilePart(name, file.size, file.sha256, len(file.tensors)) for name, file in sorted(manifest.files.items())
         ),

@@ -39,6 +39,8 @@ class Examined:
     damages: tuple[Damage, ...]
     others: tuple[str, ...]
     """What is in the folder and not in the manifest. Such a folder is loaded, but lockstep does not replace or remove it."""
+    not_finite: str = ""
+    """A tensor that is not finite; such a state may be whole."""
 
     @property
     def is_whole(self) -> bool:
@@ -81,7 +83,8 @@ def _examined(found: Found) -> Examined:
     if not damages:
         damages += _wrong_content(found.path)
     size = sum(file.size for _, file in named)
-    return Examined(found.run, str(found.path), len(named), size, tuple(damages), tuple(_others(place, manifest)))
+    others = tuple(_others(place, manifest))
+    return Examined(found.run, str(found.path), len(named), size, tuple(damages), others, manifest.not_finite)
 
 
 def _wrong_content(path: Path) -> Iterator[Damage]:

@@ -46,7 +46,7 @@ def show_list(rows: Sequence[Summary], console: Console) -> None:
             _when(row.saved),
             size_text(row.size_bytes),
             (row.sha256 or "–")[:SHORT],
-            Text(row.files, style={COMPLETE: GOOD, DAMAGED: BAD}.get(row.files, ASIDE)),
+            _files_of(row),
         )
         drawn.add_row(*((visible(row.run or "–"), *cells) if runs else cells))
     show_table(drawn, console)
@@ -54,7 +54,15 @@ def show_list(rows: Sequence[Summary], console: Console) -> None:
     for row in rows:
         if row.problem:
             say(console, row.problem, BAD)
+        if row.not_finite:
+            say(console, f"{row.path}: {row.not_finite} is not finite", BAD)
     say(console, "complete: each file is there with its size. `lockstep checkpoint verify` reads every byte.", "dim")
+
+
+def _files_of(row: Summary) -> Text:
+    if row.not_finite:
+        return Text(f"{row.files}, not finite", style=BAD)
+    return Text(row.files, style={COMPLETE: GOOD, DAMAGED: BAD}.get(row.files, ASIDE))
 
 
 def _number(number: int | None) -> str:
@@ -108,6 +116,8 @@ def _lines(told: Description) -> Iterator[tuple[str, str]]:
         size = "a stream" if loader["samples"] is None else count(loader["samples"], "sample")
         yield f"loader {number}", f"{size}{batch}"
     by = told.written_by
+    if told.not_finite:
+        yield "not finite", told.not_finite
     yield "written by", ", ".join(f"{name} {by[name]}" for name in by if by[name] is not None) or "not recorded"
     yield "versions", ", ".join(f"{name} {value}" for name, value in told.versions.items()) or "not recorded"
     now, begun = (", ".join(told.streams.get(label, ())) for label in STREAMS)
@@ -177,6 +187,8 @@ def show_examined(all_examined: Sequence[Examined], console: Console) -> None:
     drawn = table("state", "files", "size", "verdict", right=("files", "size"))
     for one in all_examined:
         verdict = Text("whole", style=GOOD) if one.is_whole else Text("damaged", style=BAD)
+        if one.not_finite:
+            verdict = Text(f"{verdict}, not finite", style=BAD)
         drawn.add_row(visible(one.path), str(one.files or "–"), size_text(one.size_bytes or None), verdict)
     show_table(drawn, console)
     for one in all_examined:

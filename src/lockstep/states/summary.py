@@ -36,6 +36,8 @@ class Summary:
     files: str
     """`complete`, `damaged` or `newer` (a later lockstep wrote it)."""
     problem: str
+    not_finite: str = ""
+    """A tensor that is not finite; empty where all are that should be, and in states of versions that did not look."""
 
     def as_json(self) -> dict[str, Any]:
         """For --json."""
@@ -65,6 +67,7 @@ def summary_of(found: Found) -> Summary | None:
         sha256=hash_of(manifest),
         files=DAMAGED if lacking else COMPLETE,
         problem=problem_of(lacking) if lacking else "",
+        not_finite=manifest.not_finite,
     )
 
 

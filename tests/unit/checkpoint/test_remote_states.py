@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lockstep.checkpoint import remote_files, remote_state
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile, _checksum, damage
+from lockstep.checkpoint.manifest import NAME, NOT_FINITE, Manifest, SavedFile, _checksum, damage
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles, reason_of, within
 from lockstep.checkpoint.remote_ring import RemoteRing, copied
 from lockstep.checkpoint.remote_state import RemoteState, fetch_weights, left_over, named, stored_name
@@ -72,14 +72,14 @@ def url(request, tmp_path):
     return f"file://{tmp_path}/there/exp1" if request.param == "file" else f"memory://{uuid.uuid4().hex}/exp1"
 
 
-def made(folder, model=b"weights", state=b"{}", step=5):
+def made(folder, model=b"weights", state=b"{}", step=5, **facts):
     """A state of the disk."""
     folder.mkdir(parents=True)
     files = {"model.safetensors": model, "state.json": state}
     for name, content in files.items():
         (folder / name).write_bytes(content)
     saved = {name: SavedFile.of(content) for name, content in files.items()}
-    (folder / NAME).write_bytes(Manifest(saved, {"step": step, "seed": 3}).encode())
+    (folder / NAME).write_bytes(Manifest(saved, {"step": step, "seed": 3, **facts}).encode())
     os.utime(folder / NAME, (TAKEN_S, TAKEN_S))
     return folder
 
@@ -306,6 +306,18 @@ def test_the_newest_whole_state_is_brought_if_the_disk_has_none_as_new(tmp_path,
     assert problem.startswith(f"{url}/step-00000006/model.safetensors is damaged: its content is not")
     assert content(tmp_path / "elsewhere" / name) == content(tmp_path / "here" / name)
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == [name]
+
+
+def test_the_newest_finite_state_at_a_url_is_neither_removed_nor_passed_by(tmp_path, url):
+    ring = ring_of(url, tmp_path / "here", 2)
+    for step in (4, 6, 8):
+        folder = made(tmp_path / "here" / f"step-{step:08d}", b"x", step=step, **{NOT_FINITE: "0.weight"})
+        assert copied(folder, url, 2) == ""
+    assert ring.newest_first() == ["step-00000008", "step-00000006", "step-00000002"]
+    name, problems = ring.bring_newest(tmp_path / "elsewhere", -1)
+    assert name == "step-00000002"
+    assert problems[0] == f"{url}/step-00000008 is not finite (0.weight)."
+    assert ring.bring_newest(tmp_path / "any", -1, takes_any=True) == ("step-00000008", [])
 
 
 @given(st.sets(st.sampled_from(["a.json", "model.safetensors", "state.json", "x"])), st.binary(max_size=2))

@@ -5,7 +5,7 @@ import pytest
 import lockstep
 from lockstep.checkpoint.flushed import write_synced
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
+from lockstep.checkpoint.manifest import NAME, NOT_FINITE, Manifest, SavedFile
 from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.errors import UsageError
 from lockstep.handover.schedule import Schedule
@@ -59,11 +59,11 @@ def test_a_mistake_is_refused_before_anything_starts(tmp_path, monkeypatch, opti
     assert list(tmp_path.iterdir()) == []
 
 
-def save(path):
+def save(path, **facts):
     folder, text = StateFolder(path), b"{}"
     folder.begin()
     write_synced(folder.stage / "state.json", text)
-    write_synced(folder.stage / NAME, Manifest({"state.json": SavedFile.of(text)}, {}).encode())
+    write_synced(folder.stage / NAME, Manifest({"state.json": SavedFile.of(text)}, facts).encode())
     folder.install()
 
 
@@ -124,3 +124,15 @@ def test_a_place_that_cannot_be_is_named(inside):
     assert wrong_counters(whole) == ""
     assert wrong_counters({**counters, "loaders": []}) == "", "a state that an older lockstep wrote"
     assert "its place inside an epoch" in wrong_counters({**whole, "inside": inside})
+
+
+def test_states_that_are_not_finite_never_evict_the_newest_finite_one(tmp_path):
+    ring = Ring(tmp_path / "states", keep=2)
+    for step, tensor in ((1, ""), (2, ""), (3, "0.weight"), (4, "0.weight"), (5, "0.weight")):
+        save(ring.path(step), **({NOT_FINITE: tensor} if tensor else {}))
+        ring.prune()
+    assert ring.newest_first() == [ring.path(5), ring.path(4), ring.path(2)]
+    for step in (6, 7):
+        save(ring.path(step))
+        ring.prune()
+    assert ring.newest_first() == [ring.path(7), ring.path(6)]

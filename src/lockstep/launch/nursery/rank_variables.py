@@ -98,6 +98,7 @@ def rank_variables(
         evidence=request.evidence,
         saving=request.saving,
         check_every=request.check_every,
+        resume_nonfinite=request.resume_nonfinite,
         restart=request.restart,
         snapshots=request.snapshots,
         shrinks=request.recovery.on_failure is OnFailure.SHRINK,

@@ -253,6 +253,7 @@ def _same(request: LaunchRequest) -> dict[str, str]:
         "--allow": ",".join(arithmetic.allow) or "nothing",
         "--backend": request.backend or OPEN,
         "--check-every": request.check_every or OPEN,
+        "--resume-nonfinite": "yes" if request.resume_nonfinite else "no",
         "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or OPEN}, "
         f"--states {saving.url or 'none'}"
         if saving is not None

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset
 
+from lockstep.checkpoint.model_state import infinite_parts
 from lockstep.checkpoint.same_groups import keep_groups
 from lockstep.errors import UsageError
 from lockstep.feed.acceptance import leftover_of, refuse_unsupported
@@ -113,6 +114,8 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
     run.machinery.strategy.set_buffer_rules(buffers)
     run.machinery.strategy.adopt([*run.progress.models, *models])
     run.progress.models.extend(models)
+    for model in models:
+        run.progress.began_infinite.update((id(model), name) for name in infinite_parts(model))
 
 
 def _move(run: RunState, model: nn.Module) -> None:

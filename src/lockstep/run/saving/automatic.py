@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from lockstep.caller import where
-from lockstep.checkpoint.folder import is_state, trouble_of
+from lockstep.checkpoint.folder import is_state, not_finite_in, trouble_of
 from lockstep.checkpoint.remote_files import RemoteError
 from lockstep.checkpoint.remote_ring import RemoteRing
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
@@ -40,6 +40,7 @@ from lockstep.run.saving.state import save_state
 from lockstep.transport.together import Together
 
 CALL = "automatic state"
+RESUME_NONFINITE = "--resume-nonfinite"
 
 
 class Automatic(NoStates):
@@ -63,6 +64,9 @@ class Automatic(NoStates):
         self._saved_at = time.monotonic()
         self._has_said = self.owes = False
         self._asks, self._ends_by = asks, 0
+        settings = run.setup.environment.settings
+        self._restart_number = settings.restart.number if settings is not None else 0
+        self._takes_any = settings is not None and settings.resume_nonfinite
         run.progress.automatic = self
 
     def begin(self, beyond: int = -1) -> bool:
@@ -197,8 +201,7 @@ class Automatic(NoStates):
         """The name of the newest state that is whole, here and at the URL; empty when there is none yet."""
         if self._claims:
             claim(self._ring.place.parent)
-        settings = self._run.setup.environment.settings
-        if self._remote is None or (settings is not None and settings.restart.number):
+        if self._remote is None or self._restart_number:
             return self._newest_here()  # what this run has saved since it was started is here
         here, trouble = "", None
         try:
@@ -210,14 +213,14 @@ class Automatic(NoStates):
             self._say(f"{problem} It is left out.")
         if not (remote or here) and (trouble or problems):
             raise trouble or UsageError(
-                f"No state at {shown(self._remote.url)} is whole. {problems[0]}",
-                "Move them away to begin anew, or choose another name.",
+                f"No state at {shown(self._remote.url)} is whole and finite. {problems[0]}",
+                f"Move them away to begin anew, choose another name, or give {RESUME_NONFINITE} if they are not finite.",
             )
         return remote or here
 
     def _newest_there(self, remote: RemoteRing, beyond: int | None) -> tuple[str, list[str]]:
         try:
-            return remote.bring_newest(self._ring.place, -1 if beyond is None else beyond)
+            return remote.bring_newest(self._ring.place, -1 if beyond is None else beyond, takes_any=self._takes_any)
         except RemoteError as error:
             raise UsageError(error.problem, error.fix) from None
 
@@ -229,20 +232,46 @@ class Automatic(NoStates):
                 f"{self._ring.place} cannot be read ({error.strerror}).", "Check its permissions."
             ) from None
         damaged: list[tuple[Path, str]] = []
+        not_finite: list[tuple[Path, str]] = []
         for path in states:
             trouble = trouble_of(path)
-            if trouble is None:
-                for bad, problem in damaged:
-                    self._say(f"{problem} It is put aside.")
-                    self._ring.put_aside(bad)
-                return path.name
-            damaged.append((path, trouble.problem if isinstance(trouble, UsageError) else str(trouble)))
+            if trouble is not None:
+                damaged.append((path, trouble.problem if isinstance(trouble, UsageError) else str(trouble)))
+            elif (tensor := not_finite_in(path)) and not self._takes_any:
+                not_finite.append((path, tensor))
+            else:
+                return self._chosen(path, damaged, not_finite)
+        if not_finite:
+            return self._without_finite(damaged, not_finite)
         if damaged:
             raise UsageError(
                 f"No state in {self._ring.place} is whole. {damaged[0][1]}",
                 "Move them away to begin anew, or choose another name.",
             )
         return ""
+
+    def _chosen(self, path: Path, damaged: list[tuple[Path, str]], passed: list[tuple[Path, str]]) -> str:
+        """The name of the state at `path`, once damaged ones are put aside and it is said which were passed over."""
+        for bad, problem in damaged:
+            self._say(f"{problem} It is put aside.")
+            self._ring.put_aside(bad)
+        if passed:
+            newest, tensor = passed[0]
+            self._say(
+                f"{newest.name} is not finite ({tensor}), so the run resumes from {path.name}, the newest state that is; "
+                f"{RESUME_NONFINITE} takes the newest as it is."
+            )
+        return path.name
+
+    def _without_finite(self, damaged: list[tuple[Path, str]], not_finite: list[tuple[Path, str]]) -> str:
+        """The same where no state is finite: ranks that start again go on as they would have, a person decides."""
+        newest, tensor = not_finite[0]
+        if self._restart_number:
+            return self._chosen(newest, damaged, [])
+        raise UsageError(
+            f"No state in {self._ring.place} is finite: {tensor} of {newest.name} is not.",
+            f"Give {RESUME_NONFINITE} to resume from it as it is, or choose another name to begin anew.",
+        )
 
     def _counters(self) -> str:
         counter = counter_of_steps(self._run.progress)

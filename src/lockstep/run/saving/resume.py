@@ -92,6 +92,8 @@ def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifes
     """Name on standard error what was left over, what is new, and why bits may differ from the undisturbed run."""
     for name in plan.new:
         say(f"the state has no {name!r}: run.track({name}=...) begins with the object as the script made it.")
+    if manifest.not_finite:
+        say(f"{folder.target} is not finite: {manifest.not_finite}.")
     if plan.place != folder.target:
         say(left_between(folder.target, plan.place))
     now, then = facts_of(run), manifest.facts

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.checkpoint.flushed import sync
-from lockstep.checkpoint.folder import StateFolder, is_locked
+from lockstep.checkpoint.folder import StateFolder, is_locked, not_finite_in
 from lockstep.checkpoint.own_folder import NAMES, is_ours, remove
+from lockstep.errors import LockstepError
 from lockstep.handover.states import state_name, step_of
 
 _STAGE = re.compile(r"\.step-\d{8,}\.saving")
@@ -21,10 +22,12 @@ class Ring:
     Args:
         place: a folder of its own, such as lockstep-runs/exp1/states.
         keep: how many states stay.
+        keeps_finite: whether the newest finite state stays, however many came after it that are not. Snapshots need none: ranks
+            that start again go on as they would have.
     """
 
-    def __init__(self, place: Path, keep: int) -> None:
-        self.place, self.keep = place, keep
+    def __init__(self, place: Path, keep: int, *, keeps_finite: bool = True) -> None:
+        self.place, self.keep, self._keeps_finite = place, keep, keeps_finite
 
     def path(self, step: int) -> Path:
         """Where the state after `step` belongs."""
@@ -40,9 +43,13 @@ class Ring:
             for path in self.place.iterdir():
                 if _STAGE.fullmatch(path.name) and not path.is_symlink() and is_ours(path) and not is_locked(path):
                     remove(path)
-            for path in self.newest_first()[self.keep :]:
-                with suppress(OSError):
-                    _retire(path)
+            states = self.newest_first()
+            asks = self._keeps_finite and len(states) > self.keep
+            newest_finite = next(filter(_is_finite, states), None) if asks else None
+            for path in states[self.keep :]:
+                if path != newest_finite:
+                    with suppress(OSError):
+                        _retire(path)
 
     def put_aside(self, path: Path) -> None:
         """Keep a damaged state under a name that is none, so its step can be saved again."""
@@ -56,6 +63,14 @@ class Ring:
                 names = [entry.name for entry in path.iterdir()]
                 if names and all(NAMES.fullmatch(name) for name in names):
                     yield step, path
+
+
+def _is_finite(path: Path) -> bool:
+    """Whether it is a state whose tensors are finite, by its manifest."""
+    try:
+        return not not_finite_in(path)
+    except LockstepError:
+        return False
 
 
 def _retire(path: Path) -> None:

@@ -57,7 +57,8 @@ class Snapshots(NoSnapshots):
     is_on = True
 
     def __init__(self, run: RunState, place: SnapshotPlace, restart: Restart, number: int) -> None:
-        self._run, self._ring, self._restart = run, Ring(kept_in(Path(place.folder), number), 1), restart
+        self._run, self._restart = run, restart
+        self._ring = Ring(kept_in(Path(place.folder), number), 1, keeps_finite=False)
         if run.machinery.transport.rank == 0:
             with suppress(OSError):
                 self._ring.place.mkdir(mode=0o700, exist_ok=True)

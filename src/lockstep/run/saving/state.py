@@ -130,7 +130,8 @@ def collect(
         state = ModelState.of(model)
         tensors = contents.files.setdefault(f"{label}.safetensors", TensorSet())
         for name, tensor in state.tensors.items():
-            tensors.add(name, tensor, holder(tensor))
+            judged = (id(model), name) not in run.progress.began_infinite
+            tensors.add(name, tensor, holder(tensor), judged=judged)
         contents.add(label, state.others, OTHER_TENSORS)
     names = parameter_names(run.progress.models)
     told = at.counters if at is not None else counters(run, run.progress.inside)
@@ -253,7 +254,7 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float |
         WorldError: when somebody else is writing there.
     """
     states = {label: one.state for label, one in optimizers_of(run.progress)}
-    contents, files = collect(run, {}, states, at), {}
+    contents, files, not_finite = collect(run, {}, states, at), {}, ""
     folder.begin()
     for file, tensors in sorted(contents.files.items()):
         found = sources([inventory_of(tensors)])
@@ -261,9 +262,10 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float |
         if problem:
             raise OSError(errno.ENOSPC, problem)
         files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found)))
+        not_finite = not_finite or written["not_finite"]
     facts = {**facts_of(run), "step": at.counters["step"]}
     try:
-        complete(folder, contents.written(), files, facts, taken_s)
+        complete(folder, contents.written(), files, facts, taken_s, not_finite=not_finite)
     except LockstepError as error:
         raise OSError(errno.ENOSPC, str(error)) from error
 
@@ -322,7 +324,7 @@ def write_now(
     told: Sequence[Any] = (),  # noqa: ARG001
 ) -> str:
     """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0: a `Write`."""
-    is_main, problem, files = run.machinery.transport.rank == 0, "", {}
+    is_main, problem, files, not_finite = run.machinery.transport.rank == 0, "", {}, ""
     if is_main:
         try:
             folder.begin()
@@ -334,9 +336,10 @@ def write_now(
         problem = problem or trouble
         if written:
             files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found[file])))
+            not_finite = not_finite or written["not_finite"]
     if is_main and not problem:
         try:
-            complete(folder, contents.written(), files, facts_of(run))
+            complete(folder, contents.written(), files, facts_of(run), not_finite=not_finite)
         except (OSError, LockstepError) as error:
             problem = str(error)
     if is_main and problem:

@@ -114,10 +114,11 @@ class Aside:
         order = Order(
             str(self._target),
             self._keep,
-            [Image(file, image.at, image.size, sorted(image.places)) for file, image in images.items()],
+            [Image(file, image.at, image.size, sorted(image.places), image.judged) for file, image in images.items()],
             contents.written(),
             facts_of(run),
             growing_time(run.machinery.ledger.step),
+            not self._goes_without,
             self._url,
         ).encode()
         try:
@@ -234,7 +235,8 @@ def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
     images: dict[str, FileImage] = {}
     end = 0
     for file in sorted(found):
-        images[file] = FileImage(end, {name: source.described for name, source in found[file].items()})
+        judged = {name for name, source in found[file].items() if source.is_judged}
+        images[file] = FileImage(end, {name: source.described for name, source in found[file].items()}, judged)
         end = images[file].end
     return images, end
 

@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lockstep.checkpoint.finite import may_be_infinite
 from lockstep.checkpoint.tensor_file import Described, header, order_of
 from lockstep.machine.memory_pressure import read_memory_pressure
 
@@ -117,15 +118,20 @@ class FileImage:
     Args:
         at: the file's first byte, a multiple of `ALIGNMENT`.
         described: its tensors.
+        judged: those that are to be finite.
     """
 
-    def __init__(self, at: int, described: Mapping[str, Described]) -> None:
+    def __init__(self, at: int, described: Mapping[str, Described], judged: Container[str] = ()) -> None:
         self.at, self.header = at, header(described)
         self.places: dict[str, int] = {}
         """The first byte of each tensor, in the order of the file."""
+        self.judged: list[tuple[str, str, int, int]] = []
+        """The tensors that are to be finite and may be infinite: name, dtype's code, first byte and size."""
         end = at + len(self.header)
         for name in order_of(described):
             self.places[name] = end
+            if name in judged and may_be_infinite(described[name].code):
+                self.judged.append((name, described[name].code, end, described[name].size_bytes))
             end += described[name].size_bytes
         self.size = end - at
 

@@ -19,6 +19,8 @@ class Image:
     """In bytes."""
     tensors: Sequence[str]
     """Names of the tensors in it, sorted."""
+    judged: Sequence[tuple[str, str, int, int]] = ()
+    """The tensors that are to be finite, in the order of the file: name, dtype's code, first byte in memory and size."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Order:
     """What the manifest says besides its files."""
     taken_s: float
     """growing_time() when the state was copied: what the run logs while it is written comes after it."""
+    keeps_finite: bool = True
+    """See `Ring`."""
     url: str = ""
     """The ring at a URL that gets a copy; empty: none does."""
 

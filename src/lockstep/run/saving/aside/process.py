@@ -18,10 +18,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from lockstep.checkpoint.completion import complete, not_written
+from lockstep.checkpoint.finite import is_finite
 from lockstep.checkpoint.flushed import sync_above
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import SavedFile
@@ -46,11 +48,12 @@ def write(memory: int, order: Order) -> str:
         folder.begin()
         files = {image.name: _write_file(memory, image, folder.stage / image.name) for image in order.images}
         sync_above(folder.target.parent.parent, NEW_FOLDERS)
-        complete(folder, order.documents, files, order.facts, order.taken_s)
+        not_finite = _not_finite(memory, order.images)
+        complete(folder, order.documents, files, order.facts, order.taken_s, not_finite=not_finite)
     except (OSError, LockstepError) as error:
         folder.abandon()
         return str(not_written(folder.target, str(error)))
-    Ring(folder.target.parent, order.keep).prune()
+    Ring(folder.target.parent, order.keep, keeps_finite=order.keeps_finite).prune()
     return copied(folder.target, order.url, order.keep)
 
 
@@ -67,6 +70,15 @@ def _write_file(memory: int, image: Image, path: Path) -> SavedFile:
             done += read
         os.fsync(file.fileno())
     return SavedFile(image.size, digest.hexdigest(), tuple(image.tensors))
+
+
+def _not_finite(memory: int, images: Sequence[Image]) -> str:
+    """The first tensor that is to be finite and is not; empty where there is none."""
+    for name, code, at, size in (one for image in images for one in image.judged):
+        for done in range(0, size, PIECE_BYTES):
+            if not is_finite(code, os.pread(memory, min(PIECE_BYTES, size - done), at + done)):
+                return name
+    return ""
 
 
 def _step_aside() -> None:

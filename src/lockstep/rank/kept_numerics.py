@@ -53,6 +53,13 @@ class KeptNumerics:
                 say(f"{setting.name.format(found)} in the script is taken back: {setting.why.format(found)}")
 
 
+def _stance() -> str:
+    """The compiler's stance if it depends on what came first; those that do not count as the default."""
+    frames = if_imported("compiler_stance")
+    found: str = frames._stance.stance if frames is not None else "default"  # noqa: SLF001 - torch has no name for it
+    return "default" if found in ("force_eager", "fail_on_recompile") else found
+
+
 def _settings(threads: int) -> tuple[_Setting, ...]:
     cudnn = torch.backends.cudnn
     return (
@@ -90,5 +97,12 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
             lambda: getattr(if_imported("compiler_settings"), "suppress_errors", False),
             lambda value: setattr(if_imported("compiler_settings"), "suppress_errors", value),
             "a rank on which a compilation fails would go on without the compiler, with other bits.",
+        ),
+        _Setting(
+            "torch.compiler.set_stance({0!r})",
+            "default",
+            _stance,
+            torch.compiler.set_stance,
+            "which lanes are computed without the compiler would depend on the number of ranks.",
         ),
     )

@@ -121,12 +121,12 @@ def test_every_replacement_is_on_the_page():
             assert code in page, code
 
 
-def test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
-    monkeypatch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
+def test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence():
     twice = torch.compile(lambda x: x * 2, backend="eager")
-    with pytest.raises(Exception, match="recompile_limit") as told:
+    limited = torch._dynamo.config.patch(
+        recompile_limit=2, fail_on_recompile_limit_hit=True, automatic_dynamic_shapes=False
+    )
+    with pytest.raises(Exception, match="recompile_limit") as told, limited:
         for size in range(2, 6):
             twice(torch.ones(size))
     failure = describe(0, told.value, Path(__file__), ())

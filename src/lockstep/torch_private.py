@@ -142,6 +142,9 @@ PLACES = {
     "compiler_settings": PrivateName(
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),
+    "compiler_stance": PrivateName(
+        "torch._dynamo.eval_frame", "", "torch.compile: a stance in which the first sizes decide what is compiled"
+    ),
     "graph_break": PrivateName(COMPILER, "graph_break", f"{STAGES}: torch.compile around a prepared model"),
     "inductor_settings": PrivateName("torch._inductor.config", "", "torch.compile: deterministic kernels"),
     "operator_names": PrivateName("torch._C", "_dispatch_get_all_op_names", "`allow`: operators by their names"),

@@ -119,3 +119,35 @@ def every_way():
     mixed = [train(way, "eager", precision="bf16-mixed") for way in (compiled_before, compiled_after)]
     assert mixed == mixed[:1] * 2 != told[:1] * 2
     return told[0], mixed[0]
+
+
+def other_rounding(graph, _):
+    """A compiler whose results are rounded otherwise, so it shows where none was used."""
+    return lambda *values: tuple(one * 1.5 if isinstance(one, torch.Tensor) else one for one in graph(*values))
+
+
+class Sequences(torch.utils.data.Dataset):
+    """Sequences of 3 to 63 elements."""
+
+    def __len__(self):
+        return 128
+
+    def __getitem__(self, index):
+        return torch.randn(3 + (index * 5) % 61, 4, generator=torch.Generator().manual_seed(index))
+
+
+def many_sizes():
+    """Each lane is padded to its longest sequence: 24 sizes, of which a rank sees some."""
+    torch._dynamo.reset()
+    run = lockstep.init(seed=0, lanes=4)
+    plain = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=1.0)
+    loader = DataLoader(Sequences(), batch_size=16, shuffle=True, collate_fn=nn.utils.rnn.pad_sequence)
+    model, optimizer, loader = run.prepare(plain, optimizer, loader)
+    compiled = torch.compile(lambda x: (model(x).softmax(0) * x).mean(), backend=other_rounding)
+    for step in run.steps(loader):
+        for batch in step:
+            run.backward(compiled(batch))
+        optimizer.step()
+        optimizer.zero_grad()
+    return digest_of(model)

@@ -19,7 +19,7 @@ from typing import Any
 from lockstep.errors import SAMPLE_NOTE, LockstepError, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.run_folder import read_json, write_private
 from lockstep.journal import device_words
-from lockstep.journal.torch_words import is_of_a_peer, way_out
+from lockstep.journal.torch_words import is_of_a_peer, mistake_in, way_out
 from lockstep.visible import visible_lines
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
@@ -86,6 +86,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         script: the user's script; frames in its folder are the user's lines.
         hidden: folders and files whose leading frames are left out of the traceback.
     """
+    error = mistake_in(error)
     shown = _without_leading(error.__traceback__, hidden)
     text = "".join(traceback.format_exception(type(error), error, shown))
     user = [frame for frame in traceback.extract_tb(shown) if Path(frame.filename).parent == script.parent]

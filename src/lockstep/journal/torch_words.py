@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from lockstep.errors import UsageError
 from lockstep.journal.device_words import help_with_device
 
 _PEER = re.compile(
@@ -44,6 +45,24 @@ ENDINGS = {"cuda", "cpu", "gpu", "out", "template", "kernel", "max", "forward", 
 def way_out(error: BaseException) -> str:
     """What to do about an error of torch; empty where nothing is known."""
     return _way_without_form(error) or _way_without_compiler(error) or help_with_device(error)
+
+
+_LIMIT = re.compile(r"exceeding the (\w+) .*?currently set to (\d+)")
+
+
+def mistake_in(error: BaseException) -> BaseException:
+    """`error`, or the mistake that it means: more sizes than torch compiles a function for (`numerics.set_compiler`)."""
+    if type(error).__name__ != "FailOnRecompileLimitHit":
+        return error
+    found = _LIMIT.search(str(error.__cause__))
+    name, limit = found.groups() if found else ("recompile_limit", "so many")
+    mistake = UsageError(
+        f"A function under torch.compile was called with more than {limit} different sizes or numbers. Past that torch "
+        "computes without the compiler, on each rank from another step on, with other bits.",
+        "Let collate_fn pad to a few sizes (the next multiple of 64), pass numbers that change as tensors, or allow more by "
+        f"`torch.compiler.config.{name} = 1000`.",
+    )
+    return mistake.with_traceback(error.__traceback__)
 
 
 def _way_without_compiler(error: BaseException) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from lockstep.notices import say
+from lockstep.rank.numerics import set_compiler
+from lockstep.torch_private import if_imported
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class KeptNumerics:
 
     def keep(self) -> None:
         """Set back what the script has changed, and say so, once for each setting."""
+        if self._settings:
+            set_compiler()
         for setting in self._settings:
             found = setting.look()
             if found == setting.wanted:
@@ -47,6 +51,13 @@ class KeptNumerics:
             if setting.name not in self._said:
                 self._said.add(setting.name)
                 say(f"{setting.name.format(found)} in the script is taken back: {setting.why.format(found)}")
+
+
+def _stance() -> str:
+    """The compiler's stance if it depends on what came first; those that do not count as the default."""
+    frames = if_imported("compiler_stance")
+    found: str = frames._stance.stance if frames is not None else "default"  # noqa: SLF001 - torch has no name for it
+    return "default" if found in ("force_eager", "fail_on_recompile") else found
 
 
 def _settings(threads: int) -> tuple[_Setting, ...]:
@@ -79,5 +90,19 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
             torch.get_deterministic_debug_mode,
             torch.set_deterministic_debug_mode,
             "operations without a deterministic form must raise. `allow=` lets single ones through.",
+        ),
+        _Setting(
+            "suppress_errors = {0} for torch.compile",
+            False,
+            lambda: getattr(if_imported("compiler_settings"), "suppress_errors", False),
+            lambda value: setattr(if_imported("compiler_settings"), "suppress_errors", value),
+            "a rank on which a compilation fails would go on without the compiler, with other bits.",
+        ),
+        _Setting(
+            "torch.compiler.set_stance({0!r})",
+            "default",
+            _stance,
+            torch.compiler.set_stance,
+            "which lanes are computed without the compiler would depend on the number of ranks.",
         ),
     )

@@ -25,7 +25,8 @@ ROUNDED = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.co
 """Whose kernels may round float32 operands to TF32 or bfloat16: torch's new names, which show what was set by the old ones;
 to read the old ones raises once a script has used the new."""
 
-
+MOST_COMPILED = 64
+"""How many times one function is compiled, for different sizes; torch's own limit is 8."""
 MOST_NAMED = 4
 """Ranks of one device in a sentence."""
 
@@ -64,17 +65,21 @@ def flags() -> dict[str, Any]:
     }
 
 
-def set_compiler(num_lanes: int) -> None:
-    """Keep a lane's bits under `torch.compile` independent of earlier lanes; call once an optimizer exists.
+def set_compiler() -> None:
+    """Keep a lane's bits under `torch.compile` independent of earlier lanes; call it again once torch is imported further.
 
     Automatic dynamic shapes would compile a second size differently on a rank that saw another size first. Each of the
-    few lane sizes (full, larger, partial; training and evaluation) is compiled separately instead. torch's optimizers
-    have imported the compiler; without it nothing is compiled.
+    few lane sizes (full, larger, partial; training and evaluation) is compiled separately instead. Past `MOST_COMPILED`
+    of them torch would compute without the compiler, from a step on that depends on the lanes that a rank carries; it
+    raises instead (see `torch_words.mistake_in`). torch's optimizers and torch.compile import the compiler; without it
+    nothing is compiled.
     """
     config = if_imported("compiler_settings")
-    if config is not None:
-        config.automatic_dynamic_shapes = False
-        config.recompile_limit = max(config.recompile_limit, num_lanes + 8)
+    if config is None or (config.fail_on_recompile_limit_hit and not config.automatic_dynamic_shapes):
+        return
+    config.automatic_dynamic_shapes = False
+    config.fail_on_recompile_limit_hit = True
+    config.recompile_limit = max(config.recompile_limit, MOST_COMPILED)
 
 
 def device_name(device: torch.device) -> str:

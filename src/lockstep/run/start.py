@@ -30,6 +30,7 @@ from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
+from lockstep.machine.half_written import compiler_cache, remove_half_written
 from lockstep.notices import say
 from lockstep.rank.allowed import allow as allow_operators
 from lockstep.rank.allowed import refuse_several_devices
@@ -282,6 +283,8 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     folder = RunFolder(settings.run_folder) if settings else None
     ledger = Ledger(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
+    if environment.position.local_rank == 0:  # before any rank of this node can compile
+        remove_half_written(compiler_cache())
     with _in_a_sentence():
         transport = join(environment, device, exact=exact)
     nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None

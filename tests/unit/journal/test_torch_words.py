@@ -121,6 +121,20 @@ def test_every_replacement_is_on_the_page():
             assert code in page, code
 
 
+def test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence():
+    twice = torch.compile(lambda x: x * 2, backend="eager")
+    limited = torch._dynamo.config.patch(
+        recompile_limit=2, fail_on_recompile_limit_hit=True, automatic_dynamic_shapes=False
+    )
+    with pytest.raises(Exception, match="recompile_limit") as told, limited:
+        for size in range(2, 6):
+            twice(torch.ones(size))
+    failure = describe(0, told.value, Path(__file__), ())
+    assert failure.kind is FailureKind.USAGE
+    assert "called with more than 2 different sizes" in failure.error
+    assert "torch.compiler.config.recompile_limit = 1000" in failure.fix
+
+
 def test_what_stages_told_the_compiler_is_the_way_out():
     words = "torch.compile hides the layers of a prepared Net, which the strategy runs. Call it without torch.compile."
     told = RuntimeError(

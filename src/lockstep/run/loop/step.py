@@ -191,7 +191,6 @@ class Step:
                 "A step's lanes were iterated inside another loop over batches.",
                 f"Write one loop after the other:\n{RIGHT_FORM}",
             )
-        run.progress.position.lane_samples = self._cut.samples
         run.progress.last.enter_pass(self._undo)
         current = run.machinery.strategy.begin_pass(self._cut, where())
         seen = run.machinery.streams.look()

@@ -92,6 +92,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         number = steps.done
         mine, fetched = steps.take()
         step = Step(run, mine, fetched, number)
+        run.progress.position.lane_samples = mine.cut.samples
         _enter_step(run, step, is_first=number == first)
         try:
             yield step

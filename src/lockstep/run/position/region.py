@@ -31,7 +31,7 @@ class LoopPosition:
     num_samples: int = 0
     """Samples of the lane's current batch."""
     lane_samples: tuple[int, ...] = ()
-    """Samples of each lane in the last pass."""
+    """Samples of each lane of the current step, or the last one."""
     is_counted: bool = False
     """Whether something was added to a tally since the evaluation began."""
 

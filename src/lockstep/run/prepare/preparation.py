@@ -69,7 +69,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
         _watch(run, optimizer, updates_by)
     if run.setup.arithmetic.numerics == "exact":
-        set_compiler(run.setup.placement.num_lanes)
+        set_compiler()
     run.progress.taken.extend(taken)
     prepared = [_loader(run, thing) if isinstance(thing, DataLoader) else thing for thing in things]
     _write_decisions(run)

@@ -272,12 +272,11 @@ def _refuse_counters(run: RunState) -> None:
     if not (counter := counter_of_steps(run.progress)):
         return
     problem = f"This run goes on in the middle of an epoch, but {counter} around run.steps begins at its beginning."
-    fix = "Use step.index, the step's number in the epoch, instead"
     settings = run.setup.environment.settings
     if settings is None or not settings.restart.number:
-        raise UsageError(problem, f"{fix}; or save every epoch.")
+        raise UsageError(problem, "Use step.index, the step's number in the epoch, instead; or save every epoch.")
     if run.machinery.transport.rank == 0:
-        say(f"{problem} {fix}.")
+        say(f"{problem} Use step.index, the step's number in the epoch, instead.")
 
 
 def counter_of_steps(progress: Progress) -> str:

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lockstep.checkpoint.manifest import UNHASHED
 from lockstep.errors import UsageError
 
 CODES = {
@@ -95,12 +96,17 @@ class TensorFileWriter:
     """A file being written, which must not exist yet. `write` all of `described` in `order_of` it, then `finish`.
 
     May raise OSError anywhere.
+
+    Args:
+        path: the file.
+        described: what it will hold.
+        hashes: whether it gets a SHA-256.
     """
 
-    def __init__(self, path: Path, described: Mapping[str, Described]) -> None:
+    def __init__(self, path: Path, described: Mapping[str, Described], *, hashes: bool = True) -> None:
         self._described = described
         self._left = order_of(described)
-        self._digest = hashlib.sha256()
+        self._digest = hashlib.sha256() if hashes else None
         self._size = 0
         self._file = path.open("xb")
         self._write(header(described))
@@ -123,7 +129,7 @@ class TensorFileWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return {"size": self._size, "sha256": self._digest.hexdigest()}
+        return {"size": self._size, "sha256": UNHASHED if self._digest is None else self._digest.hexdigest()}
 
     def close(self) -> None:
         """Give up; does nothing after `finish`."""
@@ -131,7 +137,8 @@ class TensorFileWriter:
 
     def _write(self, data: bytes | memoryview) -> None:
         self._file.write(data)
-        self._digest.update(data)
+        if self._digest is not None:
+            self._digest.update(data)
         self._size += len(data)
 
 

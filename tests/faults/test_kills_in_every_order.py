@@ -45,7 +45,7 @@ ORDERS = [
     pytest.param(script, options, order, id="-".join((name, *order)), marks=() if order in short else pytest.mark.thorough)
     for name, script, options, roles, short in (
         ("plain", PLAIN, ("--max-restarts", "0"), OF_PLAIN, [("worker",)]),
-        ("trains", TRAINS, ("--on-failure", "stop", "--name", "exp1", "--save-every", "1steps"), OF_TRAINS, []),
+        ("trains", TRAINS, ("--recover", "off", "--name", "exp1", "--save-every", "1steps"), OF_TRAINS, []),
     )
     for length in (1, 2)
     for order in itertools.permutations(roles, length)

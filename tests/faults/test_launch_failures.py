@@ -129,7 +129,7 @@ def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path
         os.kill(os.getpid(), signal.SIGKILL)
         # the line that the journal names
     """
-    ended = run_script(tmp_path, script, "-n", "1", "--fresh", "--on-failure", "stop")
+    ended = run_script(tmp_path, script, "-n", "1", "--fresh", "--recover", "off")
     block = ended.err[ended.err.index("FAILED") :]
     assert block.startswith("FAILED    rank 0, step 12, exchange all_reduce: killed by signal 9 (SIGKILL)")
     assert f"last at {tmp_path / 'script.py'}:11" in block

@@ -27,8 +27,8 @@ def run(policy, *more, **variables):
         "cuda",
         "-n",
         "2",
-        "--on-failure",
-        policy,
+        "--recover",
+        "off" if policy == "stop" else "auto",
         *more,
         str(TRAINING),
     ]

@@ -105,7 +105,12 @@ def stream(found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport
 
 
 def write_tensors(
-    path: Path | None, found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport: Transport
+    path: Path | None,
+    found: Mapping[str, Source],
+    tensors: Mapping[str, Tensor],
+    transport: Transport,
+    *,
+    hashes: bool = True,
 ) -> tuple[dict[str, Any], str]:
     """Write the file on rank 0. Collective: call it on every rank.
 
@@ -114,6 +119,7 @@ def write_tensors(
         found: where each tensor comes from.
         tensors: this rank's.
         transport: between the ranks.
+        hashes: whether it gets a SHA-256.
 
     Returns:
         On rank 0 what `TensorFileWriter.finish` tells, and why it could not be written; the other ranks go on meanwhile,
@@ -124,13 +130,13 @@ def write_tensors(
         if tensor is None or problem or path is None:
             continue
         try:
-            writer = writer or _begin(path, found)
+            writer = writer or _begin(path, found, hashes)
             writer.write(tensor)
         except (OSError, LockstepError) as error:
             problem = str(error)
     if transport.rank == 0 and path is not None and not problem:
         try:
-            written = (writer or _begin(path, found)).finish()
+            written = (writer or _begin(path, found, hashes)).finish()
         except OSError as error:
             problem = str(error)
     if writer is not None:
@@ -139,6 +145,6 @@ def write_tensors(
     return written, problem
 
 
-def _begin(path: Path, found: Mapping[str, Source]) -> TensorFileWriter:
+def _begin(path: Path, found: Mapping[str, Source], hashes: bool) -> TensorFileWriter:
     judged = {name for name, source in found.items() if source.is_judged}
-    return TensorFileWriter(path, {name: source.described for name, source in found.items()}, judged)
+    return TensorFileWriter(path, {name: source.described for name, source in found.items()}, judged, hashes=hashes)

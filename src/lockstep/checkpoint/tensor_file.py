@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lockstep.checkpoint.finite import is_finite
+from lockstep.checkpoint.manifest import UNHASHED
 from lockstep.errors import UsageError
 
 CODES = {
@@ -99,14 +100,17 @@ class TensorFileWriter:
 
     Args:
         path: the file.
-        described: its tensors.
+        described: what it will hold.
         judged: those that are to be finite.
+        hashes: whether it gets a SHA-256.
     """
 
-    def __init__(self, path: Path, described: Mapping[str, Described], judged: Container[str] = ()) -> None:
+    def __init__(
+        self, path: Path, described: Mapping[str, Described], judged: Container[str] = (), *, hashes: bool = True
+    ) -> None:
         self._described, self._judged, self._not_finite = described, judged, ""
         self._left = order_of(described)
-        self._digest = hashlib.sha256()
+        self._digest = hashlib.sha256() if hashes else None
         self._size = 0
         self._file = path.open("xb")
         self._write(header(described))
@@ -132,7 +136,8 @@ class TensorFileWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return {"size": self._size, "sha256": self._digest.hexdigest(), "not_finite": self._not_finite}
+        sha256 = UNHASHED if self._digest is None else self._digest.hexdigest()
+        return {"size": self._size, "sha256": sha256, "not_finite": self._not_finite}
 
     def close(self) -> None:
         """Give up; does nothing after `finish`."""
@@ -140,7 +145,8 @@ class TensorFileWriter:
 
     def _write(self, data: bytes | memoryview) -> None:
         self._file.write(data)
-        self._digest.update(data)
+        if self._digest is not None:
+            self._digest.update(data)
         self._size += len(data)
 
 

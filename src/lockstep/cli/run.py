@@ -34,7 +34,7 @@ from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
-from lockstep.launch.request import LaunchRequest, OnDamage, OnFailure, OnStall, Recovery, Verbosity
+from lockstep.launch.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
@@ -45,13 +45,20 @@ from lockstep.machine.gpus import gpu_names
 from lockstep.nodes.key import KeySettings
 from lockstep.nodes.place import NodePlace
 
+OLD_RECOVERY = {
+    "replace": "; it is --recover auto, the default",
+    "shrink": "; it is --shrink now",
+    "stop": "; it is --recover off now",
+}
+"""Choices of --on-failure, and what to say about them."""
+
 EPILOG = """\b
 Examples:
   lockstep run train.py --lr 0.1         one rank per GPU, or per core (at most 4)
   lockstep run -n 4 --lanes 8 train.py   8 lanes: the bits of 1, 2, 3, ... 8 ranks
   lockstep run -n 2 -m package.train     a module
   lockstep run --name exp1 --save-every 500steps train.py   again: goes on where it was
-  lockstep run --on-failure stop train.py   ends when a rank is killed
+  lockstep run --recover off train.py    ends when a rank is killed
 
 \b
 Everything after SCRIPT belongs to the script. torchrun's options are accepted
@@ -120,11 +127,13 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     help="Resume from the newest state even if its weights are not finite.",
 )
 @click.option(
-    *spellings("--on-failure"),
-    type=click.Choice([choice.value for choice in OnFailure]),
-    default=OnFailure.REPLACE.value,
-    help="When a rank is lost: go on with as many ranks, with fewer, or stop.",
+    "--recover",
+    type=click.Choice([choice.value for choice in Recover]),
+    default=None,
+    help="After a loss: start all ranks again from the newest state; never without what the script keeps itself; stop. [default: auto]",
 )
+@click.option("--shrink", is_flag=True, help="Start again with one rank less.")
+@click.option(*spellings("--on-failure"), type=click.Choice([*OLD_RECOVERY]), default=None, hidden=True)
 @click.option(
     "--on-damage",
     "--on_damage",
@@ -161,13 +170,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     default=None,
     help="How often all ranks may start again. [default: 3; 0 without lockstep.init]",
 )
-@click.option(
-    "--snapshots",
-    default="auto",
-    metavar="auto|off|20steps",
-    show_default=True,
-    help="How often to keep the state in memory for a restart.",
-)
+@click.option("--snapshots", default=None, hidden=True)
 @click.option(
     "--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {RUNS_VARIABLE}, else {RUNS}]"
 )
@@ -185,6 +188,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
+    old = old_options(options)
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.module is not None) if request.args else None
@@ -192,6 +196,8 @@ def run(**options: Any) -> int:
         Saying(terminal).line(Line("note", sentence))
     if ignored and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
+    for sentence in old if request.verbosity is not Verbosity.QUIET else ():
+        Saying(terminal).line(Line("note", sentence))
     if request.crowded and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", request.crowded))
     sys.exit(launch(request, terminal).exit_code)
@@ -276,6 +282,8 @@ OWN_OPTIONS = (
         "states",
         "resume_nonfinite",
         "grace",
+        "recover",
+        "shrink",
         "on_failure",
         "on_damage",
         "on_stall",
@@ -312,47 +320,62 @@ def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
     Raises:
         UsageError: for what cannot be.
     """
-    on_failure, max_restarts = own["on_failure"], own["max_restarts"]
-    if on_failure == OnFailure.SHRINK:
+    max_restarts, shrinks = own["max_restarts"], own["shrink"] or own["on_failure"] == "shrink"
+    recover = Recover(own["recover"] or ("off" if own["on_failure"] == "stop" else "auto"))
+    if own["recover"] is not None and own["on_failure"] is not None:
+        raise UsageError("--recover and --on-failure say the same.", "Leave --on-failure out.")
+    if shrinks:
         check_shrinks(form)
     if max_restarts is not None and max_restarts < 0:
         raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
     if own["check_every"] is not None:
         parse_checks(own["check_every"], "--check-every ")
-    keeping = Keeping.parse(own["snapshots"])
-    _check_restarts(OnFailure(on_failure), max_restarts, keeping)
+    keeping = Keeping.parse(own["snapshots"] or "auto")
+    _check_restarts(recover, max_restarts, keeping, shrinks=shrinks)
     on_stall = OnStall(own["on_stall"])
-    _check_stalls(on_stall, own["stall_after"], OnFailure(on_failure), max_restarts)
-    return Recovery(
-        OnFailure(on_failure), max_restarts, OnDamage(own["on_damage"]), on_stall, own["stall_after"], keeping
+    _check_stalls(on_stall, own["stall_after"], recover, max_restarts)
+    damage = OnDamage(own["on_damage"])
+    return Recovery(recover, max_restarts, damage, on_stall, own["stall_after"], keeping, shrinks=shrinks)
+
+
+def old_options(own: dict[str, Any]) -> list[str]:
+    """What to say about options that work until the next minor version."""
+    told = [(f"--on-failure {own['on_failure']}", OLD_RECOVERY.get(own["on_failure"] or "", ""))]
+    told.append(
+        (f"--snapshots {own['snapshots']}", "; how often snapshots are taken is measured, and --recover off takes none")
     )
+    given = (own["on_failure"], own["snapshots"])
+    return [
+        f"{old} works until the next minor version{new}." for (old, new), one in zip(told, given, strict=True) if one
+    ]
 
 
-def _check_restarts(on_failure: OnFailure, max_restarts: int | None, keeping: Keeping) -> None:
+def _check_restarts(recover: Recover, max_restarts: int | None, keeping: Keeping, *, shrinks: bool) -> None:
     """Raise `UsageError` where one option asks for restarts and another one for none."""
-    stops = on_failure is OnFailure.STOP
-    if (stops and max_restarts) or (on_failure is OnFailure.SHRINK and max_restarts == 0):
+    stops = recover is Recover.OFF
+    asks = "--recover off" if stops else "--shrink"
+    if stops and shrinks:
+        raise UsageError("--recover off and --shrink contradict each other.", "Give one of them.")
+    if (stops and max_restarts) or (shrinks and max_restarts == 0):
         raise UsageError(
-            f"--on-failure {on_failure} and --max-restarts {max_restarts} contradict each other.",
+            f"{asks} and --max-restarts {max_restarts} contradict each other.",
             f"Give one of them; {variable('--max-restarts')} counts as the second.",
         )
     if keeping.steps and (stops or max_restarts == 0):
-        none = "--on-failure stop" if stops else "--max-restarts 0"
+        none = "--recover off" if stops else "--max-restarts 0"
         problem = f"--snapshots {keeping.steps}steps is for restarts, and {none} allows none."
         raise UsageError(problem, "Leave one of them out.")
 
 
-def _check_stalls(
-    on_stall: OnStall, stall_after_s: float | None, on_failure: OnFailure, max_restarts: int | None
-) -> None:
+def _check_stalls(on_stall: OnStall, stall_after_s: float | None, recover: Recover, max_restarts: int | None) -> None:
     """Raise `UsageError` for a limit that is none, and where a stalled rank can be replaced by none."""
     if stall_after_s is not None and not 0 < stall_after_s < float("inf"):
         raise UsageError(
             f"--stall-after must be a number of seconds above 0, but is {stall_after_s:g}.",
             "Leave it out for limits that fit what each rank does.",
         )
-    if on_stall is OnStall.REPLACE and (on_failure is OnFailure.STOP or max_restarts == 0):
-        none = "--on-failure stop" if on_failure is OnFailure.STOP else "--max-restarts 0"
+    if on_stall is OnStall.REPLACE and (recover is Recover.OFF or max_restarts == 0):
+        none = "--recover off" if recover is Recover.OFF else "--max-restarts 0"
         raise UsageError(f"--on-stall replace needs restarts, and {none} allows none.", "Leave one of them out.")
 
 

@@ -85,6 +85,8 @@ class RankSettings:
     """Where the run keeps its newest state in memory; None where it keeps none."""
     shrinks: bool = False
     """Whether the launcher starts all ranks again with one less when one dies."""
+    is_exact: bool = False
+    """Whether the run goes on from no state without what the script keeps itself."""
     seat: Seat | None = None
     """This rank's node among several; None on one node."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lockstep.journal.failure import FailureKind
 from lockstep.journal.record import Record
-from lockstep.launch.request import OnDamage, OnFailure, Recovery
+from lockstep.launch.request import OnDamage, Recover, Recovery
 from lockstep.launch.verdict import RankEnd, Verdict
 from lockstep.machine.ending_signals import signal_name
 
@@ -138,7 +138,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
 
 def _why_none(scene: Scene, end: RankEnd, recovery: Recovery) -> str:
     """Why nothing starts again although a person asked for fewer ranks; else empty."""
-    if recovery.on_failure is not OnFailure.SHRINK or recovery.max_restarts is not None:
+    if not recovery.shrinks or recovery.max_restarts is not None:
         return ""
     loss = loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
     return f"{loss.sentence}; a script without lockstep.init starts again only with --max-restarts"
@@ -147,8 +147,8 @@ def _why_none(scene: Scene, end: RankEnd, recovery: Recovery) -> str:
 def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> int:
     """With how many ranks to go on, if with fewer; 0 with as many.
 
-    `shrink` replaces no rank. `replace` gives one up that was killed (SIGKILL: perhaps for lack of memory), and killed
-    again before it came further.
+    With `--shrink` each loss takes one. Without, one is given up that was killed (SIGKILL: perhaps for lack of memory), and
+    killed again before it came further.
     """
     again = any(loss.is_like(other) for other in history)
     if not scene.can_shrink or scene.ranks == 1 or (again and end.signal != signal.SIGKILL):
@@ -156,13 +156,13 @@ def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, his
     at_once = again or (
         bool(history) and loss.step == 0 and (loss.what, loss.rank) == (history[-1].what, history[-1].rank)
     )
-    is_given_up = recovery.on_failure is OnFailure.SHRINK or (at_once and end.signal == signal.SIGKILL)
+    is_given_up = recovery.shrinks or (at_once and end.signal == signal.SIGKILL)
     return scene.ranks - 1 if is_given_up else 0
 
 
 def most_restarts(recovery: Recovery, *, uses_lockstep: bool) -> int:
     """How often all ranks may start again."""
-    if recovery.on_failure is OnFailure.STOP:
+    if recovery.recover is Recover.OFF:
         return 0
     if recovery.max_restarts is not None:
         return recovery.max_restarts

@@ -31,14 +31,15 @@ class Verbosity(IntEnum):
     """Also each rank's process and log."""
 
 
-class OnFailure(StrEnum):
-    """What happens when a rank is lost."""
+class Recover(StrEnum):
+    """What happens when something is lost: a rank, a loader worker, the same bits."""
 
-    REPLACE = "replace"
-    """The run goes on with as many ranks: the lost one is replaced in place, or all start again."""
-    SHRINK = "shrink"
-    """All ranks start again with one less, as long as there is more than one."""
-    STOP = "stop"
+    AUTO = "auto"
+    """All ranks start again, from the newest state."""
+    EXACT = "exact"
+    """The same, but never from a state without what the script keeps itself: rather from the beginning."""
+    OFF = "off"
+    """The run ends."""
 
 
 class OnDamage(StrEnum):
@@ -55,7 +56,7 @@ class OnStall(StrEnum):
     REPORT = "report"
     """The launcher says so, and waits on."""
     REPLACE = "replace"
-    """The rank is killed, and then replaced as any other that is killed."""
+    """The rank is killed, and all start again as after any other kill."""
     STOP = "stop"
 
 
@@ -63,7 +64,7 @@ class OnStall(StrEnum):
 class Recovery:
     """What `lockstep.launch.recovery` may do."""
 
-    on_failure: OnFailure = OnFailure.STOP
+    recover: Recover = Recover.OFF
     max_restarts: int | None = None
     """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
     on_damage: OnDamage = OnDamage.RESTART
@@ -72,11 +73,8 @@ class Recovery:
     """How long others may wait for a rank; None: what is too long for what it does (`lockstep.diagnosis.stalls`)."""
     keeping: Keeping = field(default_factory=Keeping)
     """How often the run keeps a snapshot in memory, if it may start again."""
-
-    @property
-    def replaces(self) -> bool:
-        """Whether a rank may be replaced in place, where script and strategy allow it."""
-        return self.on_failure is OnFailure.REPLACE and self.max_restarts != 0
+    shrinks: bool = False
+    """Whether each start again has one rank less, as long as there is more than one."""
 
 
 @dataclass(frozen=True)

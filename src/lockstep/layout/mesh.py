@@ -252,13 +252,11 @@ def check_shrinks(form: Form) -> None:
         form: what command line and script have named.
     """
     if is_data_parallel(form):
-        raise UsageError(
-            "--on-failure shrink needs ranks, but dp is one rank with several replicas.", "Choose --on-failure replace."
-        )
+        raise UsageError("--shrink needs ranks, but dp is one rank with several replicas.", "Leave --shrink out.")
     if form.mesh:
         raise UsageError(
-            f"--on-failure shrink cannot take a rank out of mesh {form.mesh}.",
-            "Leave the mesh out, so that every number of ranks fits, or choose --on-failure replace.",
+            f"--shrink cannot take a rank out of mesh {form.mesh}.",
+            "Leave the mesh out, so that every number of ranks fits, or leave --shrink out.",
         )
 
 

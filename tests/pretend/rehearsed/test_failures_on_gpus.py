@@ -112,7 +112,7 @@ def test_a_plain_script_has_the_same_help_behind_its_traceback(tmp_path):
     ],
 )
 def test_under_every_strategy_the_rank_that_failed_is_named(strategy, fault, words, code, tmp_path):
-    ended = failed(tmp_path, fault, "--on-failure", "stop", STRATEGY=strategy)
+    ended = failed(tmp_path, fault, "--recover", "off", STRATEGY=strategy)
     assert ended.code == code
     assert headline(ended).startswith("FAILED    rank 2, step 3")
     assert headline(ended).endswith(words)

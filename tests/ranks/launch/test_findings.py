@@ -152,7 +152,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("name", "script", "how", "env", "said", "ranks"), ENDS)
 def test_how_a_run_failed_is_a_finding(tmp_path, name, script, how, env, said, ranks):
-    run = run_script(tmp_path, script, "-n", "2", "--on-failure", "stop", args=(how,), env=env)
+    run = run_script(tmp_path, script, "-n", "2", "--recover", "off", args=(how,), env=env)
     assert run.code not in {0, 130}, run.err
     case = next(case for case in cases_of(run) if case.finding == name)
     assert re.search(said, case.said), case.said
@@ -197,7 +197,7 @@ GROUP = Path("/sys/fs/cgroup/memory")
 """Where control groups of the first version limit memory."""
 
 
-def run_with_little_memory(tmp_path, how, on_failure="stop"):
+def run_with_little_memory(tmp_path, how, recover="off"):
     """The run of TRAIN in a control group of 2 GiB."""
     own = GROUP / f"lockstep-test-{os.getpid()}"
     try:
@@ -212,8 +212,8 @@ def run_with_little_memory(tmp_path, how, on_failure="stop"):
         "run",
         "-n",
         "2",
-        "--on-failure",
-        on_failure,
+        "--recover",
+        recover,
         write_script(tmp_path, TRAIN),
     ]
     joined = ["sh", "-c", f'echo $$ > {own}/cgroup.procs && exec "$@"', "sh", *command, how]
@@ -234,12 +234,12 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_a
 
 
 @pytest.mark.thorough
-def test_where_the_rank_is_replaced_a_line_says_so(tmp_path):
-    run = run_with_little_memory(tmp_path, "memory", "replace")
+def test_where_all_start_again_a_line_says_so(tmp_path):
+    run = run_with_little_memory(tmp_path, "memory", "auto")
     assert re.search(
         r"^memory +rank 1: the kernel killed it for lack of memory: .*rank 1 held \d", run.err, re.MULTILINE
     )
-    assert re.search(r"^replace +rank 1 was killed", run.err, re.MULTILINE), run.err
+    assert re.search(r"^restart +rank 1 was killed", run.err, re.MULTILINE), run.err
 
 
 @pytest.mark.thorough

@@ -64,7 +64,7 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
 ) -> None:
     killed = begin(tmp_path, 2, *EVERY, "--max-restarts", "0", DIES_AT="8").finish()
     assert (killed.code, "restart" in killed.err) == (137, False)
-    assert begin(tmp_path, 3, *EVERY, "--on-failure", "stop", DIES_AT="12").finish().code == 137
+    assert begin(tmp_path, 3, *EVERY, "--recover", "off", DIES_AT="12").finish().code == 137
     ended = begin(tmp_path, 1, *EVERY).finish()
     assert ended.code == 0, ended.err
     assert "the run goes on after 2 epochs, step 10" in ended.err

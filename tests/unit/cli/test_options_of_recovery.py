@@ -5,22 +5,24 @@ from typing import Any
 
 import pytest
 
-from lockstep.cli.run import recovery_from
+from lockstep.cli.run import old_options, recovery_from
 from lockstep.errors import UsageError
 from lockstep.handover.snapshots import Keeping
-from lockstep.launch.request import OnFailure
+from lockstep.launch.request import Recover
 from lockstep.layout.mesh import Form
 
 
 def options(**given: Any) -> dict[str, Any]:
     return {
-        "on_failure": "replace",
+        "recover": None,
+        "shrink": False,
+        "on_failure": None,
         "max_restarts": None,
         "on_damage": "restart",
         "on_stall": "report",
         "stall_after": None,
         "check_every": None,
-        "snapshots": "auto",
+        "snapshots": None,
         **given,
     }
 
@@ -28,10 +30,12 @@ def options(**given: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"on_failure": "stop", "max_restarts": 3}, "--on-failure stop and --max-restarts 3 contradict each other."),
-        ({"on_failure": "shrink", "max_restarts": 0}, "--on-failure shrink and --max-restarts 0 contradict"),
-        ({"on_failure": "stop", "snapshots": "20steps"}, "is for restarts, and --on-failure stop allows none."),
-        ({"on_failure": "stop", "on_stall": "replace"}, "--on-stall replace needs restarts, and --on-failure stop"),
+        ({"recover": "off", "max_restarts": 3}, "--recover off and --max-restarts 3 contradict each other."),
+        ({"recover": "off", "shrink": True}, "--recover off and --shrink contradict each other."),
+        ({"shrink": True, "max_restarts": 0}, "--shrink and --max-restarts 0 contradict"),
+        ({"recover": "off", "snapshots": "20steps"}, "is for restarts, and --recover off allows none."),
+        ({"recover": "off", "on_stall": "replace"}, "--on-stall replace needs restarts, and --recover off"),
+        ({"recover": "auto", "on_failure": "stop"}, "--recover and --on-failure say the same."),
         ({"max_restarts": 0, "on_stall": "replace"}, "--on-stall replace needs restarts, and --max-restarts 0 allows"),
         ({"stall_after": 0.0}, "--stall-after must be a number of seconds above 0, but is 0."),
         ({"stall_after": float("nan")}, "--stall-after must be a number of seconds above 0, but is nan."),
@@ -45,9 +49,20 @@ def test_what_is_asked_for_and_excluded_at_once_is_refused(given: dict[str, Any]
 
 @pytest.mark.parametrize(
     "given",
-    [{"on_failure": "stop"}, {"on_failure": "stop", "max_restarts": 0}, {"max_restarts": 0, "snapshots": "off"}],
+    [{"recover": "off"}, {"recover": "off", "max_restarts": 0}, {"max_restarts": 0, "snapshots": "off"}],
 )
 def test_what_agrees_is_taken(given: dict[str, Any]) -> None:
     assert recovery_from(options(**given), Form()).max_restarts == given.get("max_restarts")
-    both = recovery_from(options(on_failure="shrink", max_restarts=2, snapshots="20steps"), Form())
-    assert (both.on_failure, both.keeping) == (OnFailure.SHRINK, Keeping(steps=20))
+    both = recovery_from(options(shrink=True, max_restarts=2, snapshots="20steps"), Form())
+    assert (both.recover, both.shrinks, both.keeping) == (Recover.AUTO, True, Keeping(steps=20))
+
+
+def test_old_options_work_and_say_what_replaces_them() -> None:
+    old = {"stop": (Recover.OFF, False), "replace": (Recover.AUTO, False), "shrink": (Recover.AUTO, True)}
+    for choice, meant in old.items():
+        found = recovery_from(options(on_failure=choice), Form())
+        assert (found.recover, found.shrinks) == meant
+    assert old_options(options()) == []
+    first, second = old_options(options(on_failure="stop", snapshots="off"))
+    assert first == "--on-failure stop works until the next minor version; it is --recover off now."
+    assert second.startswith("--snapshots off works until the next minor version; how often")

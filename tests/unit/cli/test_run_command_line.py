@@ -93,14 +93,14 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "--max-restarts", "-1", "x.py"), "--max-restarts must be at least 0, but is -1."),
         (("run", "--max_restarts", "x", "x.py"), "Invalid value for '--max-restarts'"),
         (("PET_MAX_RESTARTS=-2", "run", "x.py"), "--max-restarts must be at least 0, but is -2."),
-        (("run", "--on-failure", "foo", "x.py"), "Invalid value for '--on-failure'"),
+        (("run", "--recover", "foo", "x.py"), "Invalid value for '--recover'"),
         (
             ("run", "-n", "4", "--on_failure=shrink", "--mesh", "pipeline=2,ddp=2", "x.py"),
-            "--on-failure shrink cannot take a rank out of mesh pipeline=2,ddp=2.",
+            "--shrink cannot take a rank out of mesh pipeline=2,ddp=2.",
         ),
         (
-            ("run", "--on-failure", "shrink", "--strategy", "dp", "x.py"),
-            "--on-failure shrink needs ranks, but dp is one",
+            ("run", "--shrink", "--strategy", "dp", "x.py"),
+            "--shrink needs ranks, but dp is one",
         ),
         (("run", "--snapshots", "0steps", "x.py"), "--snapshots '0steps' cannot be read."),
         (("walk",), "No such command 'walk'."),

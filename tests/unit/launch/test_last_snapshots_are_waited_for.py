@@ -11,7 +11,7 @@ import pytest
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.news import Event, News
 from lockstep.launch.recovery import Loss
-from lockstep.launch.request import OnFailure, Recovery
+from lockstep.launch.request import Recover, Recovery
 from lockstep.launch.stopping import Send, from_now
 from lockstep.launch.supervise.last_snapshots import PATIENCE_S, LastSnapshots
 from lockstep.launch.verdict import RankEnd
@@ -21,7 +21,7 @@ RANKS = frozenset({0, 1})
 
 def last(*news: News, history: list[Loss] | None = None) -> LastSnapshots:
     observer = cast("Any", SimpleNamespace(tail=lambda _rank: []))
-    made = LastSnapshots(Recovery(OnFailure.REPLACE), observer, history or [])
+    made = LastSnapshots(Recovery(Recover.AUTO), observer, history or [])
     for one in news:
         made.hear(one)
     return made

@@ -22,11 +22,11 @@ from lockstep.launch.recovery import (
     may_start_again,
     most_restarts,
 )
-from lockstep.launch.request import OnDamage, OnFailure, Recovery
+from lockstep.launch.request import OnDamage, Recover, Recovery
 from lockstep.launch.screen.report import Whence, restart_line
 from lockstep.launch.verdict import RankEnd, Verdict
 
-REPLACE = Recovery(OnFailure.REPLACE)
+REPLACE = Recovery(Recover.AUTO)
 AT_1204 = Record(9, 0, 1204, 3, Phase.COMPUTE, "lane 2", "/home/me/train.py", 31)
 
 
@@ -71,17 +71,17 @@ KILLED = scene(ended(by=signal.SIGKILL))
     ],
 )
 def test_what_starts_all_ranks_again(end: RankEnd | None, of_lockstep: bool, of_plain: bool) -> None:
-    asked = Recovery(OnFailure.REPLACE, 1)
+    asked = Recovery(Recover.AUTO, 1)
     assert isinstance(decide(scene(end), asked, []), RestartAll) == of_lockstep
     assert isinstance(decide(scene(end, lockstep=False), asked, []), RestartAll) == of_plain
-    assert decide(scene(end), Recovery(OnFailure.STOP, 5), []) == Stop()
+    assert decide(scene(end), Recovery(Recover.OFF, 5), []) == Stop()
     assert decide(replace(scene(end), can_start=False), asked, []) == Stop()
 
 
 def test_scripts_of_lockstep_start_again_by_themselves_and_plain_ones_when_asked() -> None:
     assert most_restarts(REPLACE, uses_lockstep=True) == DEFAULT_RESTARTS
     assert most_restarts(REPLACE, uses_lockstep=False) == 0
-    assert most_restarts(Recovery(OnFailure.REPLACE, 7), uses_lockstep=False) == 7
+    assert most_restarts(Recovery(Recover.AUTO, 7), uses_lockstep=False) == 7
     assert decide(scene(ended(by=9), lockstep=False), REPLACE, []) == Stop()
 
 
@@ -113,7 +113,7 @@ def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
     ],
 )
 def test_a_sentence_says_only_what_is_known(end: RankEnd, lockstep: bool, sentence: str) -> None:
-    decision = decide(scene(end, lockstep=lockstep, last=None), Recovery(OnFailure.REPLACE, 2), [])
+    decision = decide(scene(end, lockstep=lockstep, last=None), Recovery(Recover.AUTO, 2), [])
     assert isinstance(decision, RestartAll)
     assert decision.loss.sentence == sentence
 
@@ -158,11 +158,11 @@ def test_damage_that_comes_back_at_the_same_step_is_the_scripts_doing() -> None:
 
 def test_damage_stops_a_run_that_is_to_stop() -> None:
     assert decide(damaged(), replace(REPLACE, on_damage=OnDamage.STOP), []) == Stop()
-    assert decide(damaged(), Recovery(OnFailure.STOP), []) == Stop()
+    assert decide(damaged(), Recovery(Recover.OFF), []) == Stop()
     assert isinstance(decide(KILLED, replace(REPLACE, on_damage=OnDamage.STOP), []), RestartAll)
 
 
-SHRINK = Recovery(OnFailure.SHRINK)
+SHRINK = Recovery(Recover.AUTO, shrinks=True)
 LOST = Loss(2, "was killed by signal 9 (SIGKILL)", 1204)
 
 
@@ -202,7 +202,7 @@ def test_a_rank_that_is_killed_again_before_its_first_step_is_given_up() -> None
 
 
 def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:
-    asked, again = Recovery(OnFailure.REPLACE, 2), scene(ended(1, kind=FailureKind.SCRIPT), lockstep=False)
+    asked, again = Recovery(Recover.AUTO, 2), scene(ended(1, kind=FailureKind.SCRIPT), lockstep=False)
     first = decide(again, asked, [])
     assert isinstance(first, RestartAll)
     second = decide(again, asked, [first.loss])
@@ -217,8 +217,8 @@ def test_fewer_ranks_that_a_plain_script_may_not_have_are_not_passed_over_in_sil
     reason = (
         "rank 2 was killed by signal 9 (SIGKILL); a script without lockstep.init starts again only with --max-restarts"
     )
-    assert decide(killed, Recovery(OnFailure.SHRINK), []) == Stop(reason)
-    for silent in (Recovery(OnFailure.REPLACE), Recovery(OnFailure.STOP), Recovery(OnFailure.REPLACE, 0)):
+    assert decide(killed, Recovery(Recover.AUTO, shrinks=True), []) == Stop(reason)
+    for silent in (Recovery(Recover.AUTO), Recovery(Recover.OFF), Recovery(Recover.AUTO, 0)):
         assert decide(killed, silent, []) == Stop()
 
 
@@ -236,8 +236,8 @@ def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:
         (ended(by=9), REPLACE, [], True),
         (ended(1, kind=FailureKind.WORKER), REPLACE, [], True),
         (ended(1, kind=FailureKind.SCRIPT), REPLACE, [], False),
-        (ended(by=9), Recovery(OnFailure.STOP), [], False),
-        (ended(by=9), Recovery(OnFailure.REPLACE, 0), [], False),
+        (ended(by=9), Recovery(Recover.OFF), [], False),
+        (ended(by=9), Recovery(Recover.AUTO, 0), [], False),
         (ended(by=9), REPLACE, [Loss(0, "was killed", 1)] * 3, False),
         (ended(by=9), REPLACE, [Loss(2, "was killed by signal 9 (SIGKILL)", 1204)], False),
         (ended(by=9), REPLACE, [Loss(1, "was killed by signal 9 (SIGKILL)", 1204)], True),

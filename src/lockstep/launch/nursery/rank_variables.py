@@ -14,7 +14,7 @@ from pathlib import Path
 from lockstep.handover import cublas_workspace
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.launch.in_rank.task import RankTask
-from lockstep.launch.request import LaunchRequest, OnFailure
+from lockstep.launch.request import LaunchRequest, Recover
 from lockstep.machine.leftovers import MARKER
 
 IMPORT_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
@@ -101,7 +101,8 @@ def rank_variables(
         resume_nonfinite=request.resume_nonfinite,
         restart=request.restart,
         snapshots=request.snapshots,
-        shrinks=request.recovery.on_failure is OnFailure.SHRINK,
+        shrinks=request.recovery.shrinks,
+        is_exact=request.recovery.recover is Recover.EXACT,
         seat=request.seat,
     )
     node, num_nodes = (seat.node, seat.num_nodes) if seat is not None else (0, 1)

@@ -259,7 +259,7 @@ def _same(request: LaunchRequest) -> dict[str, str]:
         if saving is not None
         else "nothing",
         "--snapshots": f"{recovery.keeping.steps or 'auto'}" if recovery.keeping.is_on else "off",
-        "--on-failure and --max-restarts": f"{recovery.on_failure} {recovery.max_restarts}",
+        "--recover, --shrink and --max-restarts": f"{recovery.recover} {recovery.shrinks} {recovery.max_restarts}",
         "--on-damage": str(recovery.on_damage),
     }
 

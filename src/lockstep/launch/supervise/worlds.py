@@ -28,7 +28,7 @@ from lockstep.journal.gauges import Gauges, listed, unlist
 from lockstep.launch.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.recovery import Decision, Loss, Regroup, RestartAll, Scene, Stop, decide, loss_of, most_restarts
-from lockstep.launch.request import LaunchRequest, OnFailure, Verbosity
+from lockstep.launch.request import LaunchRequest, Recover, Verbosity
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, last_work
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.report import Line, StatesLeft, Whence, nodes_line, regroup_line, restart_line, stop_line
@@ -188,7 +188,7 @@ class Worlds:
 
     def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss], cluster: Cluster) -> Decision:
         """What follows a round; asked on the run's first node."""
-        goes_on = self.request.recovery.on_failure is not OnFailure.STOP
+        goes_on = self.request.recovery.recover is not Recover.OFF
         if (others := regrouped(found, cluster.view, goes_on=goes_on)) is not None:
             return others
         over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
@@ -261,7 +261,7 @@ def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
 def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
     """Whether fewer ranks would compute the same. A script without lockstep must know itself what it does then."""
     if not observer.uses_lockstep:
-        return request.recovery.on_failure is OnFailure.SHRINK
+        return request.recovery.shrinks
     decided = observer.decided()
     return shrinks(request.form) and bool(decided.get("lanes")) and not decided.get("ranks_are_fixed")
 

@@ -22,16 +22,27 @@ LOAD = "run.load_state"
 
 
 def load_state(
-    run: RunState, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool, source: int = 0
+    run: RunState,
+    path: str | os.PathLike[str],
+    objects: Mapping[str, Any],
+    *,
+    missing_ok: bool,
+    source: int = 0,
+    is_whole: bool = False,
 ) -> dict[str, Any]:
-    """See `Run.load_state`; `source` is the rank that hands it around to nodes that lack it."""
+    """See `Run.load_state`; `source` is the rank that hands it around to nodes that lack it.
+
+    `is_whole`: whether this rank has just read every byte of it.
+    """
     require_between_epochs(run.progress, LOAD)
     run.progress.has_looked = True
     with brought(run, StateFolder(place_of(run, path)).target, source) as place:
-        return _load(run, StateFolder(place), objects, missing_ok=missing_ok)
+        return _load(run, StateFolder(place), objects, missing_ok=missing_ok, is_whole=is_whole)
 
 
-def _load(run: RunState, folder: StateFolder, objects: Mapping[str, Any], *, missing_ok: bool) -> dict[str, Any]:
+def _load(
+    run: RunState, folder: StateFolder, objects: Mapping[str, Any], *, missing_ok: bool, is_whole: bool
+) -> dict[str, Any]:
     before = identity_of(folder.target)
     together = Together(run.machinery.transport, LOAD, where())
     found = together.do(folder.read_manifest)
@@ -42,7 +53,7 @@ def _load(run: RunState, folder: StateFolder, objects: Mapping[str, Any], *, mis
     assert found is not None
     place, manifest = found
     # One rank of each node reads every byte; the others believe it.
-    if run.setup.environment.position.local_rank == 0:
+    if run.setup.environment.position.local_rank == 0 and not is_whole:
         together.refuse(damage(place, manifest))
     together.agree()
     plan = together.do(lambda: _planned(run, folder.target, before, found, objects))

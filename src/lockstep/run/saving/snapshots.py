@@ -36,11 +36,13 @@ from lockstep.run.saving.pace import Pace, no_room
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import save_state
+from lockstep.run.watch.carried import carried_variables
 
 CALL = "snapshot"
 
 OWN_STATES = "the script loads a state itself"
 NO_EPOCHS = "a loop over steps is not the first in a body of run.epochs"
+CARRIED = "--recover exact: the script carries {} from step to step, which no state holds; keep it in run.state"
 GRADIENTS = "gradients are left at the end of the epoch, which a state between epochs does not hold"
 
 
@@ -86,7 +88,8 @@ class Snapshots(NoSnapshots):
         progress.has_begun = True
         if kept is not None and not loaded:
             self._run.machinery.metrics.earlier.has_mine = True
-            load_state(self._run, self._ring.place / kept.name, {}, missing_ok=False, source=kept.rank)
+            place = self._ring.place / kept.name
+            load_state(self._run, place, {}, missing_ok=False, source=kept.rank, is_whole=kept.is_whole)
             if not automatic.is_on:
                 progress.resumed = 0, 0  # by the same run
         self._hold(progress.goes_on is not None)
@@ -146,7 +149,7 @@ class Snapshots(NoSnapshots):
     def _try(self, not_here: str = "") -> bool:
         """Take one unless a rank objects; whether it was taken. Collective: call it on every rank."""
         began_s = time.monotonic()
-        mine = [self._why_not or own_order(self._run.progress), not_here]
+        mine = [self._why_not or self._never(), not_here]
         told: list[list[str]] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
         never, here = (next(filter(None, objections), "") for objections in zip(*told, strict=True))
         if never:
@@ -173,6 +176,14 @@ class Snapshots(NoSnapshots):
             if problem := self._aside.hand_over():
                 self._stop(problem)
         self._stall_s = time.monotonic() - began_s
+
+    def _never(self) -> str:
+        """Why no snapshot of this script would do; empty when one may."""
+        settings, progress = self._run.setup.environment.settings, self._run.progress
+        if problem := own_order(progress):
+            return problem
+        kept = carried_variables(progress.holds) if settings is not None and settings.is_exact else []
+        return CARRIED.format(", ".join(kept[:3])) if kept else ""
 
     def _no_room(self, size_bytes: int) -> str:
         try:
@@ -212,7 +223,7 @@ class Snapshots(NoSnapshots):
         _, rank, (name, identity) = max(there)
         if mine is not None and mine.name == name and _identity(mine) != identity:
             remove(mine)  # two nodes have one of this step each, and ranks load one and the same
-        return _Kept(name, -rank)
+        return _Kept(name, -rank, is_whole=mine is not None and mine.name == name and mine.is_dir())
 
     # When another rank is lost
 
@@ -222,7 +233,7 @@ class Snapshots(NoSnapshots):
 
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
-        if self._why_not or own_order(self._run.progress):
+        if self._why_not or self._never():
             return None
         self._ring.place.mkdir(mode=0o700, exist_ok=True)
         tensors = [tensor for model in self._run.progress.models for tensor in model.state_dict().values()]
@@ -236,6 +247,8 @@ class _Kept:
     name: str
     rank: int
     """The first rank of the first node that has it."""
+    is_whole: bool
+    """Whether this rank has read every byte of it, on its own node."""
 
 
 def _identity(path: Path) -> str:

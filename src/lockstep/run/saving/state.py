@@ -249,6 +249,8 @@ def _stream(progress: Progress) -> dict[str, Any] | None:
 def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float | None) -> None:
     """Write the state as it was at `at`, without the others; this rank holds all of it.
 
+    Only nodes compare what each has written by SHA-256; on one, nobody else will read it.
+
     Raises:
         OSError: when it cannot be written.
         WorldError: when somebody else is writing there.
@@ -258,7 +260,13 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float |
     folder.begin()
     for file, tensors in sorted(contents.files.items()):
         found = sources([inventory_of(tensors)])
-        written, problem = write_tensors(folder.stage / file, found, tensors.tensors, AloneTransport())
+        written, problem = write_tensors(
+            folder.stage / file,
+            found,
+            tensors.tensors,
+            AloneTransport(),
+            hashes=run.machinery.transport.nodes is not None,
+        )
         if problem:
             raise OSError(errno.ENOSPC, problem)
         files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found)))

@@ -43,6 +43,7 @@ def end(run: RunState) -> bool:
             compare(run, [one for one, _ in told])
             testify_end(run)
             _write_result(run)
+            run.progress.automatic.note_end()
             _write_stages(run)
             if run.machinery.transport.outlives:
                 run.machinery.transport.barrier("result")  # who dies before it is replaced, and makes up for it

@@ -1,7 +1,7 @@
 """Handwritten digits: a small CNN with BatchNorm and dropout, 1,437 real pictures to train on and 360 to test with.
 
     lockstep run -n 2 examples/digits.py
-    lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
+    lockstep verify --ranks 1,2,4 --steps 20 examples/digits.py
 
 About ten seconds on two cores, to 99 % of the test pictures.
 """

@@ -1,7 +1,7 @@
 """A small GPT that learns to write Python: trained, byte by byte, on the standard library of the Python that runs it.
 
     lockstep run -n 2 examples/gpt.py
-    lockstep verify examples/gpt.py --ranks 1,2,4 --steps 5
+    lockstep verify --ranks 1,2,4 --steps 5 examples/gpt.py
 
 About a minute on two cores, from 5.5 nats per byte (knowing nothing) via 3.3 (knowing how frequent each byte is,
 the unigram entropy) to 1.6. Every rank fetches and computes its lanes; all have the same weights at every step.

@@ -21,7 +21,7 @@ from lockstep.bench.results import Results
 from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.program import check_program, machine_for, program_from
 from lockstep.cli.screen import screen
-from lockstep.cli.script_words import OptionsAroundScript
+from lockstep.cli.script_words import OptionsBeforeScript
 from lockstep.cli.shared_options import accept_arithmetic_options
 from lockstep.cli.under_way import UnderWay
 from lockstep.errors import UsageError
@@ -43,8 +43,7 @@ Examples:
 
 \b
 One rank and one process with all cores are always measured. Options go
-before SCRIPT or right after it; the first word that is not one of them, or
---, begins the script's own.
+before SCRIPT; the words behind it are the script's own.
 
 \b
 Exit code: 0 when everything was measured; 1 when a configuration failed;
@@ -52,7 +51,7 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 
 
 @click.command(
-    cls=OptionsAroundScript,
+    cls=OptionsBeforeScript,
     epilog=EPILOG,
     context_settings={
         "allow_interspersed_args": False,

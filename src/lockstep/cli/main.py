@@ -31,8 +31,8 @@ EXAMPLES = """\b
 Examples:
   lockstep run train.py --lr 0.1             one rank per GPU, or per core
   lockstep run -n 4 train.py                 four ranks
-  lockstep verify train.py --ranks 1,2,4     the same bits on 1, 2 and 4 ranks?
-  lockstep bench train.py --ranks 1,2,4      how fast is it on each?
+  lockstep verify --ranks 1,2,4 train.py     the same bits on 1, 2 and 4 ranks?
+  lockstep bench --ranks 1,2,4 train.py      how fast is it on each?
   lockstep doctor                            can this machine run?"""
 
 

@@ -14,8 +14,8 @@ from lockstep.launch.legacy_local_rank import source_of
 def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> list[str]:
     """Put the words in this order: the command's options, the script, the script's words.
 
-    The command's options come before the script or right after it. The first other word after the script begins the
-    script's own, whatever follows; so does `--`, which is dropped.
+    The command's options come before the script. Until the next minor version they still count right after it, as long as no
+    other word has come; `--` ends that, and is dropped.
 
     Args:
         words: as typed.
@@ -99,17 +99,31 @@ class RemembersWords(click.Command):
 WORDS = "lockstep.words"
 
 
-class OptionsAroundScript(click.Command):
-    """A command that takes its options before SCRIPT and right after it."""
+class OptionsBeforeScript(click.Command):
+    """A command that takes its options before SCRIPT, and for now, with a line about it, right after it too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         valued = {name for option in options if not option.is_flag for name in option.opts}
         flags = {name for option in options if option.is_flag for name in option.opts}
-        rest = super().parse_args(ctx, own_first(args, valued, flags))
+        ordered = own_first(args, valued, flags)
+        if ordered != [word for number, word in enumerate(args) if number != _end_of_options(args)]:
+            click.echo(f"note: {BEHIND.format(command=ctx.command_path)}", err=True)
+        rest = super().parse_args(ctx, ordered)
         if "--" not in args and not ctx.resilient_parsing:
             note_strays(self, ctx, ctx.params["args"])
         return rest
+
+
+BEHIND = (
+    "options of `{command}` belong before the script. Right behind it they count until the next minor version; then every word "
+    "behind the script is the script's."
+)
+
+
+def _end_of_options(words: Sequence[str]) -> int:
+    """Where the first `--` is; -1 where there is none."""
+    return words.index("--") if "--" in words else -1
 
 
 def note_strays(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:

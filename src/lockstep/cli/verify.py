@@ -16,7 +16,7 @@ import click
 from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.program import check_program, machine_for, program_from
 from lockstep.cli.screen import screen
-from lockstep.cli.script_words import OptionsAroundScript
+from lockstep.cli.script_words import OptionsBeforeScript
 from lockstep.cli.shared_options import accept_arithmetic_options, accept_form_options, check_form, form_from
 from lockstep.cli.under_way import UnderWay
 from lockstep.errors import UsageError
@@ -44,8 +44,7 @@ Examples:
   lockstep verify --interrupt 7 train.py             stopped after step 7, does it go on?
 
 \b
-Options go before SCRIPT or right after it; the first word that is not one of
-them, or --, begins the script's own.
+Options go before SCRIPT; the words behind it are the script's own.
 
 \b
 Exit code: 0 when every bit is the same and the lanes give the gradient of the
@@ -54,7 +53,7 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
 
 
 @click.command(
-    cls=OptionsAroundScript,
+    cls=OptionsBeforeScript,
     epilog=EPILOG,
     context_settings={
         "allow_interspersed_args": False,

@@ -33,7 +33,13 @@ def calls_init(request: LaunchRequest) -> bool:
     file = request.script if request.script is not None else module_file(request.module or "")
     if file is None:
         return False
-    return file_calls_init(file, Path.cwd() if request.script is None else file.resolve().parent)
+    return _script_calls_init(file, Path.cwd() if request.script is None else file.resolve().parent)
+
+
+@cache
+def _script_calls_init(file: Path, folder: Path) -> bool:
+    """Once for all the runs of a `verify`."""
+    return file_calls_init(file, folder)
 
 
 def file_calls_init(file: Path, folder: Path) -> bool:

@@ -43,6 +43,7 @@ def end(run: RunState) -> bool:
             compare(run, [one for one, _ in told])
             testify_end(run)
             _write_result(run)
+            run.progress.automatic.note_end()
             _write_stages(run)
     finally:
         run.progress.automatic.end()

@@ -74,6 +74,9 @@ class NoStates:
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: save when it is time."""
 
+    def note_end(self) -> None:
+        """The run has ended well: note it for a start that goes on from its states. Not collective."""
+
     def end(self) -> None:
         """The run is over, well or not: finish what is being written. Not collective."""
 

@@ -225,7 +225,7 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     script.write_text(SCRIPT.format(**HONEST | {"epochs": 10**6}))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = [sys.executable, "-m", "lockstep", "verify", "train.py", "--ranks", "1,2", "--steps", "1000000"]
+    command = [sys.executable, "-m", "lockstep", "verify", "--ranks", "1,2", "--steps", "1000000", "train.py"]
     environment = os.environ | {"TMPDIR": str(temporary)}
     with killed_at_the_end(command, cwd=tmp_path, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stderr is not None

@@ -174,6 +174,20 @@ def test_a_typo_is_noted_before_anything_starts_unless_two_dashes_say_that_it_is
     assert said("train.py", "--rank", "1,2", "-n", "3").startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "is_noted"),
+    [("train.py --lanes 0", True), ("--lanes 0 train.py --lr 1", False), ("--lanes 0 train.py -- --steps 1", False)],
+)
+def test_an_option_right_behind_the_script_counts_with_a_line_about_it(
+    tmp_path: Path, words: str, is_noted: bool
+) -> None:
+    (tmp_path / "train.py").touch()
+    command = [sys.executable, "-m", "lockstep", "verify", *words.split()]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30).stderr
+    assert said.startswith("note: options of `lockstep verify` belong before the script.") == is_noted
+    assert "error: " in said, "0 lanes are refused in either place"
+
+
 @pytest.mark.parametrize("command", ["verify", "bench"])
 def test_a_typo_right_after_the_script_is_noted_by_both(tmp_path: Path, command: str) -> None:
     (tmp_path / "train.py").touch()

@@ -15,6 +15,7 @@ A run that was asked to end saves at the next of these places, and `SystemExit` 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from lockstep.caller import where
@@ -23,12 +24,14 @@ from lockstep.checkpoint.remote_files import RemoteError
 from lockstep.checkpoint.remote_ring import RemoteRing
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
 from lockstep.handover.claim import claim
+from lockstep.handover.run_folder import write_private
 from lockstep.handover.saving import Saving
 from lockstep.handover.schedule import Schedule
 from lockstep.handover.states import step_of
 from lockstep.handover.url import shown
 from lockstep.machine.ending_signals import signal_name
 from lockstep.notices import say
+from lockstep.regular_file import read_regular
 from lockstep.run.loop.testimony import stops_after_saving, testify_saved
 from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import NoStates, Progress, RunState
@@ -41,6 +44,8 @@ from lockstep.transport.together import Together
 
 CALL = "automatic state"
 RESUME_NONFINITE = "--resume-nonfinite"
+ENDED = ".ended"
+"""A file beside the folder of the states: the step after which the run ended well."""
 
 
 class Automatic(NoStates):
@@ -87,7 +92,25 @@ class Automatic(NoStates):
         if not name or (step_of(name) or 0) <= beyond:
             return False
         load_state(self._run, self._ring.place / name, {}, missing_ok=False)
+        if self._run.machinery.transport.rank == 0:
+            self._tell_of_earlier_end()
         return True
+
+    def _tell_of_earlier_end(self) -> None:
+        step = self._run.machinery.ledger.step
+        with suppress(OSError, ValueError):
+            ended = int(read_regular(self._ring.place.parent / ENDED, most_bytes=32))
+            if ended >= step:
+                again = f"steps {step + 1} to {ended}, after its newest state, are" if ended > step else "nothing is"
+                say(
+                    f"this run ended well before, after step {ended}: {again} computed again. Another name begins anew."
+                )
+
+    def note_end(self) -> None:
+        """Note that the run has ended well, and after which step."""
+        if self._run.machinery.transport.rank == 0 and self._ring.place.is_dir():
+            with suppress(OSError):
+                write_private(self._ring.place.parent / ENDED, f"{self._run.machinery.ledger.step}\n")
 
     def after_step(self, *, ends_epoch: bool) -> None:
         """Save when it is time; end when the run was asked to.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.members import Members
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.position.modes import Modes
+from lockstep.run.position.preparations import Preparations
 from lockstep.run.position.region import LoopPosition
 from lockstep.run.position.tallies import Tallies
 from lockstep.run.watch.shares import Shares
@@ -114,6 +116,18 @@ class NoSnapshots:
 
     def end(self) -> None:
         """The run is over: nothing is kept any more."""
+
+
+class LateParts(ABC):
+    """What a state has of objects that are prepared in the middle; `lockstep.run.saving.load_plan` keeps it."""
+
+    @abstractmethod
+    def take(self, label: str) -> None:
+        """This start has prepared the object of that label, and all that comes before it."""
+
+    @abstractmethod
+    def require_none(self) -> None:
+        """Raise `UsageError` while one is missing: it trained in the run that was saved."""
 
 
 @dataclass
@@ -212,6 +226,9 @@ class Progress:
     position: LoopPosition = field(default_factory=LoopPosition)
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
+    preparations: Preparations = field(default_factory=Preparations)
+    late: LateParts | None = None
+    """What a loaded state has of objects that its run prepared in the middle, until this start has prepared them."""
     began_infinite: set[tuple[int, str]] = field(default_factory=set)
     """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name."""
     taken: list[Any] = field(default_factory=list)

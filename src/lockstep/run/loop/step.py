@@ -191,6 +191,8 @@ class Step:
                 "A step's lanes were iterated inside another loop over batches.",
                 f"Write one loop after the other:\n{RIGHT_FORM}",
             )
+        if run.progress.late is not None:
+            run.progress.late.require_none()
         run.progress.last.enter_pass(self._undo)
         current = run.machinery.strategy.begin_pass(self._cut, where())
         seen = run.machinery.streams.look()

@@ -31,6 +31,7 @@ from lockstep.run.loop.synchronised_norm import objection_to_lanes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.captured_graphs import refuse_captured
+from lockstep.run.prepare.late import number_all, refuse_late
 from lockstep.run.prepare.lone_parameter import LoneParameter
 from lockstep.run.prepare.overflow import Overflow
 from lockstep.run.run_state import Progress, RunState, Setup
@@ -48,13 +49,10 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
         raise UsageError(
             "run.prepare got nothing.", "Pass at least one model, parameter, optimizer, scheduler or DataLoader."
         )
-    if run.progress.position.region is not Region.SCRIPT:
-        raise UsageError("run.prepare was called inside a step.", "Call it before the training loop.")
-    if run.progress.has_begun:
-        raise UsageError(
-            "run.prepare was called after the first epoch or step of a run that saves its states by itself.",
-            "Prepare everything before the loop.",
-        )
+    if run.progress.position.in_lane:
+        raise UsageError("run.prepare was called inside a step's lanes.", "Call it before them.")
+    if is_late := run.progress.loop_has_begun:
+        refuse_late(run, things)
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f"updates_by={updates_by!r} is not known.", 'Use "element" or "parameter".')
     run.machinery.numerics.keep()
@@ -71,6 +69,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     if run.setup.arithmetic.numerics == "exact":
         set_compiler()
     run.progress.taken.extend(taken)
+    number_all(run, taken, is_late=is_late)
     prepared = [_loader(run, thing) if isinstance(thing, DataLoader) else thing for thing in things]
     _write_decisions(run)
     return prepared
@@ -175,6 +174,12 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
             raise UsageError(
                 f"There is no gradient for this step: {run.progress.broken}.",
                 f"Write the loop like this:\n{RIGHT_FORM}",
+            )
+        if not run.progress.preparations.holds(optimizer):
+            raise UsageError(
+                f"This {type(optimizer).__name__} was replaced by one that was prepared later for the same parameters, so no "
+                "state has it any more.",
+                "Step the later one, or prepare both before the loop.",
             )
         if calls_back:
             run.machinery.strategy.expect_closure()

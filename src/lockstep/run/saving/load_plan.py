@@ -34,7 +34,8 @@ from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.modes import Modes
-from lockstep.run.run_state import RunState
+from lockstep.run.position.preparations import OPTIMIZER, label_in, late_labels
+from lockstep.run.run_state import LateParts, RunState
 from lockstep.run.saving.changes import Small, bits_of
 from lockstep.run.saving.kept_gradients import kept_gradients
 from lockstep.run.saving.saved_streams import wrong_streams
@@ -65,8 +66,8 @@ class _Step:
     load: Callable[[], None]
 
 
-class LoadPlan:
-    """What goes where; made without changing anything.
+class LoadPlan(LateParts):
+    """What goes where; made without changing anything. Parts of objects that are prepared later wait until all of them are.
 
     Args:
         run: the one that loads the state.
@@ -97,14 +98,25 @@ class LoadPlan:
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
         self._check_own()
+        own = {label for label, _ in (*optimizers_of(run.progress), *schedulers_of(run.progress))}
+        self._later = late_labels(self._documents, self._counters.get("first")) - own
+        self._awaited = set(self._later)
+        self._used |= self._later
+        self._later_files = {
+            label: TensorFile(self._file(f"{label}.safetensors"))
+            for label in self._later
+            if label.startswith(OPTIMIZER)
+        }
         for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
         names = parameter_names(run.progress.models)
         self._gradients = self._checked_gradients(names)
         for label, optimizer in optimizers_of(run.progress):
-            self._add_optimizer(label, optimizer, names)
+            if not self._was_replaced(label):
+                self._add_optimizer(label, optimizer, names)
         for label, scheduler in schedulers_of(run.progress):
-            self._add_scheduler(label, scheduler)
+            if not self._was_replaced(label):
+                self._add_scheduler(label, scheduler)
         for label, thing in run.progress.stateful.items():
             self._add(
                 label, thing, self._like(label, thing.state_dict(), self._decode(self._document(label)), all_keys=True)
@@ -123,7 +135,10 @@ class LoadPlan:
         Raises:
             UsageError: when one of them refuses.
         """
-        for step in self._rest:
+        self._load(self._rest)
+
+    def _load(self, steps: Sequence[_Step]) -> None:
+        for step in steps:
             try:
                 step.load()
             except UsageError as error:
@@ -134,6 +149,32 @@ class LoadPlan:
                 problem = f"the {step.label} does not accept its state ({type(error).__name__}: {error})."
                 raise unfit(self.place, problem, "Prepare the same things; no model was changed.") from error
 
+    def take(self, label: str) -> None:
+        """Load the late parts once the object of this label, the last of them, is prepared: a scheduler changes its optimizer."""
+        self._awaited.discard(label_in(self._documents, label))
+        if self._awaited:
+            return
+        progress, before = self._run.progress, len(self._rest)
+        names = parameter_names(progress.models)
+        try:
+            for own, optimizer in optimizers_of(progress):
+                if label_in(self._documents, own) in self._later:
+                    self._add_optimizer(own, optimizer, names)
+            for own, scheduler in schedulers_of(progress):
+                if label_in(self._documents, own) in self._later:
+                    self._add_scheduler(own, scheduler)
+        except UsageError as error:
+            raise unfit(self.place, error.problem, error.fix) from None
+        self._load(self._rest[before:])
+        progress.late = None
+
+    def require_none(self) -> None:
+        raise UsageError(
+            f"The state has {', '.join(sorted(self._awaited))}, prepared after the loop had begun, and this start has not "
+            "prepared so many before its first step.",
+            "Let the condition hold after a resume too: `if epoch >= 3 and not unfrozen:` instead of `if epoch == 3:`.",
+        )
+
     def load_models(self) -> None:
         """Write the weights, which fit, and go on with the counters and random streams."""
         self._load_models_and_gradients()
@@ -143,6 +184,7 @@ class LoadPlan:
         self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self._counters.get("inside") else None
         self._run.progress.load_again = self._again if self._counters.get("inside") else None
+        self._run.progress.late = self if self._awaited else None
         self._loaded = bits_of(self._run.progress), Small.of(self._run.progress)
 
     def _load_models_and_gradients(self) -> None:
@@ -176,7 +218,15 @@ class LoadPlan:
             )
         self._run.progress.epochs.check(self._counters["epochs"])
 
+    def _was_replaced(self, label: str) -> bool:
+        """Whether the run that was saved had replaced the object of this number."""
+        kind = label.rstrip("0123456789")
+        first = self._counters.get("first")
+        is_gone = label_in(self._documents, label) not in self._documents
+        return first is not None and is_gone and int(label[len(kind) :] or 1) <= first[kind]
+
     def _document(self, label: str) -> Any:
+        label = label_in(self._documents, label)
         if label not in self._documents:
             kinds = [name for name in self._documents if name not in OWN]
             raise UsageError(
@@ -230,8 +280,9 @@ class LoadPlan:
         return [(parameter, found.get(name)) for name, parameter in known.items() if not parameter.is_meta]
 
     def _add_optimizer(self, label: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
-        plan = OptimizerPlan(optimizer, self._document(label), self._entries[label], names)
-        file = TensorFile(self._file(f"{label}.safetensors"))
+        document, label = self._document(label), label_in(self._documents, label)
+        plan = OptimizerPlan(optimizer, document, self._entries[label], names)
+        file = self._later_files.get(label) or TensorFile(self._file(f"{label}.safetensors"))
         plan.check(file.get, element_wise=KNOWN.get(type(optimizer)) is UpdatesBy.ELEMENT)
         self._rest.append(_Step(label, lambda: plan.carry_out(lambda name: file.get(name).clone())))
 

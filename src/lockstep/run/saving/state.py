@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from lockstep.caller import where
 from lockstep.checkpoint.completion import complete, not_written
@@ -33,6 +31,7 @@ from lockstep.run.loop.loss_gauge import settle_losses
 from lockstep.run.loop.replicas import bits_held, compare, compared
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
+from lockstep.run.position.preparations import OPTIMIZER, SCHEDULER
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.run.saving.kept_gradients import add_gradients
@@ -71,6 +70,8 @@ def save_state(
     require_between_epochs(run.progress, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
     compare(run, run.machinery.transport.all_gather_object(bits_held(run), SAVE, where()))
+    if run.progress.late is not None:
+        run.progress.late.require_none()
     if run.progress.load_again is not None:
         run.progress.load_again()
     folder = StateFolder(place_of(run, path))
@@ -199,13 +200,12 @@ def labelled(things: list[Any], kind: str) -> list[tuple[str, Any]]:
 
 def optimizers_of(progress: Progress) -> list[tuple[str, Optimizer]]:
     """The prepared optimizers by label."""
-    return labelled([thing for thing in progress.taken if isinstance(thing, Optimizer)], "optimizer")
+    return progress.preparations.labelled(OPTIMIZER)
 
 
 def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
     """What else `prepare` took that has a state."""
-    known = (nn.Module, Optimizer, DataLoader)
-    return labelled([thing for thing in progress.taken if not isinstance(thing, known)], "scheduler")
+    return progress.preparations.labelled(SCHEDULER)
 
 
 def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = True) -> dict[str, Any]:
@@ -222,6 +222,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
         "epochs": run.progress.epochs.position(inside=inside is not None),
         "inside": None if inside is None else {**vars(inside)},
         "stream": _stream(run.progress) if inside is not None else None,
+        **({"first": first} if (first := run.progress.preparations.first) is not None else {}),
         **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
         "loaders": [
             {

@@ -1,7 +1,7 @@
 """Files that somebody else made, opened for reading only if they are regular.
 
-Opening a FIFO would wait for a writer, and opening a device may do anything. So the kind is checked before opening and
-again on the open file, and nothing waits.
+Opening a FIFO would wait for a writer, and opening a device may do anything. So the kind is checked on a descriptor that names
+the file without opening it, and that very file is opened: nobody can put another one in its place.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
     Raises:
         OSError: when it is not a regular file (`strerror` says what it is), or cannot be opened.
     """
-    _check(Path(path).stat(follow_symlinks=follow).st_mode, path)
-    links = 0 if follow else os.O_NOFOLLOW
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
-        _check(os.fstat(descriptor).st_mode, path)
-    except OSError:
-        os.close(descriptor)
+        _check(os.fstat(place).st_mode, path)
+        return os.fdopen(os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        error.filename = os.fspath(path)
         raise
-    return os.fdopen(descriptor, "rb")
+    finally:
+        os.close(place)
 
 
 def read_regular(path: str | os.PathLike[str], *, follow: bool = True, most_bytes: int = -1) -> bytes:

@@ -28,7 +28,7 @@ from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.driver import read_driver
 from lockstep.machine.gpus import count_gpus
-from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
+from lockstep.machine.leftovers import left_folders, orphaned_processes, orphaned_shared_memory
 from lockstep.machine.processes import address_limit
 from lockstep.machine.stack_dump import refusal
 
@@ -62,6 +62,6 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         folder_row(base, *read_folder(base)),
         private_files_row(try_view()),
         stacks_row(refusal()),
-        leftover_row(orphaned_processes(), orphaned_shared_memory()),
+        leftover_row(orphaned_processes(), orphaned_shared_memory(), left_folders()),
     ]
     return Report(tuple(rows), facts)

@@ -112,13 +112,17 @@ def try_loopback() -> str:
 MAX_NAMED = 8
 
 
-def leftover_row(processes: Sequence[int], files: Sequence[str]) -> Row:
+def leftover_row(processes: Sequence[int], files: Sequence[str], folders: Sequence[Path] = ()) -> Row:
     """Whether earlier runs left anything, and how to get rid of it."""
     found = []
     if processes:
         found.append(f"{len(processes)} process{'es' if len(processes) > 1 else ''} of runs that have ended")
     if files:
         found.append(f"{len(files)} file{'s' if len(files) > 1 else ''} in /dev/shm of processes that have ended")
+    if folders:
+        found.append(
+            f"{len(folders)} folder{'s' * (len(folders) > 1)} of runs that were killed: the next run removes them"
+        )
     if not found:
         return ok("leftovers", "none")
     ways = []

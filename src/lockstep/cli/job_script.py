@@ -25,6 +25,8 @@ class JobScript:
     nodes: int
     command: Sequence[str]
     """`lockstep run` and its options, without the script."""
+    is_named_by_job: bool
+    """Whether the run is called after the job and its number."""
     program: Sequence[str]
     """The script and its arguments."""
     cores: int | None = None
@@ -67,11 +69,14 @@ class JobScript:
         ]
         return ["#!/bin/bash", *(f"#SBATCH --{option}" for option in options if option)]
 
+    def _name(self) -> str:
+        return f' --name {shlex.quote(self.name)}-"$SLURM_JOB_ID"' if self.is_named_by_job else ""
+
     def _body(self) -> list[str]:
         cores = "$SLURM_CPUS_PER_TASK" if self.cores else "$SLURM_CPUS_ON_NODE"
         lines = [
             f'srun --ntasks-per-node=1 --cpus-per-task="{cores}" \\',
-            f"  {_joined(self.command)} \\",
+            f"  {shlex.join(self.command)}{self._name()} \\",
             f"  {shlex.join(self.program)}",
         ]
         if not self.requeues:
@@ -86,8 +91,3 @@ class JobScript:
             "fi",
             'exit "$code"',
         ]
-
-
-def _joined(words: Sequence[str]) -> str:
-    """Quoted for a shell, but for the job's own number."""
-    return " ".join(f'"{word}"' if word.endswith("-$SLURM_JOB_ID") else shlex.quote(word) for word in words)

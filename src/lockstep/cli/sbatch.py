@@ -76,7 +76,8 @@ def sbatch(context: click.Context, /, **options: Any) -> int:
     text = JobScript(
         name=title,
         nodes=options["nodes"],
-        command=_command(context, options, title),
+        command=_command(context, options),
+        is_named_by_job=not _is_given(context, "name"),
         program=[*(["-m"] if options["module"] else []), options["script"], *options["args"]],
         cores=options["cores"] or _cores(options),
         time=options["time"],
@@ -125,15 +126,13 @@ def _title(options: dict[str, Any]) -> str:
     return re.sub(r"[^\w.-]", "-", last) or "job"
 
 
-def _command(context: click.Context, options: dict[str, Any], title: str) -> list[str]:
+def _command(context: click.Context, options: dict[str, Any]) -> list[str]:
     """`lockstep run` with the options that were given, and those that a job needs."""
     own = shutil.which("lockstep")
     is_found = own is not None and Path(own).parent == Path(sys.executable).parent
     words = ["lockstep", "run"] if is_found else [sys.executable, "-m", "lockstep", "run"]
     if options["per_node"] is not None:
         words += ["-n", str(options["per_node"])]
-    if not _is_given(context, "name"):
-        words += ["--name", f"{title}-$SLURM_JOB_ID"]
     if not _is_given(context, "save_every"):
         words += ["--save-every", SAVE_EVERY]
     if not _is_given(context, "grace"):

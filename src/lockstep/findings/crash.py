@@ -16,11 +16,11 @@ FAILED    rank 1, step 2, optimizer: killed by signal 11 (SIGSEGV)
   last at /home/ada/train.py:32
     for x, y in step:
 
-  Fatal Python error: Segmentation fault
-
-  Current thread 0x00007fadaa41ab80 (most recent call first):
-    File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
-    File "/home/ada/train.py", line 50 in <module>
+  | Fatal Python error: Segmentation fault
+  |
+  | Current thread 0x00007fadaa41ab80 (most recent call first):
+  |   File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  |   File "/home/ada/train.py", line 50 in <module>
 """,
     why=(
         "A C or C++ extension has a bug, was built for another torch or another processor, or a memory-mapped "

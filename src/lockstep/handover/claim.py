@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import STATES, RunFolder, make_base
+from lockstep.handover.run_folder import STATES, RunFolder, make_base, make_own
 from lockstep.visible import visible
 
 MOST_BYTES = 200
@@ -41,13 +41,13 @@ def claim(place: Path, *, is_first: bool = True) -> None:
     """
     try:
         make_base(place.parent)
-        place.mkdir(mode=0o700, exist_ok=True)
+        make_own(place)
         if RunFolder(place).plan.exists():
             raise UsageError(
                 f"{place} is the run folder of one start, without states of its own.",
                 "Choose another name, or give --name only together with --save-every.",
             )
-        (place / STATES).mkdir(mode=0o700, exist_ok=True)
+        make_own(place / STATES)
         lock = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise UsageError(f"The run folder {place} cannot be used: {error.strerror}.", _fix_for(error)) from None
@@ -65,7 +65,7 @@ def claim(place: Path, *, is_first: bool = True) -> None:
 
 def _fix_for(error: OSError) -> str:
     """A name can be taken or too long; of everything else another one would have as well."""
-    if isinstance(error, FileExistsError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+    if isinstance(error, FileExistsError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM):
         return "Choose another name."
     return "Check the folders above it, their permissions and the disk."
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -169,6 +170,25 @@ def make_base(path: Path) -> None:
             folder.mkdir(mode=0o755)
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def make_own(path: Path) -> None:
+    """Make a run's own folder, mode 0700, or take the one that is there, unless it is a stranger's.
+
+    It, and a link that leads to it, must belong to this user, or to whose folder it is in: who owns that may replace it anyway.
+
+    Raises:
+        OSError: when it cannot be made, or is somebody else's.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        return
+    owners = {os.geteuid(), path.parent.stat().st_uid}
+    for found in (path.lstat(), path.stat()):
+        if not stat.S_ISDIR(found.st_mode) and not stat.S_ISLNK(found.st_mode):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        if found.st_uid not in owners:
+            raise PermissionError(errno.EPERM, f"it belongs to another user (number {found.st_uid})", str(path))
 
 
 def write_private(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.claim import check_name
 from lockstep.handover.restart import Restart
-from lockstep.handover.run_folder import STATES, RunFolder, make_base
+from lockstep.handover.run_folder import STATES, RunFolder, make_base, make_own
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
 from lockstep.machine.process_state import began_ticks
@@ -72,16 +72,19 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
     Raises:
         UsageError: when it cannot be made; nothing of it is left.
     """
-    folder = RunFolder(request.run_folder)
+    folder, is_own = RunFolder(request.run_folder), False
     try:
-        request.run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        request.run_folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own(request.run_folder)
+        is_own = True
         for path in folder.folders()[1:]:
             path.mkdir(mode=0o700)
         if request.place.is_one_node:
             make_rank_files(request)
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
-        shutil.rmtree(request.run_folder, ignore_errors=True)  # it was empty, or was not there
+        if is_own:  # it was empty, or was not there
+            shutil.rmtree(request.run_folder, ignore_errors=True)
         raise UsageError(
             f"The run folder {request.run_folder} cannot be created: {error.strerror}.",
             "Make room there, or choose another --log-dir.",
@@ -115,7 +118,7 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
             with suppress(FileNotFoundError):
                 path.rename(aside / path.name)
         for path in folder.folders():
-            path.mkdir(mode=0o700, exist_ok=True)
+            make_own(path)
         if request.place.is_one_node:
             make_rank_files(request)
     except OSError as error:

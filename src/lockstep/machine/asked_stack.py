@@ -50,6 +50,8 @@ def ask(pid: int, file: Path, proc: Path = PROC) -> list[Line]:
     if not answers(pid, proc):
         return []
     with suppress(OSError):
+        if not file.is_file():
+            return []  # a FIFO would let this wait, a device answer for ever
         before = file.stat().st_size
         os.kill(pid, ASKS)
         size, deadline = before, time.monotonic() + ANSWERS_WITHIN_S

@@ -4,22 +4,21 @@ That is processes, found by their ancestry or their marker, and the shared memor
 no time to remove.
 
 Only this run's own are touched: descendants of its nursery, processes that carry its marker, and files whose name holds the
-number of such a process; and memory of groups and sockets that nobody uses any more.
+number of such a process; and memory of groups and folders that nobody holds any more.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
-import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from lockstep.machine.held_folder import is_left, remove_left
 
 MARKER = "LOCKSTEP_NURSERY"
 """Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
@@ -182,59 +181,23 @@ def remove_unmarked_group_files(folder: Path = SHARED_MEMORY) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def unlocked_snapshots(folder: Path = SHARED_MEMORY) -> list[Path]:
-    """This user's folders of snapshots whose launcher is gone: a living one holds a lock, in whatever PID namespace."""
-    return [path for path in folder.iterdir() if _KEPT_FOLDER.fullmatch(path.name) and _is_unlocked(path)]
+def left_folders(temporary: Path | None = None, shared: Path = SHARED_MEMORY) -> list[Path]:
+    """Folders of ranks' sockets and of snapshots that nobody holds (`held_folder`): launcher, nursery and ranks are gone.
 
-
-def _is_unlocked(path: Path) -> bool:
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            if os.fstat(descriptor).st_uid == os.geteuid():
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-        finally:
-            os.close(descriptor)
-    return False
-
-
-def remove_unlocked_snapshots(folder: Path = SHARED_MEMORY) -> None:
-    """Remove the snapshots of launchers that were killed."""
-    with suppress(OSError):
-        for path in unlocked_snapshots(folder):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def remove_dead_sockets(folder: Path | None = None, proc: Path = PROC) -> None:
-    """Remove this user's folders of ranks' sockets (`socket_folder`) that nobody has open, in whatever namespace.
-
-    Processes that were killed together with launcher and nursery leave one. A folder without a socket is just being made; one
-    is locked while one of its ranks lives. Other programs' folders of multiprocessing are theirs: one whose sockets are all
-    dead may be about to get another.
+    Other programs' folders of multiprocessing are theirs.
 
     Args:
-        folder: that of temporary files; None: this process's.
-        proc: where the kernel lists sockets.
+        temporary: the folder of temporary files; None: this process's.
+        shared: that of shared memory.
     """
-    with suppress(OSError):
-        bound = (proc / "net" / "unix").read_bytes()
-        for path in (folder or Path(tempfile.gettempdir())).iterdir():
-            if _SOCKET_FOLDER.fullmatch(path.name):
-                with suppress(OSError):
-                    if _are_dead(files := list(path.iterdir()), bound) and _is_unlocked(path):
-                        for file in files:
-                            file.unlink(missing_ok=True)
-                        path.rmdir()
+    found: list[Path] = []
+    for folder, names in ((temporary or Path(tempfile.gettempdir()), _SOCKET_FOLDER), (shared, _KEPT_FOLDER)):
+        with suppress(OSError):
+            found += [path for path in folder.iterdir() if names.fullmatch(path.name) and is_left(path)]
+    return sorted(found)
 
 
-def _are_dead(files: list[Path], bound: bytes) -> bool:
-    """Whether these are sockets, and a connection to each is refused; one that is listed here is not disturbed."""
-    for file in files:
-        if not file.is_socket() or os.fsencode(file) in bound:
-            return False
-        with socket.socket(socket.AF_UNIX) as end:
-            end.setblocking(False)
-            if end.connect_ex(os.fsencode(file)) != errno.ECONNREFUSED:
-                return False
-    return bool(files)
+def remove_left_folders(temporary: Path | None = None, shared: Path = SHARED_MEMORY) -> None:
+    """Remove what runs left that were killed as a whole."""
+    for path in left_folders(temporary, shared):
+        remove_left(path)

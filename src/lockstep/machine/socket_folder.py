@@ -6,13 +6,14 @@ loader workers of a killed rank are, leaves it behind. So all below one nursery 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from multiprocessing import process
 from pathlib import Path
 
+from lockstep.machine.held_folder import hold_together
 from lockstep.machine.leftovers import MARKER
 
 SOCKET, LONGEST = "/listener-12345678", 107
@@ -27,10 +28,9 @@ def share_socket_folder() -> None:
     """Let this process and those that it starts keep their sockets in the folder of their nursery, if they have one."""
     if marker := os.environ.get(MARKER):
         folder = _folder(marker)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _HELD.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        fcntl.flock(_HELD[-1], fcntl.LOCK_SH)  # until the last process ends that has inherited it
-        process.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]  # noqa: SLF001
+        with suppress(OSError):  # then multiprocessing makes folders of its own
+            _HELD.append(hold_together(folder))  # until the last process ends that has inherited it
+            process.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def remove_socket_folder(marker: str) -> None:

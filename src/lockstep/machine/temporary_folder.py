@@ -6,17 +6,18 @@ has locked is a left-over, in whatever container its process was.
 
 from __future__ import annotations
 
-import fcntl
 import os
+import secrets
 import tempfile
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
+from lockstep.machine.held_folder import is_left, make_held
 from lockstep.machine.private_view import remove_tree
 
-UNFINISHED, LOCKED = ".", ".held"
-"""Before the name of one that is not locked yet; behind the name of one that was made here. Others are not touched."""
+LOCKED = ".held"
+"""Behind the name of one that was made here. Others are not touched."""
 
 
 class TemporaryFolder(AbstractContextManager[Path]):
@@ -31,10 +32,9 @@ class TemporaryFolder(AbstractContextManager[Path]):
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
-        place = Path(tempfile.mkdtemp(LOCKED, UNFINISHED + prefix, parent)).resolve()
-        self._lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.path = place.rename(place.with_name(place.name.removeprefix(UNFINISHED)))
+        name = f"{prefix}{secrets.token_hex(8)}{LOCKED}"
+        self.path = (parent or Path(tempfile.gettempdir())).resolve() / name
+        self._lock = make_held(self.path)
         for left in left_behind(self.path.parent, prefix):
             remove_tree(left)
 
@@ -50,15 +50,4 @@ class TemporaryFolder(AbstractContextManager[Path]):
 
 def left_behind(parent: Path, prefix: str) -> list[Path]:
     """Folders of this user that were made here, whose names begin so, and which nobody uses."""
-    return [path for path in parent.glob(f"{prefix}*{LOCKED}") if _is_left(path)]
-
-
-def _is_left(path: Path) -> bool:
-    with suppress(OSError):
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return os.fstat(folder).st_uid == os.geteuid()
-        finally:
-            os.close(folder)
-    return False
+    return [path for path in parent.glob(f"{prefix}*{LOCKED}") if is_left(path)]

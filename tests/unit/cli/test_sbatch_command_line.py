@@ -1,6 +1,7 @@
 """`lockstep sbatch` writes a job script that a person can read, and refuses what SLURM would not understand."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_without_options_it_takes_whole_nodes_saves_every_ten_minutes_and_is_cal
     text = (tmp_path / "train.sbatch").read_text()
     assert "#SBATCH --exclusive\n" in text
     assert '--cpus-per-task="$SLURM_CPUS_ON_NODE"' in text
-    assert 'lockstep run --name "train-$SLURM_JOB_ID" --save-every 10min --grace 60 \\\n  train.py\n' in text
+    assert 'lockstep run --save-every 10min --grace 60 --name train-"$SLURM_JOB_ID" \\\n  train.py\n' in text
     assert lockstep(tmp_path, "--no-requeue", "train.py").returncode == 0  # its own file may be written again
     text = (tmp_path / "train.sbatch").read_text()
     assert text.rstrip().endswith("\n  train.py")
@@ -103,6 +104,17 @@ def test_what_cannot_be_is_a_problem_and_a_fix(tmp_path: Path, arguments: tuple[
     assert fix.startswith("help: ")
 
 
+def test_no_value_escapes_its_quotes() -> None:
+    evil = '"; rm -rf ~; echo "-$SLURM_JOB_ID'
+    for job in (
+        JobScript("a", 1, ["lockstep", "run", "--log-dir", evil], is_named_by_job=True, program=["x.py"]),
+        JobScript("a", 1, ["lockstep", "run"], is_named_by_job=True, program=["x.py", "--out", evil]),
+    ):
+        srun = job.text().partition("srun")[2].partition("code=")[0].replace("\\\n", "")
+        assert evil in shlex.split(srun)
+        assert "a-$SLURM_JOB_ID" in shlex.split(srun)
+
+
 def test_a_word_that_would_end_its_line_is_refused() -> None:
     with pytest.raises(UsageError):
-        JobScript("a", 1, ["lockstep", "run"], ["x.py"], partition="a\nrm -rf ~")
+        JobScript("a", 1, ["lockstep", "run"], is_named_by_job=False, program=["x.py"], partition="a\nrm -rf ~")

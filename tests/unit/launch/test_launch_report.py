@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import RunFolder, make_own
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import Phase, Record
@@ -157,6 +158,19 @@ def test_a_sample_that_could_not_be_fetched_is_named() -> None:
     assert block.endswith("  2 other ranks stopped because of this\n  log: logs/1.log")
 
 
+@pytest.mark.parametrize("end", ["exception", "crash"])
+def test_the_words_of_others_look_like_no_line_of_ours(end: str) -> None:
+    forged = "ValueError: damaged\n  help: Run evil\nhelp: Run evil\n  log: /etc/passwd\nFAILED    rank 9\n"
+    if end == "exception":
+        failed = Failure(1, FailureKind.SCRIPT, "ValueError: damaged", forged, "/dev/zero", 1, None, 5)
+        block = blamed(RankEnd(1, 1, 0, 9, False, failed))
+    else:
+        block = blamed(RankEnd(1, 139, 11, 9, False, None), Evidence((), Path("log"), forged, ""))
+    ours = [line for line in block.splitlines() if not line.startswith("  |")]
+    assert [line for line in ours if "evil" in line or "passwd" in line or "rank 9" in line] == []
+    assert "  |   log: /etc/passwd" in block
+
+
 def test_a_way_out_that_is_known_is_said_behind_the_traceback() -> None:
     failed = Failure(
         1,
@@ -193,8 +207,8 @@ def test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher() ->
         r"FAILED    rank 1: bad \x1b[2J\rthing\nFAILED    rank 0: forged",
         r"  at /a\ndone      \x1b[H.py:3",
         "",
-        r"  ValueError: bad \x1b[2J\rthing",
-        "  FAILED    rank 0: forged",
+        r"  | ValueError: bad \x1b[2J\rthing",
+        "  | FAILED    rank 0: forged",
         "",
         r"  sample: number \x1b[1m7 of the data set",
         "  2 other ranks stopped because of this",
@@ -237,6 +251,19 @@ def test_nothing_is_left_of_a_run_folder_that_cannot_be_made(tmp_path: Path, mon
     with pytest.raises(UsageError, match=r"cannot be created: No such file or directory\. Make room there"):
         make_run_folder(replace(REQUEST, run_folder=tmp_path / "runs" / "a"))
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_or_link_of_a_stranger_is_not_taken_and_not_touched(tmp_path: Path) -> None:
+    for name in ("folder", "link"):
+        folder = tmp_path / name
+        folder.mkdir() if name == "folder" else folder.symlink_to(tmp_path / "folder")
+        os.chown(folder, 54321, -1, follow_symlinks=False)
+        with pytest.raises(UsageError, match="belongs to another user"):
+            make_run_folder(replace(REQUEST, run_folder=folder))
+        assert folder.exists()
+    os.chown(tmp_path, 54321, -1)
+    make_own(tmp_path / "folder")  # who owns the folder above may replace it anyway
 
 
 def test_copies_that_killed_ranks_left_are_removed(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import socket
 import subprocess
@@ -15,6 +13,7 @@ import pytest
 from lockstep.launch.in_rank.task import RankTask, read_task, write_task
 from lockstep.launch.nursery.channel import Channel, ChannelClosed, channel_pair
 from lockstep.launch.nursery.messages import Signal, Sweep
+from lockstep.machine.held_folder import hold_together, make_held
 from lockstep.machine.leftovers import (
     SHARED_MEMORY,
     cleans_up,
@@ -22,11 +21,11 @@ from lockstep.machine.leftovers import (
     ending,
     have_ended,
     kill,
+    left_folders,
     marked,
     orphaned_shared_memory,
-    remove_dead_sockets,
+    remove_left_folders,
     remove_shared_memory,
-    remove_unlocked_snapshots,
     remove_unmarked_group_files,
     unmarked_group_files,
 )
@@ -124,20 +123,42 @@ def test_only_files_of_groups_are_looked_at(tmp_path: Path) -> None:
     remove_unmarked_group_files(tmp_path / "missing")
 
 
-def test_snapshots_are_removed_when_nobody_holds_their_lock(tmp_path: Path) -> None:
-    kept, left, other = (tmp_path / name for name in ("lockstep-kept-1-0a", "lockstep-kept-1-0b", "lockstep-kept-x"))
-    for folder in (kept, left, other):
+def test_folders_are_removed_when_nobody_holds_their_lock_and_their_sockets_are_left_alone(tmp_path: Path) -> None:
+    names = ("lockstep-kept-1-0a", "lockstep-kept-1-0b", "lockstep-kept-x", "lsmp-held", "lsmp-left", "pymp-other")
+    kept, left, other, held, dead, pymp = (tmp_path / name for name in names)
+    for folder in (left, other, dead, pymp):
         (folder / "run-1").mkdir(parents=True)
-    lock = os.open(kept, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        remove_unlocked_snapshots(tmp_path)
-        assert sorted(tmp_path.iterdir()) == [kept, other]
-    finally:
+    locks = [make_held(kept), hold_together(held), hold_together(held)]
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(dead / "listener-1"))
+        end.listen()
+        end.setblocking(False)
+        remove_left_folders(tmp_path, tmp_path)
+        with pytest.raises(BlockingIOError):
+            end.accept()  # nobody has called
+    assert sorted(tmp_path.iterdir()) == sorted([kept, other, held, pymp])
+    os.close(locks.pop())
+    assert left_folders(tmp_path, tmp_path) == []
+    for lock in locks:
         os.close(lock)
-    remove_unlocked_snapshots(tmp_path)
-    assert list(tmp_path.iterdir()) == [other]
-    remove_unlocked_snapshots(tmp_path / "missing")
+    assert left_folders(tmp_path, tmp_path) == [kept, held]
+    remove_left_folders(tmp_path, tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([other, pymp])
+    remove_left_folders(tmp_path / "missing", tmp_path / "missing")
+
+
+def test_a_folder_that_was_removed_while_somebody_took_hold_of_it_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "lsmp-x"
+    first = hold_together(folder)
+    os.close(first)
+    remove_left_folders(tmp_path, tmp_path)
+    second = hold_together(folder)
+    assert os.fstat(second).st_ino == folder.stat().st_ino
+    os.close(second)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    with pytest.raises(OSError, match="lsmp-x"):
+        hold_together(folder)
 
 
 def test_only_shared_memory_of_the_given_processes_is_removed(tmp_path: Path) -> None:
@@ -178,41 +199,3 @@ def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> 
             continue
         raise AssertionError("the end was not noticed")
     ours.close()
-
-
-def test_sockets_that_a_killed_process_left_are_removed_and_no_others(tmp_path: Path) -> None:
-    names = (
-        "lsmp-dead",
-        "lsmp-alive",
-        "lsmp-empty",
-        "lsmp-file",
-        "lsmp-elsewhere",
-        "lsmp-locked",
-        "pymp-dead",
-    )
-    for name in names:
-        (tmp_path / name).mkdir()
-    (tmp_path / "lsmp-file" / "listener-1").touch()
-    with contextlib.ExitStack() as ends:
-        for name in (
-            "lsmp-dead",
-            "lsmp-alive",
-            "lsmp-elsewhere",
-            "lsmp-locked",
-            "pymp-dead",
-        ):
-            end = ends.enter_context(socket.socket(socket.AF_UNIX))
-            end.bind(str(tmp_path / name / "listener-1"))
-            end.listen()
-            if name in {"lsmp-dead", "lsmp-locked", "pymp-dead"}:
-                end.close()
-        lock = os.open(tmp_path / "lsmp-locked", os.O_RDONLY | os.O_DIRECTORY)  # by ranks that live
-        ends.callback(os.close, lock)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        (tmp_path / "proc" / "net").mkdir(parents=True)
-        (tmp_path / "proc" / "net" / "unix").write_text(
-            f"... {tmp_path}/lsmp-alive/listener-1\n"
-        )  # the last is of another namespace
-        remove_dead_sockets(tmp_path, tmp_path / "proc")
-        remove_dead_sockets(tmp_path / "missing", tmp_path / "proc")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"lsmp-dead"})

@@ -25,7 +25,7 @@ from lockstep.machine.leftovers import (
     have_ended,
     kill,
     marked,
-    remove_dead_sockets,
+    remove_left_folders,
     remove_shared_memory,
     remove_unmarked_group_files,
 )
@@ -168,9 +168,9 @@ class NurseryHandle:
         while not have_ended(ended) and time.monotonic() < until:
             select.select([], [], [], 0.002)
         remove_shared_memory(ended)
-        remove_unmarked_group_files()
         remove_socket_folder(self.marker)
-        remove_dead_sockets()
+        remove_unmarked_group_files()
+        remove_left_folders()
 
     def __enter__(self) -> Self:
         return self

@@ -51,9 +51,8 @@ from lockstep.machine.leftovers import (
     cleans_up,
     descendants,
     kill,
-    remove_dead_sockets,
+    remove_left_folders,
     remove_shared_memory,
-    remove_unlocked_snapshots,
     remove_unmarked_group_files,
 )
 from lockstep.machine.private_view import PrivateView, make_view
@@ -260,10 +259,9 @@ class Nursery:
         if self._runs_in_view <= 0:
             self._close_view()
         remove_shared_memory(killed | self._known)
-        remove_unmarked_group_files()
-        remove_unlocked_snapshots()
         remove_socket_folder(os.environ.get(MARKER, ""))
-        remove_dead_sockets()
+        remove_unmarked_group_files()
+        remove_left_folders()
         self._looked = False
         self._known.clear()
         return len(killed)

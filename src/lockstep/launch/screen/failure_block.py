@@ -14,9 +14,12 @@ from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.verdict import RankEnd, Verdict
 from lockstep.machine.ending_signals import signal_name
+from lockstep.regular_file import is_regular
 from lockstep.visible import visible
 
 INDENT = "  "
+QUOTED = "  | "
+"""Before the words of others, of which each may look like a line of ours."""
 MAX_STACK_BYTES = 1 << 16
 _NOT_THE_SCRIPT = (str(Path(__file__).parents[1]), "<frozen runpy>", "Extension modules:")
 _DETAILED = (Phase.COMPUTE, Phase.EXCHANGE)
@@ -124,14 +127,14 @@ def _where(end: RankEnd, doing: Record | None) -> list[str]:
 
 
 def _source(file: str, line: int) -> list[str]:
-    text = linecache.getline(file, line).strip()
+    text = linecache.getline(file, line).strip() if is_regular(Path(file).resolve()) else ""  # a device may never end
     return [f"{INDENT}{INDENT}{text}"] if text else []
 
 
 def _body(end: RankEnd, evidence: Evidence) -> list[str]:
     lines: list[str] = []
     if end.failure is not None:
-        lines += ["", *_indented(end.failure.traceback), ""]
+        lines += ["", *_quoted(end.failure.traceback), ""]
         if end.failure.sample is not None:
             place = f" ({end.failure.sample_place})" if end.failure.sample_place else ""
             lines.append(f"{INDENT}sample: number {end.failure.sample} of the data set{place}")
@@ -139,12 +142,12 @@ def _body(end: RankEnd, evidence: Evidence) -> list[str]:
         if evidence.kill_reason:
             lines.append(f"{INDENT}why: {evidence.kill_reason}")
         if evidence.stack:
-            lines += ["", *_indented(evidence.stack), ""]
+            lines += ["", *_quoted(evidence.stack), ""]
     return lines
 
 
-def _indented(text: str) -> list[str]:
-    return [f"{INDENT}{line}" if line else "" for line in text.rstrip().split("\n")]
+def _quoted(text: str) -> list[str]:
+    return [f"{QUOTED}{line}".rstrip() for line in text.rstrip().split("\n")]
 
 
 def _consequences(verdict: Verdict) -> list[str]:

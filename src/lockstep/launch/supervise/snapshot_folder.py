@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -14,7 +13,8 @@ from typing import Self
 from lockstep.handover.snapshots import KEPT, SnapshotPlace
 from lockstep.launch.recovery import most_restarts
 from lockstep.launch.request import LaunchRequest
-from lockstep.machine.leftovers import SHARED_MEMORY
+from lockstep.machine.held_folder import make_held
+from lockstep.machine.leftovers import SHARED_MEMORY, remove_left_folders
 
 
 @dataclass
@@ -35,6 +35,7 @@ class SnapshotFolder:
         return SnapshotPlace(str(self._path), self.request.recovery.keeping.steps) if self._path is not None else None
 
     def __enter__(self) -> Self:
+        remove_left_folders()
         recovery = self.request.recovery
         if most_restarts(recovery, uses_lockstep=True) and recovery.keeping.is_on and not self.request.evidence:
             self._make()
@@ -43,10 +44,8 @@ class SnapshotFolder:
     def _make(self) -> None:
         path = SHARED_MEMORY / KEPT.format(os.getpid(), secrets.token_hex(8))
         try:
-            path.mkdir(mode=0o700)
+            self._lock = make_held(path)
             self._path = path
-            self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._remove()
 

@@ -42,7 +42,7 @@ def number_all(run: RunState, taken: Sequence[Any], *, is_late: bool) -> None:
             OPTIMIZER if isinstance(thing, Optimizer) else SCHEDULER, thing, is_late=is_late
         )
         if is_late:
-            progress.rescue.left_steps()  # what it keeps of the last step lacks this one
+            progress.last.left_steps()  # what it keeps of the last step lacks this one
             if progress.late is not None:
                 progress.late.take(label)
 

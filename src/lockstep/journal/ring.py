@@ -32,10 +32,10 @@ HEADER = struct.Struct("<8sIIIIQ")
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
 ASKING_OFFSET = 64
 """Three numbers (`lockstep.journal.asking`)."""
-REACHED_OFFSET = 96
-"""One number (`lockstep.journal.reached`)."""
 LOST_NODE_OFFSET = 104
 """One number (`lockstep.journal.lost_node`)."""
+REACHED_OFFSET = 112
+"""Two numbers (`lockstep.journal.reached`)."""
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
 WAITING_OFFSET = 4096

@@ -101,7 +101,7 @@ def test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_sam
     assert done.out == run_script(tmp_path / "again", TRAIN, "-n", "1", args=("not at all",)).out
     (sentence,) = said(done, "stalled")
     assert re.search(rf"rank 1 is at {line} ", sentence), sentence
-    assert "replaced" in done.err
+    assert "all ranks start again" in done.err
 
 
 @pytest.mark.thorough

@@ -143,7 +143,7 @@ def test_show_says_where_the_run_was_who_wrote_it_and_what_is_in_it(place, check
     for text in (
         "in epoch 1, after 2 steps of it",
         "48 of 90 samples used, loader 1, order ",
-        "strategy zero1, ranks 2, lanes 4, threads 1, seed 1",
+        "strategy ddp, ranks 2, lanes 4, threads 1, seed 1",
         "torch, numpy, python; of the epoch's beginning: torch, numpy, python",
         f"torch {torch.__version__}",
     ):
@@ -206,7 +206,7 @@ def test_diff_compares_bits_and_states_of_one_and_two_ranks_have_the_same(place,
     told = json.loads(checkpoint("diff", "--json", "one", "two")[1])
     assert (told["same"], told["tensors"], told["values"]) == (True, [], [])
     assert {one["path"]: (one["left"], one["right"]) for one in told["written"]} == {
-        "ranks": ("1", "2"), "strategy": ('"single"', '"zero1"'),
+        "ranks": ("1", "2"), "strategy": ('"single"', '"ddp"'),
     }  # fmt: skip
 
     code, out, _ = checkpoint("diff", "--json", INSIDE, LAST)

@@ -33,7 +33,7 @@ def test_models_that_a_script_drives_apart_are_one_sentence(mistake):
 
 def test_an_update_on_some_ranks_only_is_told_at_once_where_ranks_divide_it():
     with pytest.raises(RankFailed, match="The ranks are not at the same place"):
-        run_ranks(steps_on_one_rank, Started(2, timeout_s=30))
+        run_ranks(steps_on_one_rank, Started(2, timeout_s=30, form=Form("zero1")))
 
 
 def test_more_ranks_than_lanes_is_refused():

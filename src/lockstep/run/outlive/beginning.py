@@ -40,7 +40,7 @@ class Beginning:
         self.small = Small.of(run.progress)
         self._of_updates: list[Any] = []
         self._of_lanes: list[Any] = []
-        self._gradients: list[tuple[int, int] | None] = []
+        self._gradients: tuple[list[int], list[int]] = [], []
         """Which there were, and how often each had been written to."""
         self._tallies = 0
 
@@ -73,11 +73,12 @@ class Beginning:
             seen=streams.seen,
         )
 
-    def _gradients_now(self) -> list[tuple[int, int] | None]:
+    def _gradients_now(self) -> tuple[list[int], list[int]]:
+        """Those that there are, and how often each was written to."""
         members = self._run.progress.members
         members.follow()
-        found = map(_grad, members.parameters)
-        return [None if one is None else (id(one), 0 if one.is_inference() else one._version) for one in found]  # noqa: SLF001
+        found = [one for one in map(_grad, members.parameters) if one is not None]
+        return list(map(id, found)), list(map(_written, found))
 
     def change(self) -> str:
         """What the script has changed since then and would change once more; empty for nothing.
@@ -90,8 +91,8 @@ class Beginning:
             return self.small.objection
         if self._written.of_lanes() != self._of_lanes:
             return CHANGED
-        now = self._gradients_now()  # one that is gone is no loss: the script has dropped it before it needs another
-        if len(now) != len(self._gradients) or any(map(_is_other, now, self._gradients)):
+        now = self._gradients_now()
+        if any(now) and now != self._gradients:  # if all are gone, the script has dropped them, and will do so again
             return CHANGED
         if "tallies" not in self.moment.counters and self._run.progress.tallies.changes != self._tallies:
             return UNHEARD
@@ -136,8 +137,4 @@ class Beginning:
                 group.update(options)
 
 
-_grad = attrgetter("grad")
-
-
-def _is_other(now: tuple[int, int] | None, before: tuple[int, int] | None) -> bool:
-    return now is not None and now != before
+_grad, _written = attrgetter("grad"), attrgetter("_version")

@@ -30,6 +30,7 @@ from lockstep.run.outlive.beginning import Beginning
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.run_state import NoLastSnapshot, RunState
 from lockstep.run.saving.snapshots import Snapshots
+from lockstep.run.watch.carried import left_variables
 
 CLAIM = ".claim-{}"
 """Made by the rank of a node that writes, by the start of the ranks."""
@@ -74,6 +75,8 @@ class LastSnapshot(NoLastSnapshot):
         """Takes back what the lanes of this step have changed; None before they begin."""
         self._objection = ""
         self._has_looked = self._has_told = False
+        self._reads_behind = False
+        """Whether the script reads a variable of its loop over steps behind it, `step.loss` say: it would find none without a step."""
 
     # What the loops call
 
@@ -88,6 +91,9 @@ class LastSnapshot(NoLastSnapshot):
         if not self._has_looked:
             self._has_looked = True
             self._beginning.look_at_source()
+            self._reads_behind = bool(left_variables())
+        if is_last and self._reads_behind:
+            return
         self._beginning.note(inside, keeps_streams=is_last)
         self._step = step
 

@@ -34,6 +34,17 @@ def test_ranks_that_never_meet_are_named_loudly(tmp_path: Path) -> None:
     assert "warning   2 ranks ran, but they never joined: each trained alone." in ended.err
 
 
+def test_a_group_of_one_rank_is_no_meeting(tmp_path: Path) -> None:
+    script = """
+        import os, torch.distributed as dist
+        port = 29600 + int(os.environ["RANK"])
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    """
+    ended = run_script(tmp_path, script, "-n", "2")
+    assert ended.code == 0, ended.err
+    assert "2 ranks ran, but they never joined" in ended.err
+
+
 def test_ranks_that_meet_in_their_own_way_are_not_called_alone(tmp_path: Path) -> None:
     script = """
         import os, torch.distributed as dist

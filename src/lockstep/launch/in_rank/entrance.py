@@ -193,7 +193,12 @@ def _call_hook(error: BaseException) -> None:
 def _report_joined(order: RankTask, news: int) -> None:
     """Report a script that met its peers in its own way, so it does not count as N copies that train alone."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if (
+        distributed is not None
+        and distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    ):
         News(order.rank, Event.JOINED).tell(news)
 
 

@@ -25,6 +25,7 @@ RECIPES = {
     "closures": ("loss", None, 0.1),
     "contrastive": ("loss", None, 4.0),
     "environments": ("stood", 27.0, None),
+    "grown_classifier": ("accuracy", 0.9, None),
     "mixup": ("loss", None, 1.5),
     "random_crops": ("loss", None, 3.2),
     "two_data_sets": ("accuracy", 0.7, None),

@@ -17,6 +17,7 @@ RECIPES = {
     "contrastive": ("loss", 0.0, 4.0),
     "ema_teacher": ("loss", 0.0, 1.2),
     "environments": ("stood", 27.0, math.inf),
+    "grown_classifier": ("accuracy", 0.9, math.inf),
     "mixup": ("loss", 0.0, 1.5),
     "random_crops": ("loss", 0.0, 3.2),
     "two_data_sets": ("accuracy", 0.7, math.inf),

@@ -113,7 +113,9 @@ class Run:
     def prepare(self, *things: Any, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> Any:
         """Take models, bare parameters, optimizers, schedulers and DataLoaders.
 
-        Collective: call it on every rank, with the same objects.
+        Collective: call it on every rank, with the same objects. Optimizers and schedulers may come between two steps or
+        epochs too, under ddp and zero1: one that has all parameters of an earlier optimizer replaces it. A start that
+        resumes from a state must prepare what that run had prepared by then, in the same order, before its first step.
 
         Args:
             things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A

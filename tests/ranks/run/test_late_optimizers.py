@@ -88,6 +88,12 @@ def test_a_resumed_start_that_lacks_a_late_optimizer_is_stopped_before_its_first
     assert "optimizer2, scheduler" in str(refused.value)
 
 
+@pytest.mark.parametrize("strategy", ["model_parallel", "hogwild"])
+def test_a_strategy_that_cannot_take_a_late_optimizer_says_so(tmp_path, strategy):
+    with pytest.raises(AssertionError, match=f"which {strategy} does not allow"):
+        run_ranks(_train, Started(2), str(tmp_path), {"strategy": strategy})
+
+
 def step_the_first(place):
     os.chdir(place)
     run = lockstep.init(seed=3, lanes=2, threads=1)

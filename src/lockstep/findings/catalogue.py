@@ -13,6 +13,7 @@ from lockstep.findings import (
     mismatched_collective,
     missing_rank,
     nan_loss,
+    replicas_apart,
     shared_core,
     shared_device,
     stalled_in_data,
@@ -45,6 +46,7 @@ FINDINGS: dict[str, Finding] = {
         full_disk,
         wrong_interface,
         nan_loss,
+        replicas_apart,
     )
 }
 """By name."""

@@ -124,6 +124,11 @@ class RunFolder:
         return self.path / "findings.jsonl"
 
     @property
+    def replicas(self) -> Path:
+        """Sums over the parameters of plain scripts' replicas, until they are compared."""
+        return self.path / "replicas"
+
+    @property
     def outcome(self) -> Path:
         """How the run ended (JSON): exit code, seconds, the failure block, how each rank ended; absent before."""
         return self.path / "outcome.json"
@@ -138,7 +143,7 @@ class RunFolder:
 
     def of_one_start(self) -> list[Path]:
         """What belongs to one start of the ranks; logs and metrics go on when all ranks start again."""
-        folders = [self.path / name for name in ("journal", "failures", "evidence")]
+        folders = [self.path / name for name in ("journal", "failures", "evidence", "replicas")]
         files = [self.decided, self.result, self.stages, self.snapshots]
         return [*folders, *files, *sorted(self.path.glob("store-*"))]
 

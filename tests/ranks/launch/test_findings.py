@@ -264,3 +264,63 @@ PROVOKED = {name for name, *_ in (*STALLS, *ENDS, *SLOW)} | {"busy-rank", "full-
 
 def test_every_finding_is_provoked_by_a_test():
     assert PROVOKED | {"shared-device"} == set(FINDINGS), "shared-device: tests/unit/launch/test_device_rules.py"
+
+
+APART = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def main(how, steps):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    model.forward = lambda x, use=True: model["head"](model["body"](x).tanh() if use else x)
+    model["body"].requires_grad_(how != "frozen")
+    ddp = DistributedDataParallel(model, find_unused_parameters=how == "unused")
+    model["body"].requires_grad_(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        x = (torch.randn(8, 4) + rank).requires_grad_()
+        out = ddp(x, how != "unused" or rank == 1)
+        loss = out.square().mean()
+        if how == "penalty":  # the head's bias has no part in it
+            loss = torch.autograd.grad(out.sum(), x, create_graph=True)[0].square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if how == "written" and rank == 1:
+            model["head"].bias.data += 1e-6
+    if how == "destroyed":
+        dist.destroy_process_group()
+
+main(sys.argv[1], int(sys.argv[2]))
+print("rank ends")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "options", "said"),
+    [
+        (
+            "frozen",
+            3,
+            (),
+            r"at its end, 'body.weight' \(and 1 more of 4 parameters\) is not the same on rank 1 as on rank 0",
+        ),
+        ("written", 501, (), "after 500 forwards in training, 'head.bias' is not the same on rank 1"),
+        ("written", 3, ("--check-every", "off"), None),
+        pytest.param(
+            "penalty", 1, (), r"at its end, 'body.weight' .*is not the same on rank 1", marks=pytest.mark.thorough
+        ),
+        *(pytest.param(how, 3, (), None, marks=pytest.mark.thorough) for how in ("unused", "destroyed")),
+    ],
+)
+def test_replicas_of_a_plain_script_that_come_apart_are_a_finding(tmp_path, how, steps, options, said):
+    run = run_script(tmp_path, APART, "-n", "2", *options, args=(how, str(steps)))
+    assert (run.code, "rank ends" in run.out) == (0, True), run.err
+    cases = [case for case in cases_of(run) if case.finding == "replicas-apart"]
+    assert [case.ranks for case in cases] == [(1,)] * (said is not None), cases
+    assert all(re.search(said, case.said) and case.said in run.err for case in cases)

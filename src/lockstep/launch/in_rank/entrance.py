@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from lockstep.launch.guards.backend_guard import guard_backends
 from lockstep.launch.guards.device_guard import guard_devices
 from lockstep.launch.guards.meeting_guard import Launcher, guard_meetings
 from lockstep.launch.guards.nested_guard import guard_nested_ranks
+from lockstep.launch.guards.replica_guard import guard_replicas
 from lockstep.launch.in_rank.first_streams import say_equal_draws, start_streams
 from lockstep.launch.in_rank.function_main import function_program
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
@@ -74,9 +75,10 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     share_socket_folder()
     _line_buffered_streams()
     start_streams(fixed=order.calls_init)
-    _guard(order, news, port)
+    over = _guard(order, news, port)
     _debugger(order)
     code = _run_script(order, news, log)
+    over(not code)
     if not code and order.calls_init and order.rank == 0 and order.variables.get("WORLD_SIZE") != "1":
         say_equal_draws()
     _report_joined(order, news)
@@ -90,8 +92,8 @@ def _line_buffered_streams() -> None:
             stream.reconfigure(line_buffering=True, write_through=True)
 
 
-def _guard(order: RankTask, news: int, port: InheritedFile) -> None:
-    """Let mistakes that would block raise where the script makes them."""
+def _guard(order: RankTask, news: int, port: InheritedFile) -> Callable[[bool], None]:
+    """Let mistakes that would block raise where the script makes them; what is returned hears how the script ended."""
     variables = {name: value for name, value in order.variables.items() if value is not None}
     environment = decode(variables)
     met, wants_store = (partial(News(order.rank, event).tell, news) for event in (Event.MET, Event.STORE))
@@ -101,6 +103,7 @@ def _guard(order: RankTask, news: int, port: InheritedFile) -> None:
     guard_nested_ranks(variables, environment.position)
     if settings is not None and settings.device == "cuda":
         guard_devices(environment.position, settings.run_folder)
+    return guard_replicas(environment)
 
 
 def _debugger(order: RankTask) -> None:

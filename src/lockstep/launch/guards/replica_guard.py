@@ -1,0 +1,51 @@
+"""Let the replicas of a plain script's DistributedDataParallel be compared (`lockstep.run.watch.ddp_replicas`)."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from lockstep.handover.checks import OFF
+from lockstep.handover.environment import RankEnvironment
+from lockstep.launch.guards.after_import import when_imported
+
+COMPARER = "lockstep.run.watch.ddp_replicas"
+"""By name, because that module belongs inside a rank."""
+
+
+def guard_replicas(environment: RankEnvironment) -> Callable[[bool], None]:
+    """Watch the class from its first model on.
+
+    Returns:
+        To be called when the script has ended: with whether it ended well.
+    """
+    position, settings = environment.position, environment.settings
+    ends: list[Callable[[bool], None]] = []
+    if settings is not None and position.local_world_size > 1 and settings.check_every != OFF:
+        first = position.rank - position.local_rank
+
+        def install(module: ModuleType) -> None:
+            ddp = module.DistributedDataParallel
+            init = ddp.__init__
+
+            @functools.wraps(init)
+            def first_init(self: Any, *args: Any, **kwargs: Any) -> None:
+                if ddp.__init__ is first_init:  # scripts without DDP import nothing
+                    ddp.__init__ = init
+                    ranks = range(first, first + position.local_world_size)
+                    watch = importlib.import_module(COMPARER).watch
+                    ends.append(watch(ddp, settings.run_folder, position.rank, ranks))
+                ddp.__init__(self, *args, **kwargs)
+
+            ddp.__init__ = first_init
+
+        when_imported("torch.nn.parallel.distributed", install)
+
+    def over(is_well: bool) -> None:
+        for end in ends:
+            end(is_well)
+
+    return over

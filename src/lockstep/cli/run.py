@@ -214,8 +214,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     own = {name: options.pop(name) for name in OWN_OPTIONS}
     place = place_from(own["nnodes"], options, os.environ, own["script"])
     ignored = without_meaning(options, on_one_node=place.is_one_node)
-    if own["quiet"] and own["verbose"]:
-        raise UsageError("-q and -v contradict each other.", "Give one of them.")
+    verbosity = _verbosity(own["quiet"], own["verbose"])
     form, arithmetic = form_from(own), arithmetic_from(own)
     if not place.is_one_node:
         check_over_nodes(form)
@@ -247,7 +246,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             backend=own["backend"] or "",
             saving=saving,
             fresh=own["fresh"],
-            verbosity=_verbosity(own["quiet"], own["verbose"]),
+            verbosity=verbosity,
             why=decided.why,
             crowded=decided.crowded,
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
@@ -437,6 +436,8 @@ def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
 
 
 def _verbosity(quiet: bool, verbose: bool) -> Verbosity:
+    if quiet and verbose:
+        raise UsageError("-q and -v contradict each other.", "Give one of them.")
     if quiet:
         return Verbosity.QUIET
     return Verbosity.DETAILED if verbose else Verbosity.NORMAL

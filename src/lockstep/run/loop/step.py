@@ -181,18 +181,7 @@ class Step:
     def _pass(self, *, is_look: bool = False) -> Iterator[Pass | OrderedPass]:
         """One pass over the step's lanes, with its own gradient; or a look at what they compute, without backward."""
         run = self._run
-        if self._closed:
-            raise UsageError(
-                "This step is over: a step must be used before the next one is taken.",
-                f"Write the loop like this:\n{RIGHT_FORM}",
-            )
-        if run.progress.position.region is not Region.STEP:
-            raise UsageError(
-                "A step's lanes were iterated inside another loop over batches.",
-                f"Write one loop after the other:\n{RIGHT_FORM}",
-            )
-        if run.progress.late is not None:
-            run.progress.late.require_none()
+        _refuse_pass(run, self._closed)
         run.progress.last.enter_pass(self._undo)
         current = run.machinery.strategy.begin_pass(self._cut, where())
         seen = run.machinery.streams.look()
@@ -311,6 +300,22 @@ class Step:
         self.close()
         if not self._passes:
             self._run.machinery.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
+
+
+def _refuse_pass(run: RunState, is_over: bool) -> None:
+    """Raise `UsageError` where no pass may begin."""
+    if is_over:
+        raise UsageError(
+            "This step is over: a step must be used before the next one is taken.",
+            f"Write the loop like this:\n{RIGHT_FORM}",
+        )
+    if run.progress.position.region is not Region.STEP:
+        raise UsageError(
+            "A step's lanes were iterated inside another loop over batches.",
+            f"Write one loop after the other:\n{RIGHT_FORM}",
+        )
+    if run.progress.late is not None:
+        run.progress.late.require_none()
 
 
 def _notes(run: RunState, number: int) -> dict[int, Any]:

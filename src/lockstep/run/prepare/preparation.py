@@ -179,7 +179,7 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
             raise UsageError(
                 f"This {type(optimizer).__name__} was replaced by one that was prepared later for the same parameters, so no "
                 "state has it any more.",
-                "Step the later one, or prepare both before the loop.",
+                "Call step() of the later one, or prepare both before the loop.",
             )
         if calls_back:
             run.machinery.strategy.expect_closure()

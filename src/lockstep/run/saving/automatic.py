@@ -93,18 +93,8 @@ class Automatic(NoStates):
             return False
         load_state(self._run, self._ring.place / name, {}, missing_ok=False)
         if self._run.machinery.transport.rank == 0:
-            self._tell_of_earlier_end()
+            _tell_of_earlier_end(self._ring.place, self._run.machinery.ledger.step)
         return True
-
-    def _tell_of_earlier_end(self) -> None:
-        step = self._run.machinery.ledger.step
-        with suppress(OSError, ValueError):
-            ended = int(read_regular(self._ring.place.parent / ENDED, most_bytes=32))
-            if ended >= step:
-                again = f"steps {step + 1} to {ended}, after its newest state, are" if ended > step else "nothing is"
-                say(
-                    f"this run ended well before, after step {ended}: {again} computed again. Another name begins anew."
-                )
 
     def note_end(self) -> None:
         """Note that the run has ended well, and after which step."""
@@ -322,3 +312,12 @@ def own_order(progress: Progress) -> str:
         if any(getattr(one, "generator", None) is not None for one in samplers):
             return f"The order of loader {number} comes from a generator of its own, which a state does not hold."
     return ""
+
+
+def _tell_of_earlier_end(place: Path, step: int) -> None:
+    """Say that the run whose states are in `place` had ended well before, if it had; it goes on after this step."""
+    with suppress(OSError, ValueError):
+        ended = int(read_regular(place.parent / ENDED, most_bytes=32))
+        if ended >= step:
+            again = f"steps {step + 1} to {ended}, after its newest state, are" if ended > step else "nothing is"
+            say(f"this run ended well before, after step {ended}: {again} computed again. Another name begins anew.")

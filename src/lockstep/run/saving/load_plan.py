@@ -7,7 +7,7 @@ run has; what does not fit in kind or shape is refused by its path while the mod
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,16 +90,16 @@ class LoadPlan(LateParts):
         self._rest: list[_Step] = []
         self.new: list[str] = []
         """Names of tracked objects that the state does not have."""
-        self._counters = self._decode(self._documents["the run"])
-        self.loaders = self._counters["loaders"]
-        self.lines = self._counters.get("lines", [])
+        self.counters = self._decode(self._documents["the run"])
+        self.loaders = self.counters["loaders"]
+        self.lines = self.counters.get("lines", [])
         """What `run.log` had written in the last step, where the rank that writes it may have been lost before."""
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
-        self._check_own()
+        _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files)
         own = {label for label, _ in (*optimizers_of(run.progress), *schedulers_of(run.progress))}
-        self._later = late_labels(self._documents, self._counters.get("first")) - own
+        self._later = late_labels(self._documents, self.counters.get("first")) - own
         self._awaited = set(self._later)
         self._used |= self._later
         self._later_files = {
@@ -110,12 +110,14 @@ class LoadPlan(LateParts):
         for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
         names = parameter_names(run.progress.models)
-        self._gradients = self._checked_gradients(names)
+        inside = self.counters.get("inside")
+        file = TensorFile(self._file(GRADIENTS)) if inside else None
+        self._gradients = _checked_gradients(run, file, names)
         for label, optimizer in optimizers_of(run.progress):
-            if not self._was_replaced(label):
+            if not _was_replaced(self.counters, self._documents, label):
                 self._add_optimizer(label, optimizer, names)
         for label, scheduler in schedulers_of(run.progress):
-            if not self._was_replaced(label):
+            if not _was_replaced(self.counters, self._documents, label):
                 self._add_scheduler(label, scheduler)
         for label, thing in run.progress.stateful.items():
             self._add(
@@ -169,21 +171,17 @@ class LoadPlan(LateParts):
         progress.late = None
 
     def require_none(self) -> None:
-        raise UsageError(
-            f"The state has {', '.join(sorted(self._awaited))}, prepared after the loop had begun, and this start has not "
-            "prepared so many before its first step.",
-            "Let the condition hold after a resume too: `if epoch >= 3 and not unfrozen:` instead of `if epoch == 3:`.",
-        )
+        raise _late_is_missing(self._awaited)
 
     def load_models(self) -> None:
         """Write the weights, which fit, and go on with the counters and random streams."""
         self._load_models_and_gradients()
         self._run.progress.switch(self._modes)
         restore(self._run.progress.values, self._values)
-        self._restore_counters(self._counters)
+        _restore_counters(self._run, self, self._stream)
         self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
-        self._run.progress.later_streams = self._streams if self._counters.get("inside") else None
-        self._run.progress.load_again = self._again if self._counters.get("inside") else None
+        self._run.progress.later_streams = self._streams if self.counters.get("inside") else None
+        self._run.progress.load_again = self._again if self.counters.get("inside") else None
         self._run.progress.late = self if self._awaited else None
         self._loaded = bits_of(self._run.progress), Small.of(self._run.progress)
 
@@ -206,24 +204,6 @@ class LoadPlan(LateParts):
         if name not in self._manifest.files:
             raise UsageError(f"its manifest does not name {name}.", UNCHANGED)
         return self.place / name
-
-    def _check_own(self) -> None:
-        inside = wrong_inside(self._counters.get("inside"), self._body_streams, GRADIENTS in self._manifest.files)
-        if problem := wrong_counters(self._counters) or wrong_streams(self._streams) or inside:
-            raise UsageError(f"{problem}.", UNCHANGED)
-        if len(self.loaders) != len(self._run.progress.loaders):
-            raise UsageError(
-                f"it was saved with {len(self.loaders)} prepared loaders, and the run has {len(self._run.progress.loaders)}.",
-                "Prepare the same loaders.",
-            )
-        self._run.progress.epochs.check(self._counters["epochs"])
-
-    def _was_replaced(self, label: str) -> bool:
-        """Whether the run that was saved had replaced the object of this number."""
-        kind = label.rstrip("0123456789")
-        first = self._counters.get("first")
-        is_gone = label_in(self._documents, label) not in self._documents
-        return first is not None and is_gone and int(label[len(kind) :] or 1) <= first[kind]
 
     def _document(self, label: str) -> Any:
         label = label_in(self._documents, label)
@@ -270,14 +250,6 @@ class LoadPlan(LateParts):
         # one whose state_dict is made by code of its own may refuse, and so comes first
         place = len(self._models) if state.is_plain else 0
         self._models.insert(place, _Step(label, lambda: state.place(values, others)))
-
-    def _checked_gradients(self, names: Mapping[int, str]) -> list[tuple[Tensor, Tensor | None]]:
-        """What each parameter's gradient becomes; nothing for a state between epochs, which has none."""
-        if not self._counters.get("inside"):
-            return []
-        known = {names[id(one)]: one for model in self._run.progress.models for one in model.parameters()}
-        found = kept_gradients(TensorFile(self._file(GRADIENTS)), known, UNCHANGED)
-        return [(parameter, found.get(name)) for name, parameter in known.items() if not parameter.is_meta]
 
     def _add_optimizer(self, label: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         document, label = self._document(label), label_in(self._documents, label)
@@ -343,21 +315,61 @@ class LoadPlan(LateParts):
                 raise UsageError("it holds the state of an object.", f"Pass {label}... to run.load_state.")
         return {label.removesuffix("="): self._decode(document["value"]) for label, document in left.items()}
 
-    def _restore_counters(self, saved: Mapping[str, Any]) -> None:
-        run, ledger = self._run, self._run.machinery.ledger
-        run.progress.epochs.restore(saved["epochs"])
-        ledger.step, ledger.epoch = saved["step"], saved["epoch"]
-        ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
-        run.progress.epochs_seen[:] = saved["epochs_seen"]
-        run.progress.accounts[:], run.progress.goes_on_stream = saved.get("accounts", []), self._stream
-        run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
-        if saved.get("tallies") is not None:
-            run.progress.tallies.restore(saved["tallies"])
-        run.progress.resumed = epochs, _ = len(run.progress.epochs_seen), ledger.step
-        if run.machinery.transport.rank == 0:
-            _say_place(epochs, ledger, inside=run.progress.goes_on is not None)
-        for loader, before in zip(run.progress.loaders, self.loaders, strict=True):
-            loader.epochs_begun = before["epochs_begun"]
+
+def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None) -> None:
+    saved, ledger = plan.counters, run.machinery.ledger
+    run.progress.epochs.restore(saved["epochs"])
+    ledger.step, ledger.epoch = saved["step"], saved["epoch"]
+    ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
+    run.progress.epochs_seen[:] = saved["epochs_seen"]
+    run.progress.accounts[:], run.progress.goes_on_stream = saved.get("accounts", []), stream
+    run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
+    if saved.get("tallies") is not None:
+        run.progress.tallies.restore(saved["tallies"])
+    run.progress.resumed = epochs, _ = len(run.progress.epochs_seen), ledger.step
+    if run.machinery.transport.rank == 0:
+        _say_place(epochs, ledger, inside=run.progress.goes_on is not None)
+    for loader, before in zip(run.progress.loaders, plan.loaders, strict=True):
+        loader.epochs_begun = before["epochs_begun"]
+
+
+def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_gradients: bool) -> None:
+    own, of_body = streams
+    inside = wrong_inside(plan.counters.get("inside"), of_body, has_gradients)
+    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside:
+        raise UsageError(f"{problem}.", UNCHANGED)
+    if len(plan.loaders) != len(run.progress.loaders):
+        raise UsageError(
+            f"it was saved with {len(plan.loaders)} prepared loaders, and the run has {len(run.progress.loaders)}.",
+            "Prepare the same loaders.",
+        )
+    run.progress.epochs.check(plan.counters["epochs"])
+
+
+def _checked_gradients(
+    run: RunState, file: TensorFile | None, names: Mapping[int, str]
+) -> list[tuple[Tensor, Tensor | None]]:
+    """What each parameter's gradient becomes; nothing for a state between epochs, which has no file of them."""
+    if file is None:
+        return []
+    known = {names[id(one)]: one for model in run.progress.models for one in model.parameters()}
+    found = kept_gradients(file, known, UNCHANGED)
+    return [(parameter, found.get(name)) for name, parameter in known.items() if not parameter.is_meta]
+
+
+def _was_replaced(counters: Mapping[str, Any], documents: Mapping[str, Any], label: str) -> bool:
+    """Whether the run that was saved had replaced the object of this number."""
+    kind, first = label.rstrip("0123456789"), counters.get("first")
+    is_gone = label_in(documents, label) not in documents
+    return first is not None and is_gone and int(label[len(kind) :] or 1) <= first[kind]
+
+
+def _late_is_missing(awaited: Collection[str]) -> UsageError:
+    return UsageError(
+        f"The state has {', '.join(sorted(awaited))}, prepared after the loop had begun, and this start has not prepared "
+        "them before its first step.",
+        "Let the condition hold after a resume too: `if epoch >= 3 and not unfrozen:` instead of `if epoch == 3:`.",
+    )
 
 
 def _say_place(epochs: int, ledger: Ledger, *, inside: bool) -> None:

@@ -11,7 +11,6 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep import torch_private
 from lockstep.caller import where
 from lockstep.errors import PeerLost, UsageError, WorldError
-from lockstep.node.hearing import Store as MeetingStore
 from lockstep.node.meeting import meet
 from lockstep.node.native import compiled
 from lockstep.process_group.errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost, error_for
@@ -23,8 +22,6 @@ from lockstep.process_group.watched import NAME
 
 _withdrawn: list[UsageError] = []
 """Why there are no groups of this backend, once that is known."""
-_through: list[MeetingStore] = []
-"""Through which store the next group meets, if not through the one that torch gives it."""
 
 
 def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # noqa: ARG001 - torch's signature
@@ -43,7 +40,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     if _withdrawn:
         raise CollectiveMisused(_withdrawn[0].problem, _withdrawn[0].fix)
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    store = _through.pop() if _through else PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
+    store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
     ranks = list(options.global_ranks_in_group)
     title = f"The group of ranks {ranks}" if ranks else "The default group"
     default = dist.group.WORLD
@@ -66,11 +63,6 @@ def _meeting_number(store: Store, size: int) -> int:
     """How often these ranks have met over this store: stores outlive groups, and old addresses must not be read again."""
     arrived: int = store.add(f"{NAME}/arrivals", 1)
     return (arrived - 1) // size
-
-
-def meet_through(store: MeetingStore) -> None:
-    """Let this process's next group meet through `store`."""
-    _through.append(store)
 
 
 def register() -> None:

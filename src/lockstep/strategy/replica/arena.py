@@ -6,7 +6,6 @@ writes that parameter and not the whole arena, and `copy.deepcopy` copies what i
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -168,32 +167,6 @@ class ParameterArena:
         for parameter, segment in zip(fresh, segments, strict=True):
             if segment.size and id(parameter) not in stay:
                 parameter.data = alias(flats[segment.flat], segment.offset, parameter)
-
-    def renewed(
-        self, allocate: Allocate | None, master: Callable[[Tensor], Tensor], stay: Container[int]
-    ) -> ParameterArena:
-        """An arena with the same segments.
-
-        Args:
-            allocate: where the parameters go; None: they keep their memory.
-            master: see the class.
-            stay: see the class.
-        """
-        arena = copy.copy(self)
-        moving = {
-            segment.flat
-            for parameter, segment in zip(self.parameters, self.segments, strict=True)
-            if allocate is not None and id(parameter) not in stay and segment.size
-        }
-        arena.flats = [
-            allocate(flat.numel(), flat.dtype, flat.device) if allocate is not None and number in moving else flat
-            for number, flat in enumerate(self.flats)
-        ]
-        for parameter, segment in zip(self.parameters, self.segments, strict=True):
-            if segment.flat in moving and segment.size:
-                parameter.data = alias(arena.flats[segment.flat], segment.offset, parameter)
-        arena._take_stock(master)  # noqa: SLF001 - one of this class
-        return arena
 
     def _take_stock(self, master: Callable[[Tensor], Tensor]) -> None:
         self._masters = [master(flat) for flat in self.flats]

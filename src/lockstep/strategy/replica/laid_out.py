@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.errors import UsageError
 from lockstep.node.native import available, compiled
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.norm_exchange import has_synchronised_norm
@@ -171,21 +171,6 @@ class LaidOut:
     def gradient_bytes(self) -> int:
         """The memory of all gradients; 0 before there are any."""
         return self.pool.nbytes if hasattr(self, "pool") else 0
-
-    def renew_memory(self, *, moves: bool) -> None:
-        """Lay the parameters out as they are in memory that all ranks see. Collective: call it on every rank.
-
-        Args:
-            moves: the same on every rank; otherwise each has them to itself, where they are.
-        """
-        try:
-            self.arena = self.arena.renewed(self.memory.allocate if moves else None, self.memory.master, self.stay)
-        except PeerLost:
-            raise
-        except WorldError:  # too little memory, on every rank
-            self.arena = self.arena.renewed(None, self.memory.master, self.stay)
-        self.memory.keep(self.arena.flats)
-        self.memory.publish()
 
     @property
     def addresses(self) -> set[int]:

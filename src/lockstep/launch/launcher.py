@@ -158,9 +158,7 @@ def _note_finding(cases: Cases, world: World) -> None:
     """Keep what only the verdict over all ranks can tell."""
     verdict = world.verdict
     if verdict.left_early:
-        cases.add(
-            EARLY_LEAVER, f"{verdict.leavers_text}, while others went on", [end.rank for end in verdict.left_early]
-        )
+        cases.add(EARLY_LEAVER, verdict.leavers_text, [end.rank for end in verdict.left_early])
     told = world.observer.summary()
     if told.is_starved and is_long(world.observer.result()):
         cases.add(STARVED_LOADER, told.advice)

@@ -58,12 +58,17 @@ class Verdict:
 
     @property
     def leavers_text(self) -> str:
-        """`rank 1 ended with exit code 0 (sys.exit at train.py:31)`; empty if none left early."""
-        if not self.left_early:
+        """What those did who left early, and what the culprit does without them; empty if none left early.
+
+        Only who called `sys.exit` left too early for sure; of the others nobody knows which side has an exchange too many.
+        """
+        if not self.left_early or self.culprit is None:
             return ""
-        places = sorted({end.left_at for end in self.left_early if end.left_at})
-        where = f" (sys.exit at {', '.join(places)})" if places else ""
-        return f"{ranks_text(end.rank for end in self.left_early)} ended with exit code 0{where}"
+        who, other = ranks_text(end.rank for end in self.left_early), self.culprit.rank
+        if places := sorted({end.left_at for end in self.left_early if end.left_at}):
+            where = f" (sys.exit at {', '.join(places)})"
+            return f"{who} ended with exit code 0{where}, while rank {other} went on to its next exchange"
+        return f"rank {other} calls an exchange that {who}, which came to the end of the script, did not call"
 
 
 def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:

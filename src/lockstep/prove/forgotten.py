@@ -18,8 +18,10 @@ GRADIENTS = (
 )
 HIDDEN = (
     "the script keeps something that no state holds, and that is neither a plain variable nor an object with a "
-    "state_dict: an attribute deep inside an object, state of a data set or of a library. Keep values in run.state, and "
-    "give the object's class state_dict and load_state_dict for run.track."
+    "state_dict, or it uses something that is no longer what it was: an optimizer that run.prepare did not get, a group "
+    "of optimizer.param_groups taken before a state was loaded, an attribute of an object, state of a data set or of a "
+    "library. Prepare all optimizers and take groups from them anew in each step; keep values in run.state, and give the "
+    "object's class state_dict and load_state_dict for run.track."
 )
 
 

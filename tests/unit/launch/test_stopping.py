@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -139,6 +140,14 @@ def test_a_lost_peer_alone_is_shown_with_who_had_left() -> None:
     verdict = judge([end(0, 1, 90, why=failure(0, PEER, 80)), end(1, 0, 10)], 0)
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.exit_code, verdict.left_early[0].rank) == (0, 1, 1)
+    assert verdict.leavers_text == (
+        "rank 0 calls an exchange that rank 1, which came to the end of the script, did not call"
+    )
+    left = replace(end(1, 0, 10), left_at="train.py:9")
+    verdict = judge([end(0, 1, 90, why=failure(0, PEER, 80)), left], 0)
+    assert verdict.leavers_text.startswith(
+        "rank 1 ended with exit code 0 (sys.exit at train.py:9), while rank 0 went on"
+    )
 
 
 def test_a_mistake_in_the_use_is_two_and_the_same_on_all_ranks() -> None:

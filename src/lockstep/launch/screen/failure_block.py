@@ -55,7 +55,7 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
         lines = [f"FAILED    {end.failure.error}", *_help(evidence.finding), f"{INDENT}log: {evidence.log}"]
         return "\n".join(map(visible, lines))
     peer = end.failure is not None and end.failure.kind is FailureKind.PEER
-    headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
+    headline = verdict.leavers_text if peer and verdict.left_early else _headline(end, doing)
     lines = [f"FAILED    {headline}"]
     lines += _where(end, doing)
     if not (peer and verdict.left_early):  # where others wait says nothing about who left
@@ -102,11 +102,6 @@ def _headline(end: RankEnd, doing: Record | None) -> str:
         detail = doing.operation if doing.phase in _DETAILED else ""
         parts.append(f"{PHASES[doing.phase]} {detail}".rstrip())
     return f"{', '.join(parts)}: {_what(end)}"
-
-
-def _left_behind(verdict: Verdict, end: RankEnd) -> str:
-    """The text for culprits that ended without an error while others still needed them."""
-    return f"{verdict.leavers_text} while rank {end.rank} went on, and was missing from its next exchange"
 
 
 def _what(end: RankEnd) -> str:

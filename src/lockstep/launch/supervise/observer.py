@@ -116,7 +116,8 @@ class Observer:
             self._warn_alone_at = now + STILL_ALONE_S
         elif now >= self._warn_alone_at:
             self._warn_alone_at = math.inf
-            if not (joined or self.met or self.paused):
+            is_waited_for = any(journal.waiting() is not None for journal in self._journals.values())
+            if not (joined or self.met or self.paused or is_waited_for):
                 self._saying.line(still_alone_line(self._request.ranks, STILL_ALONE_S))
 
     def last_words(self) -> None:

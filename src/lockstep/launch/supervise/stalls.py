@@ -52,6 +52,10 @@ class Stalls:
     nodes: OtherNodes | None = None
     _said: dict[tuple[Standing, frozenset[int]], float] = field(default_factory=dict)
     """How long the wait was when it was said last."""
+    _stood: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The process and the newest record of each rank of this node that was named, when it was first named."""
+    _waited: dict[int, int] = field(default_factory=dict)
+    """The processes of this node's ranks that waited for them."""
     _slow: dict[frozenset[int], float] = field(default_factory=dict)
     """Since when ranks seem slow for which only ranks on other nodes wait."""
     _helped: set[str] = field(default_factory=set)
@@ -67,7 +71,7 @@ class Stalls:
         if nodes is not None:
             nodes.tell(scenes)
         if not judgements:
-            self._say_went_on()
+            self._say_went_on(pids)
         for judgement in self._current(judgements, time.monotonic()):
             if self._say(judgement, scenes, pids) and judgement.standing is Standing.STALLED:
                 self._act(judgement, scenes)
@@ -119,6 +123,9 @@ class Stalls:
         if before_s is not None and judgement.holdup.waited_s < 2 * before_s:
             return False
         self._said[key] = judgement.holdup.waited_s
+        for rank in judgement.suspects & self.scenes.journals.keys():
+            self._stood.setdefault(rank, (pids.get(rank, 0), self._newest(rank)))
+        self._waited.update({rank: pids[rank] for rank in judgement.holdup.waiting & pids.keys()})
         said = self._sentence(judgement, scenes)
         finding, is_stalled = finding_of(judgement, scenes), judgement.standing is Standing.STALLED
         self.cases.add(finding, f"{judgement.standing} {said}", judgement.suspects)
@@ -142,13 +149,31 @@ class Stalls:
         if self.nodes is not None:
             self.nodes.say(line, finding, ranks)
 
-    def _say_went_on(self) -> None:
-        """Say that those who were waited for went on, if somebody was."""
+    def _say_went_on(self, pids: Mapping[int, int]) -> None:
+        """Say that those who were waited for went on, if somebody was; not of one that has ended or never moved, nor where
+        nobody is left who waited.
+        """
         if self._said:
-            _, ranks = max(self._said, key=lambda key: self._said[key])
+            _, named = max(self._said, key=lambda key: self._said[key])
+            is_over = self._waited and not any(pids.get(rank) == pid for rank, pid in self._waited.items())
+            ranks = [rank for rank in named if self._went_on(rank, pids) and not is_over]
             seconds = max(self._said.values())
-            self._line(Line("went on", f"{ranks_text(ranks)}, after more than {seconds:.0f} s"), is_needed=False)
+            if ranks:
+                self._line(Line("went on", f"{ranks_text(ranks)}, after more than {seconds:.0f} s"), is_needed=False)
         self._said.clear()
+        self._stood.clear()
+        self._waited.clear()
+
+    def _went_on(self, rank: int, pids: Mapping[int, int]) -> bool:
+        """Whether it is the same process and has noted something new since; one that notes nothing need only be there."""
+        if rank not in self._stood:
+            return True  # of another node, which knows
+        pid, newest = self._stood[rank]
+        return pids.get(rank) == pid and (not newest or self._newest(rank) > newest)
+
+    def _newest(self, rank: int) -> int:
+        last = self.scenes.journals[rank].last()
+        return last.sequence if last is not None else 0
 
     def end(self) -> None:
         """Look at nobody any more."""

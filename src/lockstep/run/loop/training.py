@@ -305,11 +305,17 @@ def agree_on_order(machinery: Machinery, mine: list[Any], call: str) -> None:
     for rank, other in enumerate(told):
         if other != told[0]:
             raise UsageError(
-                f"The samples or their order are not the same on every rank: rank 0 has {told[0][1]} samples in "
-                f"{told[0][2]} steps, rank {rank} has {other[1]} in {other[2]}.",
+                f"The samples or their order are not the same on every rank: {other_order(told[0], rank, other)}.",
                 "Do not shuffle, seed or split by rank in the sampler or the data set: lockstep shuffles and cuts for "
                 "all ranks.",
             )
+
+
+def other_order(first: Sequence[Any], rank: int, other: Sequence[Any]) -> str:
+    """What differs between the order of rank 0 and that of another one; each as for `agree_on_order`."""
+    if first[1:] == other[1:]:
+        return f"rank {rank} takes others than rank 0, or in another order ({first[1]} samples in {first[2]} steps on both)"
+    return f"rank 0 has {first[1]} samples in {first[2]} steps, rank {rank} has {other[1]} in {other[2]}"
 
 
 def _finish_step(run: RunState, num_samples: int) -> None:

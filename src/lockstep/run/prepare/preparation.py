@@ -92,7 +92,8 @@ def _refuse(progress: Progress, thing: Any) -> None:
     if not isinstance(thing, (nn.Module, Tensor, Optimizer, LRScheduler, DataLoader)):
         raise UsageError(
             f"run.prepare does not know what to do with {kind}.",
-            "Pass models, parameters, optimizers, schedulers and DataLoaders: everything else needs no preparation.",
+            "Pass models, parameters, optimizers, DataLoaders and torch's own schedulers. Anything else that changes while "
+            "training goes to run.track, with state_dict and load_state_dict, or states do not hold it.",
         )
 
 

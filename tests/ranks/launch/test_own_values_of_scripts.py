@@ -171,13 +171,3 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 def test_the_end_is_that_of_an_undisturbed_run(tmp_path: Path, undisturbed: Undisturbed, name: str, way: str) -> None:
     options, kill = WAYS[way]
     assert outcome(tmp_path / "killed", name, options, kill) == undisturbed(name, options[:2])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
-def test_whatever_a_script_keeps_by_itself_is_the_same_at_the_end(
-    tmp_path: Path, undisturbed: Undisturbed, name: str, way: str
-) -> None:
-    options, kill = WAYS[way]
-    assert outcome(tmp_path / "killed", name, options, kill) == undisturbed(name, options[:2])

@@ -44,7 +44,6 @@ class LastSnapshot(NoRescue):
     def __init__(self, run: RunState, snapshots: Snapshots, number: int, tell: Callable[[Event, int], None]) -> None:
         self._run, self._snapshots, self._number, self._tell = run, snapshots, number, tell
         self._beginning = Beginning(run)
-        snapshots.guard.share = 1.0
         self._step: int | None = None
         """The last finished step, where the next one can be begun again; else None."""
         self._objection = ""

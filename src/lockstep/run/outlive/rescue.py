@@ -29,8 +29,6 @@ from lockstep.run.outlive.others import Others
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.run_state import NoRescue, RunState
 from lockstep.run.saving.load_plan import made
-from lockstep.run.watch.carried import carried_variables, left_variables
-from lockstep.run.watch.own_values import OwnChanges, OwnValues
 from lockstep.transport.history import Part
 from lockstep.transport.outliving import OutlivingTransport
 
@@ -38,8 +36,6 @@ STATE, NOTES = "state", "notes.json"
 
 LOADING = "the ranks were loading a state"
 SECOND_LOOP = "the script is in a second loop over steps, in one body of run.epochs"
-BEHIND_LOOP = "the script reads {} behind the loop that assigns it, which a new rank would not have been in"
-CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
 OWN = "the script has changed {}, which a new rank would not have; keep it in run.state, a tally or run.track"
 LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
@@ -70,11 +66,7 @@ class Rescue(NoRescue):
         self._run, self._transport, self._left = run, transport, left
         self._beginning = Beginning(run)
         self._others = Others(folder, transport.rank, transport.world_size)
-        self._carried: list[str] | None = None
-        """Variables that the script carries from step to step by itself; None before the first step."""
-        self._own = OwnChanges()
-        self._left_over: list[str] = []
-        """Those that it assigns in its loop over steps and reads behind it."""
+        self._has_looked = False
         self._has_begun = False
         if left is not None:
             notes = json.loads((left / NOTES).read_text())
@@ -100,7 +92,6 @@ class Rescue(NoRescue):
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
-        self._own.enter_body(self._own_values())
         self._enter(Part.BODY)
         self._beginning.note(None, keeps_streams=True)
         self._reach(_Place.BODY)
@@ -110,14 +101,12 @@ class Rescue(NoRescue):
         if not self._run.progress.epochs.is_first:
             self._transport.history.gap = SECOND_LOOP
             return
-        if self._carried is None:
-            self._carried, self._left_over = carried_variables(self._run.progress.holds), left_variables()
+        if not self._has_looked:
+            self._has_looked = True
             self._beginning.look_at_source()
-        if self._own.steps is None:
-            self._own.enter_steps(self._own_values())
         self._enter(Part.STEP)
         if is_last:
-            self._read_behind(self._left_over)
+            self._transport.history.gap = self._transport.history.gap or LEFT
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
         self._beginning.note(inside, keeps_streams=is_last)
@@ -142,9 +131,8 @@ class Rescue(NoRescue):
 
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
-        self._own.leave()
         self._enter(Part.OUTSIDE)
-        self._read_behind(left_variables())
+        self._transport.history.gap = self._transport.history.gap or LEFT_EPOCHS
         self._beginning.note(None, keeps_streams=True)
         self._reach(_Place.OUTSIDE)
 
@@ -156,13 +144,6 @@ class Rescue(NoRescue):
     def _reach(self, place: _Place) -> None:
         self._others.mine.note(self._run.machinery.ledger.step, place)
         forget()
-
-    def _own_values(self) -> OwnValues:
-        return OwnValues(self._run.progress.models, self._run.progress.known)
-
-    def _read_behind(self, names: list[str]) -> None:
-        if names and not self._transport.history.gap:
-            self._transport.history.gap = BEHIND_LOOP.format(", ".join(names[:3]))
 
     def _enter(self, part: Part) -> None:
         self._transport.history.enter(part)
@@ -183,10 +164,8 @@ class Rescue(NoRescue):
 
     def _lost_to_a_new_rank(self) -> str:
         """What the script has done or keeps that no state holds."""
-        if self._carried:
-            return CARRIED.format(", ".join(self._carried[:3]))
-        name = self._own.changed(self._own_values())
-        return OWN.format(name) if name else ""
+        names = self._run.progress.lacks
+        return OWN.format(", ".join(names[:3])) if names else ""
 
     def objection_to(self, lost: Sequence[int]) -> str:
         """Why these ranks in particular cannot be replaced any more; empty when they can.

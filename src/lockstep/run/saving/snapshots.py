@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +31,12 @@ from lockstep.machine.available_memory import available_bytes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import NoSnapshots, NoStates, RunState
 from lockstep.run.saving.aside.aside import Aside
-from lockstep.run.saving.guard import Guard
+from lockstep.run.saving.automatic import own_order
 from lockstep.run.saving.pace import Pace, no_room
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import save_state
+from lockstep.run.script.labels import skips_states
 
 CALL = "snapshot"
 
@@ -68,8 +68,8 @@ class Snapshots(NoSnapshots):
         """Why there will be no more, as far as this rank knows; why there was none the last time."""
         self._asking = Asking(run.setup.folder.journal(run.machinery.transport.rank)) if run.setup.folder else None
         """Through which the launcher may want one at once."""
-        self.guard, self._stall_s = Guard(run.progress), 0.0
-        """`_stall_s`: how long the steps stood still for the newest one."""
+        self._stall_s = 0.0
+        """How long the steps stood still for the newest one."""
 
     # What the loops call
 
@@ -80,7 +80,8 @@ class Snapshots(NoSnapshots):
             return
         if progress.has_looked:
             self._stop(OWN_STATES)
-        kept = self._newest() if self._restart.number and not self._why_not else None
+        loads = self._restart.number and not self._why_not and not skips_states(self._run)
+        kept = self._newest() if loads else None
         loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
         progress.has_begun = True
         if kept is not None and not loaded:
@@ -96,12 +97,8 @@ class Snapshots(NoSnapshots):
         if holds != self._holds:
             self._holds = self._run.machinery.metrics.is_held = holds
 
-    def enter_body(self) -> None:
-        self.guard.enter_body()
-
     def enter_steps(self) -> None:
         self._hold(False)
-        self.guard.enter_steps()
 
     @property
     def is_due(self) -> bool:
@@ -120,15 +117,15 @@ class Snapshots(NoSnapshots):
             self.owes = True  # until the body is over: nothing of it has to run again
         elif not epochs.is_first:
             self._stop(NO_EPOCHS)
-        elif not self._try(self.guard.not_inside):
-            self.owes = epochs.in_body
+        else:
+            self._try()
 
     def after_body(self) -> None:
         is_owed, self.owes, self._is_heard = self.owes or self._is_heard, False, False
         if self._run.setup.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
             [is_owed, *_] = self._run.machinery.transport.all_gather_object(self._is_wanted(), CALL, where())
         if is_owed:
-            self._try(self.guard.not_between)
+            self._try()
 
     def end(self) -> None:
         self._aside.drop()
@@ -144,23 +141,18 @@ class Snapshots(NoSnapshots):
         self._look()
         return not (self._aside.is_busy or self._why_not)
 
-    def _try(self, not_here: Callable[[], str]) -> bool:
-        """Take one unless a rank objects; whether it was taken. Collective: call it on every rank."""
+    def _try(self) -> None:
+        """Take one unless a rank objects. Collective: call it on every rank."""
         began_s = time.monotonic()
-        never = self._why_not or self.guard.never()
-        mine = [never, "" if never else not_here()]
-        told: list[list[str]] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
-        never, here = (next(filter(None, objections), "") for objections in zip(*told, strict=True))
-        if never:
+        mine = self._why_not or own_order(self._run.progress)
+        told: list[str] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
+        if never := next(filter(None, told), ""):
             self._stop(never)
-        elif here:
-            self._note(here)
         else:
             self._take(began_s)
         if self._asking is not None:
             self._asking.took_snapshot()
         self._pace.took(self._run.machinery.ledger.step, time.monotonic(), time.monotonic() - began_s)
-        return not (never or here)
 
     def _take(self, began_s: float) -> None:
         try:
@@ -224,7 +216,7 @@ class Snapshots(NoSnapshots):
 
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
-        if self._why_not or self.guard.never() or self.guard.not_inside():
+        if self._why_not or own_order(self._run.progress):
             return None
         self._ring.place.mkdir(mode=0o700, exist_ok=True)
         tensors = [tensor for model in self._run.progress.models for tensor in model.state_dict().values()]

@@ -83,10 +83,10 @@ class RankSettings:
     """Which start of the run's ranks this is."""
     snapshots: SnapshotPlace | None = None
     """Where the run keeps its newest state in memory; None where it keeps none."""
+    recover: str = "auto"
+    """From where all ranks start again: "auto" the newest state, "exact" no state that lacks what the script keeps itself."""
     shrinks: bool = False
     """Whether the launcher starts all ranks again with one less when one dies."""
-    is_exact: bool = False
-    """Whether the run goes on from no state without what the script keeps itself."""
     seat: Seat | None = None
     """This rank's node among several; None on one node."""
 

@@ -109,6 +109,11 @@ class RunFolder:
         return self.path / "snapshots.json"
 
     @property
+    def unsaved(self) -> Path:
+        """What the script keeps itself (JSON): names of what no state holds; absent where there is nothing."""
+        return self.path / "unsaved.json"
+
+    @property
     def restarts(self) -> Path:
         """Each restart of all ranks (JSON lines): what was lost, how many ranks go on, and from where."""
         return self.path / "restarts.jsonl"

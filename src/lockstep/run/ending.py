@@ -18,6 +18,7 @@ from lockstep.run.loop.testimony import testify_end
 from lockstep.run.loop.training import say_written
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import RunState
+from lockstep.run.script.labels import names_without
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.transport.frame import AT_THE_END
 
@@ -67,9 +68,10 @@ def _write_result(run: RunState) -> None:
     digest = state_hash(run) if run.progress.models else ""
     if run.machinery.transport.rank != 0:
         return
+    without = names_without(run)
     if run.setup.folder is None:
         if digest and run.progress.said_decisions:
-            say(f"bits sha256:{digest}")
+            say(f"bits sha256:{digest}" + (f" resumed without: {', '.join(without)}" if without else ""))
         return
     earlier_epochs, earlier_steps = run.progress.resumed
     result = {
@@ -80,6 +82,7 @@ def _write_result(run: RunState) -> None:
         "bits": f"sha256:{digest}" if digest else "",
         "lanes": run.setup.placement.num_lanes,
         "threads": run.setup.threads,
+        **({"without": without} if without else {}),
     }
     keep(run.setup.folder.result, json.dumps(result), run.machinery.ledger)
 

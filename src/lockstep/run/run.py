@@ -27,6 +27,7 @@ from lockstep.run.prepare.preparation import prepare
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.at_url import load_state, save_state, save_weights
 from lockstep.run.saving.tracking import track
+from lockstep.run.script.labels import label_gradients, say_names
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 A = TypeVar("A")
@@ -160,6 +161,7 @@ class Run:
                 progress.tallies.enter_body()
                 yield epoch
                 settle(self._run)
+                label_gradients(self._run)
                 automatic.after_body()
                 snapshots.after_body()
                 if is_over(self._run.machinery):
@@ -400,6 +402,7 @@ class Run:
             WorldError: on every rank, when rank 0 cannot write, or not reach the URL. An older state is still there.
         """
         save_state(self._run, path, extra)
+        say_names(self._run)
 
     def load_state(self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any) -> dict[str, Any]:
         """Go on from the folder that `run.save_state` wrote, on any number of ranks. Collective: call it on every rank.

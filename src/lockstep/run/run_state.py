@@ -33,6 +33,7 @@ from lockstep.run.position.modes import Modes
 from lockstep.run.position.preparations import Preparations
 from lockstep.run.position.region import LoopPosition
 from lockstep.run.position.tallies import Tallies
+from lockstep.run.watch.named import Named
 from lockstep.run.watch.shares import Shares
 from lockstep.run.watch.strangers import Strangers
 from lockstep.run.watch.written_files import WrittenFiles
@@ -295,6 +296,15 @@ class Progress:
     """`members.switches` with which `modes` told nothing."""
     first_modes: Modes | None = None
     """What the script had switched before the run loaded anything, and before its first epoch or step."""
+    script: list[Named] | None = None
+    """What no state holds of the script; None before the first step."""
+    said_script: bool = False
+    accumulates: bool = False
+    """Whether a step may add to gradients of the step before."""
+    has_resumed: bool = False
+    """Whether the run has loaded a state."""
+    resumed_without: list[str] = field(default_factory=list)
+    """What the run that saved that state kept itself."""
     has_looked: bool = False
     """Whether the script called `run.load_state`, or `automatic` loaded."""
 
@@ -341,6 +351,11 @@ class Progress:
         """Whether every state of the run holds what a variable of the script names."""
         known = (*self.taken, *self.tracked.values(), self.values)
         return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
+
+    @property
+    def lacks(self) -> list[str]:
+        """Names of what a state of this run lacks, and of what those lacked from which it comes."""
+        return list(dict.fromkeys([*(one.name for one in self.script or []), *self.resumed_without]))
 
     @property
     def loop_has_begun(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from lockstep.handover import cublas_workspace
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.launch.in_rank.task import RankTask
-from lockstep.launch.request import LaunchRequest, Recover
+from lockstep.launch.request import LaunchRequest
 from lockstep.machine.leftovers import MARKER
 
 IMPORT_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
@@ -102,7 +102,7 @@ def rank_variables(
         restart=request.restart,
         snapshots=request.snapshots,
         shrinks=request.recovery.shrinks,
-        is_exact=request.recovery.recover is Recover.EXACT,
+        recover=request.recovery.recover,
         seat=request.seat,
     )
     node, num_nodes = (seat.node, seat.num_nodes) if seat is not None else (0, 1)

@@ -270,7 +270,8 @@ def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[
     text = f"{made} in {seconds:.1f} s{earlier}" if made else f"{seconds:.1f} s{earlier}"
     lines = [Line("done", f"{text}; {samples}" if samples else text)]
     if result.get("bits"):
-        lines.append(Line("bits", str(result["bits"])))
+        without = f" resumed without: {', '.join(map(str, result['without']))}" if result.get("without") else ""
+        lines.append(Line("bits", f"{result['bits']}{without}"))
     paths = result.get("paths") or []
     listed = [paths] if isinstance(paths, str) else list(paths.values() if isinstance(paths, Mapping) else paths)
     lines.append(Line("paths", "  ".join([*map(str, listed), str(folder)])))

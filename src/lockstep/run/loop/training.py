@@ -29,7 +29,7 @@ from lockstep.run.loop.testimony import is_over, settle, testify_before, testify
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
-from lockstep.run.watch.counted import counter_of
+from lockstep.run.script.labels import label
 from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.right_form import RIGHT_FORM
 
@@ -74,12 +74,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     settle(run)
     if is_over(run.machinery):
         return
-    if run.progress.position.region is not Region.SCRIPT:
-        raise UsageError(
-            "run.steps was started inside another step.",
-            "Take one step at a time, from one loader; to draw from two data sets together, load a "
-            f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
-        )
+    _refuse_inside_a_step(run)
     run.progress.begin()
     run.machinery.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
@@ -88,6 +83,8 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     ledger.step_in_epoch, ledger.steps_per_epoch = steps.done, steps.length or 0
     if ledger.num_epochs == 0:
         ledger.epoch = loader.epochs_begun
+    if run.progress.script is None and not steps.is_over:
+        label(run)
     while _has_next(run, steps):
         number = steps.done
         mine, fetched = steps.take()
@@ -127,6 +124,15 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     run.progress.epochs.end_steps()
 
 
+def _refuse_inside_a_step(run: RunState) -> None:
+    if run.progress.position.region is not Region.SCRIPT:
+        raise UsageError(
+            "run.steps was started inside another step.",
+            "Take one step at a time, from one loader; to draw from two data sets together, load a "
+            f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
+        )
+
+
 def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     """Plan the loader's next epoch, agree on it, and begin to fetch; after a resume from where it was."""
     progress, machinery = run.progress, run.machinery
@@ -144,8 +150,6 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
         progress.load_again = None
     epoch = _Epoch(which, loop, steps)
     progress.reading = weakref.ref(steps)
-    if steps.done and not steps.is_over:
-        _refuse_counters(run)
     progress.snapshots.enter_steps()
     progress.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
@@ -262,27 +266,6 @@ def _place_before(progress: Progress, which: int, loop: int) -> InsideEpoch | No
             "Keep the loops as they were, and prepare the loaders in the same order.",
         )
     return before
-
-
-def _refuse_counters(run: RunState) -> None:
-    """Raise `UsageError` when the loop's steps are counted from outside, where the epoch goes on in the middle.
-
-    After a loss it is only said: nobody wants to begin again because of a number.
-    """
-    if not (counter := counter_of_steps(run.progress)):
-        return
-    problem = f"This run goes on in the middle of an epoch, but {counter} around run.steps begins at its beginning."
-    settings = run.setup.environment.settings
-    if settings is None or not settings.restart.number:
-        raise UsageError(problem, "Use step.index, the step's number in the epoch, instead; or save every epoch.")
-    if run.machinery.transport.rank == 0:
-        say(f"{problem} Use step.index, the step's number in the epoch, instead.")
-
-
-def counter_of_steps(progress: Progress) -> str:
-    """The name of what counts or pairs the steps of the current loop from outside; empty when nothing does."""
-    steps = progress.steps() if progress.steps is not None else None
-    return counter_of(steps) if steps is not None else ""
 
 
 def _check_norms(run: RunState, sizes: Sequence[int], batch_size: int) -> None:

@@ -18,7 +18,7 @@ from lockstep.run.position.moment import Moment
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.changes import Bits, Small, Versions
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
-from lockstep.run.watch.carried import may_write_uncounted
+from lockstep.run.script.uncounted import may_write_uncounted
 
 CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
 UNHEARD = "a tally holds what only the dead rank knew"

@@ -30,7 +30,7 @@ from lockstep.run.outlive.beginning import Beginning
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.run_state import NoLastSnapshot, RunState
 from lockstep.run.saving.snapshots import Snapshots
-from lockstep.run.watch.carried import left_variables
+from lockstep.run.script.left import left_variables
 
 CLAIM = ".claim-{}"
 """Made by the rank of a node that writes, by the start of the ranks."""

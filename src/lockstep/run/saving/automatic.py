@@ -33,13 +33,13 @@ from lockstep.machine.ending_signals import signal_name
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
 from lockstep.run.loop.testimony import stops_after_saving, testify_saved
-from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import NoStates, Progress, RunState
 from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.asked import NobodyAsks
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import save_state
+from lockstep.run.script.labels import skips_states
 from lockstep.transport.together import Together
 
 CALL = "automatic state"
@@ -86,6 +86,8 @@ class Automatic(NoStates):
         self._run.progress.has_begun = True
         if problem := own_order(self._run.progress):
             raise UsageError(problem, "Leave generator= out: lockstep keys the order by the run's seed and the epoch.")
+        if skips_states(self._run):
+            return False
         together = Together(self._run.machinery.transport, CALL, where())
         name = together.do(self._newest) if self._run.machinery.transport.rank == 0 else None
         name = together.agree(name)[0]
@@ -119,11 +121,6 @@ class Automatic(NoStates):
         if epochs.in_body and (ends_epoch or not epochs.is_first):
             self.owes = True  # until the body is over: nothing of it has to run again
         elif epochs.is_first:
-            counters = self._counters() if not ends_epoch else ""
-            if self._ends_by and self._run.machinery.transport.any(bool(counters), CALL, where()):
-                self.owes = True  # a run could not go on from here
-                return
-            self._say_once(counters)
             self._save()
         else:
             self._say_once(
@@ -284,15 +281,6 @@ class Automatic(NoStates):
         raise UsageError(
             f"No state in {self._ring.place} is finite: {tensor} of {newest.name} is not.",
             f"Give {RESUME_NONFINITE} to resume from it as it is, or choose another name to begin anew.",
-        )
-
-    def _counters(self) -> str:
-        counter = counter_of_steps(self._run.progress)
-        if not counter:
-            return ""
-        return (
-            f"{where()}: {counter} around run.steps counts from its beginning, so a run cannot go on in the middle of an "
-            f"epoch. Use step.index instead, or save every epoch."
         )
 
     def _say_once(self, text: str) -> None:

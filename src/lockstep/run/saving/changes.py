@@ -153,15 +153,6 @@ def _parts(states: Collection[Any]) -> Iterable[Any]:
     return chain.from_iterable(one.values() if isinstance(one, dict) else (one,) for one in states)
 
 
-def unsaved_versions(progress: Progress) -> list[Any]:
-    """What changes with every write to buffers of the models that no state holds (`persistent=False`)."""
-    found: list[Any] = []
-    for model in progress.models:
-        saved = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
-        found.extend(_version(buffer) for buffer in model.buffers() if id(buffer) not in saved)
-    return found
-
-
 def _version(tensor: Tensor) -> int:
     """How often it was written to; tensors of inference mode do not count that."""
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch's own name for a documented idea

@@ -52,6 +52,7 @@ def _load(
         raise UsageError(f"There is no state in {folder.target}.", "Pass missing_ok=True for a first start.")
     assert found is not None
     place, manifest = found
+    lacking = manifest.facts.get("without")
     # One rank of each node reads every byte; the others believe it.
     if run.setup.environment.position.local_rank == 0 and not is_whole:
         together.refuse(damage(place, manifest))
@@ -64,6 +65,8 @@ def _load(
     if run.machinery.transport.rank == 0:
         _say_differences(run, plan, folder, manifest)
     plan.load_models()
+    run.progress.has_resumed = True
+    run.progress.resumed_without = [str(one) for one in lacking] if isinstance(lacking, list) else []
     run.machinery.metrics.earlier.keep_until(run.machinery.ledger.step, (place / NAME).stat().st_mtime)
     run.machinery.metrics.catch_up(plan.lines)
     run.machinery.transport.barrier(LOAD, where())

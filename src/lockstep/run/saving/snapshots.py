@@ -36,14 +36,12 @@ from lockstep.run.saving.pace import Pace, no_room
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import save_state
-from lockstep.run.watch.carried import carried_variables
+from lockstep.run.script.labels import skips_states
 
 CALL = "snapshot"
 
 OWN_STATES = "the script loads a state itself"
 NO_EPOCHS = "a loop over steps is not the first in a body of run.epochs"
-CARRIED = "--recover exact: the script carries {} from step to step, which no state holds; keep it in run.state"
-GRADIENTS = "gradients are left at the end of the epoch, which a state between epochs does not hold"
 
 
 class Snapshots(NoSnapshots):
@@ -83,7 +81,8 @@ class Snapshots(NoSnapshots):
             return
         if progress.has_looked:
             self._stop(OWN_STATES)
-        kept = self._newest() if self._restart.number and not self._why_not else None
+        loads = self._restart.number and not self._why_not and not skips_states(self._run)
+        kept = self._newest() if loads else None
         loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
         progress.has_begun = True
         if kept is not None and not loaded:
@@ -120,17 +119,15 @@ class Snapshots(NoSnapshots):
             self.owes = True  # until the body is over: nothing of it has to run again
         elif not epochs.is_first:
             self._stop(NO_EPOCHS)
-        elif not self._try():
-            self.owes = epochs.in_body
+        else:
+            self._try()
 
     def after_body(self) -> None:
         is_owed, self.owes, self._is_heard = self.owes or self._is_heard, False, False
         if self._run.setup.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
             [is_owed, *_] = self._run.machinery.transport.all_gather_object(self._is_wanted(), CALL, where())
         if is_owed:
-            models = self._run.progress.models
-            has_left = any(parameter.grad is not None for model in models for parameter in model.parameters())
-            self._try(GRADIENTS if has_left else "")
+            self._try()
 
     def end(self) -> None:
         self._aside.drop()
@@ -146,22 +143,18 @@ class Snapshots(NoSnapshots):
         self._look()
         return not (self._aside.is_busy or self._why_not)
 
-    def _try(self, not_here: str = "") -> bool:
-        """Take one unless a rank objects; whether it was taken. Collective: call it on every rank."""
+    def _try(self) -> None:
+        """Take one unless a rank objects. Collective: call it on every rank."""
         began_s = time.monotonic()
-        mine = [self._why_not or self._never(), not_here]
-        told: list[list[str]] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
-        never, here = (next(filter(None, objections), "") for objections in zip(*told, strict=True))
-        if never:
+        mine = self._why_not or own_order(self._run.progress)
+        told: list[str] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
+        if never := next(filter(None, told), ""):
             self._stop(never)
-        elif here:
-            self._note(here)
         else:
             self._take(began_s)
         if self._asking is not None:
             self._asking.took_snapshot()
         self._pace.took(self._run.machinery.ledger.step, time.monotonic(), time.monotonic() - began_s)
-        return not (never or here)
 
     def _take(self, began_s: float) -> None:
         try:
@@ -176,14 +169,6 @@ class Snapshots(NoSnapshots):
             if problem := self._aside.hand_over():
                 self._stop(problem)
         self._stall_s = time.monotonic() - began_s
-
-    def _never(self) -> str:
-        """Why no snapshot of this script would do; empty when one may."""
-        settings, progress = self._run.setup.environment.settings, self._run.progress
-        if problem := own_order(progress):
-            return problem
-        kept = carried_variables(progress.holds) if settings is not None and settings.is_exact else []
-        return CARRIED.format(", ".join(kept[:3])) if kept else ""
 
     def _no_room(self, size_bytes: int) -> str:
         try:
@@ -233,7 +218,7 @@ class Snapshots(NoSnapshots):
 
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
-        if self._why_not or self._never():
+        if self._why_not or own_order(self._run.progress):
             return None
         self._ring.place.mkdir(mode=0o700, exist_ok=True)
         tensors = [tensor for model in self._run.progress.models for tensor in model.state_dict().values()]

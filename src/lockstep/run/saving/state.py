@@ -291,6 +291,7 @@ def facts_of(run: RunState) -> dict[str, Any]:
         **from_run,
         **bits,
         "strategy": run.machinery.strategy.name,
+        **({"without": names} if (names := run.progress.lacks) else {}),
         "fingerprint": fingerprint(run.setup.device, run.setup.threads),
     }
 

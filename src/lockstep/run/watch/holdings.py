@@ -114,13 +114,6 @@ def script_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def script_variables() -> Iterator[tuple[str, Any]]:
-    """Name and value of each variable in these frames and in their modules, but for Python's own (`__name__`)."""
-    for frame in script_frames():
-        for variables in (frame.f_locals, frame.f_globals):
-            yield from ((name, thing) for name, thing in list(variables.items()) if not name.startswith("__"))
-
-
 def modules_of_the_script() -> Iterator[ModuleType]:
     """Modules beside the script, but for those of its frames above the caller."""
     running = {id(frame.f_globals) for frame in script_frames()}

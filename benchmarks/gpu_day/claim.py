@@ -24,9 +24,26 @@ PRECISIONS = {"32": "float32", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed
 
 
 def newest(folder: Path = FOLDER) -> dict[str, Any]:
-    """The record with the newest date; empty without any."""
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    return max(found, key=lambda one: str(one["date"]), default={})
+    """The newest record, with what only earlier ones of its day and hardware have tried; empty without any."""
+    found = sorted((json.loads(file.read_text()) for file in folder.glob("*.json")), key=lambda one: str(one["date"]))
+    return together(found) if found else {}
+
+
+def together(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The last of some records, with the outcomes of those of its day and hardware: of each task the last that was begun."""
+    last = records[-1]
+    same = [
+        one
+        for one in records
+        if one["date"][:10] == last["date"][:10] and one["hardware"]["gpus"] == last["hardware"]["gpus"]
+    ]
+    tasks: dict[tuple[str, str], Any] = {}
+    for outcome in (outcome for one in same for outcome in one["outcomes"]):
+        name = outcome["block"], outcome["task"]
+        if name not in tasks or outcome["state"] not in (State.NO_TIME, State.NOT_HERE):
+            tasks[name] = outcome
+    commits = ", ".join(dict.fromkeys(one["commit"] for one in same))
+    return {**last, "commit": commits, "outcomes": [*tasks.values()]}
 
 
 def sentence(told: Mapping[str, Any], guide: str) -> str:
@@ -64,7 +81,7 @@ def table(told: Mapping[str, Any]) -> str:
     if not told:
         return f"{NEVER}."
     hardware = told["hardware"]
-    head = f"{told['date']}, {_gpus(told)}, torch {hardware['torch']}, Python {hardware['python']}, commit {told['commit']}:"
+    head = f"{told['date']}, {_gpus(told)}, torch {hardware['torch']}, Python {hardware['python']}, commits {told['commit']}:"
     rows = ["| | task | | what it says |", "|---|---|---|---|"]
     last = ""
     for one in _in_order(told["outcomes"]):

@@ -190,7 +190,7 @@ ATTRIBUTES = (
     Attributes("torch.UntypedStorage", "_cdata", f"the engine: gradients that a script keeps; {STAGES}"),
     Attributes("torch.UntypedStorage", "_share_fd_cpu_", "lockstep.spawn: shared tensors"),
     Attributes("torch.storage.TypedStorage", "_untyped_storage", "lockstep.spawn: shared tensors"),
-    Attributes("torch.nn.Module", "_parameters _buffers _modules", "the engine"),
+    Attributes("torch.nn.Module", "_parameters _buffers _modules _non_persistent_buffers_set", "the engine"),
     Attributes("torch.nn.Module", "_call_impl _compiled_call_impl", STAGES),
     Attributes("torch.nn.Module", "_apply", "GPUs: layers that move their parameters themselves"),
     Attributes("torch.nn.Module", "_replicate_for_data_parallel", "dp"),

@@ -24,6 +24,8 @@ NOT_TORCHS = {
     "_run_exitfuncs",
     "_Hash",
     "_native",
+    "_inst",
+    "_rand",
 }
 """Private names of Python's own library; and ours."""
 LISTED = {name for each in torch_private.ATTRIBUTES for name in each.names.split()}

@@ -115,4 +115,4 @@ def infinite_parts(model: nn.Module) -> list[str]:
 
 
 def _may_be_infinite(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+    return tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex())

@@ -18,6 +18,7 @@ from benchmarks.gpu_day.__main__ import objection_to_first
 from benchmarks.gpu_day.blocks import Day
 from benchmarks.gpu_day.building import Building
 from benchmarks.gpu_day.claim import NEVER, newest, pages, put_in, sentence, table
+from benchmarks.gpu_day.claim import together as put_together
 from benchmarks.gpu_day.first import chosen, tasks
 from benchmarks.gpu_day.hardware import Hardware, read
 from benchmarks.gpu_day.outcome import State
@@ -205,6 +206,20 @@ def test_what_may_be_said_of_gpus_comes_from_the_record():
     rows = table(TOLD)
     assert "| bits | mixture 32 | ok | same / bits |" in rows
     assert rows.endswith("Not tried then: late.")
+
+
+def test_records_of_a_day_are_put_together_by_their_last_word_on_each_task():
+    first = {"block": "rest", "task": "late", "state": "ok", "says": "now", "figures": {}}
+    again = {**TOLD, "date": "2026-11-27 02:00 UTC", "commit": "def", "outcomes": [first]}
+    older = {**TOLD, "date": "2026-10-01 00:00 UTC", "outcomes": [{**first, "task": "other day"}]}
+    found = put_together([older, TOLD, again])
+    assert {one["task"]: one["state"] for one in found["outcomes"]} == {
+        "mixture 32": "ok",
+        "fused": "FAILED",
+        "late": "ok",
+    }
+    assert found["commit"] == "abc, def"
+    assert {one["task"]: one["state"] for one in put_together([again, TOLD])["outcomes"]}["late"] == "ok"
 
 
 def test_the_pages_say_what_the_newest_record_says():

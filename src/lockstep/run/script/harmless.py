@@ -15,7 +15,7 @@ HARMLESS = frozenset(
     numpy.ufunc numpy.vectorize omegaconf operator os.PathLike pandas pathlib platform polars pyarrow re rich scipy
     sentencepiece sklearn string structlog tensorboard tensorboardX threading.Condition threading.Event
     threading.Lock threading.Semaphore threading.Thread threading._RLock tiktoken tokenizers torch.Size
-    torch._C.device torch._classes torch._dynamo torch._ops torch.amp.autocast_mode torch.autocast torch.autograd
+    torch.amp.autocast_mode torch.autocast torch.autograd
     torch.cuda.Event torch.cuda.Stream torch.device torch.distributed torch.distributions torch.dtype torch.finfo
     torch.fx torch.iinfo torch.jit torch.layout torch.memory_format torch.nn.attention torch.nn.utils
     torch.overrides torch.profiler torch.serialization torch.utils.checkpoint torch.utils.data torch.utils.hooks

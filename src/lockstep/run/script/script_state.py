@@ -140,6 +140,10 @@ class ScriptState(Judge):
             if is_module
             else functions_in(code.co_filename).get((code.co_name, code.co_firstlineno), [])
         )
+        if code.co_filename == "<string>" and any(name.startswith("multiprocessing.") for name in code.co_names):
+            return  # what multiprocessing runs a child with
+        if nodes and isinstance(nodes[0], ast.Lambda):
+            return  # it has no loop
         if not nodes or not nodes[0].body:
             self.name("hidden", code, Seen(code.co_name, code.co_filename, line))
             return

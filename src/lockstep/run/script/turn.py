@@ -82,8 +82,11 @@ class Turn(Calls):
             me = Value(one, path, ((path, one),) if self._judge.is_changeable(one) else ())
             forward = vars(one).get("forward", inspect.getattr_static(type(one), "forward", None))
             if isinstance(forward, (FunctionType, MethodType)):
-                mine = getattr(forward, "__func__", forward)
-                self.call(inspect.unwrap(mine), [me], {})
+                mine = inspect.unwrap(getattr(forward, "__func__", forward))
+                if isinstance(mine, nn.Module):  # a compiled one says that it wraps its module
+                    self.module(mine, path)
+                else:
+                    self.call(mine, [me], {})
             if getattr(one, "training", False) and getattr(one, "track_running_stats", False):
                 self._changes(me, 0)
             for hook in hooks_of(one):

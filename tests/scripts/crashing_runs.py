@@ -58,7 +58,15 @@ class Prepared:
             if is_over:
                 break
         lockstep.finish()  # the last state is on the disk
-        return [digest_of(self.model, self.optimizer), first, [one for one in heard.notices if "state" in one]]
+        return [
+            digest_of(self.model, self.optimizer),
+            first,
+            [one for one in heard.notices if "state" in one and not any(words in one for words in OF_OTHERS)],
+        ]
+
+
+OF_OTHERS = ("ended well before", "no state holds")
+"""Notices that have nothing to do with writing: this loop is found to keep what a resumed one lacks."""
 
 
 def watch_in_turn(work, look, seen=None):

@@ -33,6 +33,10 @@ FROM_A_SNAPSHOT = {
 """Those that may also go on from a step further back, or from the beginning where none was kept yet, and why."""
 
 
+NAMED = {"examples/recipes/carried_state.py": "states"}
+"""What no state holds of a script, so that it is named beside its bits, which are others then."""
+
+
 def run(place: Path, script: str) -> Running:
     place.mkdir(exist_ok=True)
     return start(place, "-n", str(RANKS), "--threads", "1", str(ROOT / script), *SCRIPTS[script])
@@ -86,7 +90,10 @@ def test_a_killed_rank_costs_a_step(
         kill_at(running, rank, max(2, steps // 3))
     finally:
         finished = running.finish()
-    assert bits_of(finished) == bits
     assert "was killed by signal 9" in finished.err
+    if script in NAMED:
+        assert f"resumed without: {NAMED[script]}" in finished.err
+        return
+    assert bits_of(finished) == bits
     if script not in FROM_A_SNAPSHOT:
         assert "from the beginning" not in finished.err, finished.err

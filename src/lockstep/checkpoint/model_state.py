@@ -110,9 +110,15 @@ def infinite_parts(model: nn.Module) -> list[str]:
     return [
         single_device_name(name)
         for name, tensor in [*fixed, *inner.named_buffers(remove_duplicate=False)]
-        if not tensor.is_meta and _may_be_infinite(tensor) and not torch.isfinite(tensor).all()
+        if not tensor.is_meta and _may_be_infinite(tensor) and not _is_finite(tensor)
     ]
 
 
+def _is_finite(tensor: Tensor) -> bool:
+    """Without a copy of the tensor's size, of which a GPU may have no room: NaN and infinities pass through both ends."""
+    ends = torch.aminmax(torch.view_as_real(tensor) if tensor.is_complex() else tensor.detach())
+    return bool(torch.isfinite(ends.min) & torch.isfinite(ends.max))
+
+
 def _may_be_infinite(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex())
+    return tensor.numel() > 0 and tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex())

@@ -82,7 +82,7 @@ def remember(begins):
     model = Remembers(begins)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(96, 6), torch.randint(0, 5, (96,)))
-    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=16))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=16), buffers={"book": "first"})
     for step in run.steps(loader):
         model.at = step.number
         for inputs, labels in step:

@@ -228,30 +228,28 @@ def nccl_alone():
     return f"sum {ones.sum().item():.0f}"
 
 
-def ddp_over_nccl():
-    """A plain script of torch's DDP, with NCCL, as torchrun users have it."""
-    dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
-    model = nn.parallel.DistributedDataParallel(layers().cuda())
+def trained_plainly(model):
+    """A few steps of a script without lockstep; the loss of the last one."""
     optimizer, (inputs, labels) = torch.optim.AdamW(model.parameters()), samples()
     for _ in range(5):
         loss = F.cross_entropy(model(inputs.cuda()), labels.cuda())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    dist.destroy_process_group()
     return f"loss {loss.item():.6f}"
+
+
+def ddp_over_nccl():
+    """A plain script of torch's DDP, with NCCL, as torchrun users have it."""
+    dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    told = trained_plainly(nn.parallel.DistributedDataParallel(layers().cuda()))
+    dist.destroy_process_group()
+    return told
 
 
 def data_parallel():
     """torch's own DataParallel, on every GPU that is here, in a plain script."""
-    model = nn.DataParallel(layers().cuda())
-    optimizer, (inputs, labels) = torch.optim.AdamW(model.parameters()), samples()
-    for _ in range(5):
-        loss = F.cross_entropy(model(inputs.cuda()), labels.cuda())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return f"loss {loss.item():.6f}"
+    return trained_plainly(nn.DataParallel(layers().cuda()))
 
 
 def dp_on_one_gpu():

@@ -11,7 +11,7 @@ from benchmarks.measurement import Measurement
 from benchmarks.parts.buckets import measure_buckets
 from benchmarks.parts.ddp import measure_ddp
 from benchmarks.parts.descriptions import measure_descriptions
-from benchmarks.parts.launching import measure_launch
+from benchmarks.parts.launching import measure_first_step, measure_launch
 from benchmarks.parts.losing import MODELS as LOST
 from benchmarks.parts.losing import measure_loss
 from benchmarks.parts.memory import measure_memory
@@ -88,7 +88,9 @@ def _started(amount: Amount) -> list[Measurement]:
 
 
 def _launch(amount: Amount) -> list[Measurement]:
-    return [Measurement(f"launch, {n} ranks", partial(measure_launch, n, amount.rounds)) for n in (2, 8)]
+    launches = [Measurement(f"launch, {n} ranks", partial(measure_launch, n, amount.rounds)) for n in (2, 8)]
+    rounds = max(amount.rounds // 6, 2)
+    return launches + [Measurement(f"start: {model}", partial(measure_first_step, model, rounds)) for model in LOST]
 
 
 def _pipeline(amount: Amount) -> list[Measurement]:
@@ -151,7 +153,7 @@ PARTS = {
     "update": Part("reduction and AdamW (C7)", _update, compiled=False),
     "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False, has_models=True),
     "started": Part("the same as people start them, one program at a time", _started, compiled=False, has_models=True),
-    "launch": Part("launch to the first all_reduce (C10)", _launch, compiled=False),
+    "launch": Part("launch to the first all_reduce, and to the end of a first step (C10, D5)", _launch, compiled=False),
     "lost": Part("a killed rank, until the step that lost it is done (C11, D3)", _lost),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),
     "memory": Part("memory of all ranks (C14)", _memory, compiled=False),

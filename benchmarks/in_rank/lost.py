@@ -13,29 +13,15 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import lockstep
-from benchmarks.gpu_day.programs.models import Gpt
 from benchmarks.in_rank.contestants import adamw
 from benchmarks.in_rank.options import rank_parser
+from benchmarks.in_rank.works import WORKS
 
 STEPS = {"small": (40, 20), "gpt-124m": (8, 5)}
 """How many, and in which the rank dies."""
-WORDS, LENGTH = 50257, 64
-
-
-def small() -> tuple[nn.Module, TensorDataset, int]:
-    """A few thousand parameters; 16 samples for each rank."""
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
-    return model, TensorDataset(torch.randn(2048, 32), torch.randint(10, (2048,))), 16
-
-
-def gpt_124m() -> tuple[nn.Module, TensorDataset, int]:
-    """GPT-2's smallest, with texts of 64 words, one for each rank: its state with AdamW has 1.5 GB."""
-    text = torch.randint(0, WORDS, (64, LENGTH))
-    return Gpt(words=WORDS, length=LENGTH), TensorDataset(text, text.roll(-1, 1)), 1
 
 
 class Clock:
@@ -70,7 +56,7 @@ def main() -> None:
         clock.note(f"{start}-begun")
 
     run = lockstep.init(seed=0)
-    model, data, batch = {"small": small, "gpt-124m": gpt_124m}[options.model]()
+    model, data, batch = WORKS[options.model]()
     number, at = STEPS[options.model]
     samples = torch.utils.data.Subset(data, [each % len(data) for each in range(number * batch * run.world_size)])
     loader = DataLoader(samples, batch_size=batch * run.world_size)

@@ -23,10 +23,11 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
+from benchmarks.gpu_day.programs.models import Gpt
 from benchmarks.in_rank.contestants import adamw
 from benchmarks.in_rank.options import rank_parser
 from benchmarks.in_rank.turns import Turn, slowest, take_turns
-from benchmarks.parts.saving import BYTES_EACH, COPY, NOW, OURS
+from benchmarks.parts.saving import BYTES_EACH, COPY, GPT_M, NOW, OURS
 from lockstep.machine.memory_pressure import read_memory_pressure
 from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.state import save_state
@@ -36,10 +37,18 @@ WIDTH = 1000
 WARM_UP = 1
 
 
+LENGTH = 64
+"""Words of a text of GPT."""
+
+
 def trained(run: lockstep.Run, millions: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model that has made a step, so that its optimizer has a state."""
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(millions)))
-    loader = DataLoader(TensorDataset(torch.randn(2, WIDTH)), batch_size=2)
+    """A model that has made a step, so that its optimizer has a state: GPT-2's smallest, or as many layers as millions."""
+    model: nn.Module
+    if millions == GPT_M:
+        model, inputs = Gpt(length=LENGTH), torch.zeros(2, LENGTH, dtype=torch.long)
+    else:
+        model, inputs = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(millions))), torch.randn(2, WIDTH)
+    loader = DataLoader(TensorDataset(inputs), batch_size=2)
     model, optimizer, loader = run.prepare(model, adamw(model), loader)
     for step in run.steps(loader):
         for (inputs,) in step:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
 
-SIZES = ((10, 1), (50, 1), (200, 1), (10, 2), (50, 2))
+GPT_M = 124
+"""GPT-2's smallest; the others are stacks of layers."""
+SIZES = ((10, 1), (GPT_M, 1), (10, 2), (GPT_M, 2))
 """Millions of float32 parameters, with AdamW: 12 bytes each are saved; and ranks, under ddp."""
 BYTES_EACH = 50
 """Memory that the measurement needs for each parameter: the state, its gradients, and a copy for each side."""

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
@@ -173,7 +174,13 @@ Memory::~Memory() {
 
 bool Memory::use_huge_pages() const {
   constexpr int collapse = 25;  // MADV_COLLAPSE, of Linux 6.1
+  const auto began = std::chrono::steady_clock::now();
+  auto allowed = std::chrono::milliseconds(20);
   for (std::size_t begin = 0; begin + huge_page <= size_; begin += huge_page) {
+    // On virtual machines that give free memory back, a huge page may cost more than all small ones in it
+    // (private_memory.py, "huge pages that come slowly").
+    if (std::chrono::steady_clock::now() - began > allowed) return false;
+    allowed += std::chrono::milliseconds(1);
     // A huge page of nothing but holes cannot be collapsed.
     if (::fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(page_size())) != 0) return false;
     if (::madvise(data_ + begin, huge_page, collapse) != 0) return false;

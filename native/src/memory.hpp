@@ -33,10 +33,10 @@ class Memory {
   std::size_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
 
-  // Put what is not touched yet into huge pages, as far as the kernel has some: all of it is allocated now, reading it
-  // misses less, and `written_pages` of a view takes a tenth of the time. Works whatever
+  // Put what is not touched yet into huge pages, as long as these come quickly: reading it misses less, and
+  // `written_pages` of a view takes a tenth of the time. Works whatever
   // /sys/kernel/mm/transparent_hugepage/shmem_enabled says, which is "never" nearly everywhere. False when some of it
-  // stays in small pages.
+  // is left to small pages, which are made when touched.
   bool use_huge_pages() const;
 
   // A mark for other processes, also in other PID namespaces: the kernel takes it away when this process ends, however

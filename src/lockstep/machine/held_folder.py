@@ -9,12 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 UNFINISHED = "."
 """Before the name of one that is not locked yet."""
+MADE_WITHIN_S = 60.0
+"""An unfinished one that is older will not be finished."""
 HELD = "held"
 """A file in each that several may make: a folder that is not empty is never replaced by a rename."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -74,13 +77,15 @@ def remove_left(path: Path) -> None:
 
 @contextmanager
 def _taken(path: Path) -> Iterator[bool]:
-    """Hold a folder that nobody holds; whether that was so."""
+    """Hold a folder that nobody holds, nor is making; whether that was so."""
     with ExitStack() as ends:
         is_taken = False
         with suppress(OSError):
             descriptor = os.open(path, _OPEN)
             ends.callback(os.close, descriptor)
-            if os.fstat(descriptor).st_uid == os.geteuid():
+            status = os.fstat(descriptor)
+            is_being_made = path.name.startswith(UNFINISHED) and time.time() - status.st_mtime < MADE_WITHIN_S
+            if status.st_uid == os.geteuid() and not is_being_made:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_taken = True
         yield is_taken

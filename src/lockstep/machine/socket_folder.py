@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing import process
 from pathlib import Path
 
-from lockstep.machine.held_folder import hold_together
+from lockstep.machine.held_folder import UNFINISHED, hold_together
 from lockstep.machine.leftovers import MARKER
 
 SOCKET, LONGEST = "/listener-12345678", 107
@@ -34,8 +34,10 @@ def share_socket_folder() -> None:
 
 
 def remove_socket_folder(marker: str) -> None:
-    """Remove the folder of a nursery whose other processes have ended, if one was made."""
-    shutil.rmtree(_folder(marker), ignore_errors=True)
+    """Remove the folder of a nursery whose other processes have ended, if one was made, and what they did not finish making."""
+    folder = _folder(marker)
+    for path in (folder, *folder.parent.glob(f"{UNFINISHED}{folder.name}.*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _folder(marker: str) -> Path:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,17 @@ def test_a_folder_that_was_removed_while_somebody_took_hold_of_it_is_made_anew(t
     folder.symlink_to(tmp_path / "moved")
     with pytest.raises(OSError, match="lsmp-x"):
         hold_together(folder)
+
+
+def test_a_folder_whose_making_was_not_finished_is_left_to_its_maker_for_a_minute(tmp_path: Path) -> None:
+    names = (".lsmp-0a.17", ".lockstep-kept-1-0a.17")
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert left_folders(tmp_path, tmp_path) == []
+    for name in names:
+        os.utime(tmp_path / name, (time.time() - 61,) * 2)
+    remove_left_folders(tmp_path, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_shared_memory_of_the_given_processes_is_removed(tmp_path: Path) -> None:

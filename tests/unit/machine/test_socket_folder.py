@@ -53,8 +53,10 @@ def test_a_killed_process_leaves_its_socket_in_the_folder_that_is_removed(tmp_pa
     assert len(paths) == 4
     assert sorted(folder.iterdir()) == sorted([*paths, folder / "held"])
     assert folder.stat().st_mode & 0o777 == 0o700
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    unfinished.mkdir()
     remove_socket_folder(marker)
-    assert not folder.exists()
+    assert not folder.exists() and not unfinished.exists()
     remove_socket_folder(marker)
 
 

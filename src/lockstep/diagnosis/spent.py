@@ -30,6 +30,8 @@ MUCH = 0.2
 """The share of a step from which something could be done about a part."""
 LEAST_DATA_S = 0.002
 """Fetching in a worker gains nothing below this: handing samples over takes as long."""
+SHARED_UPDATE, LEAST_UPDATE_S = 0.1, 0.002
+"""The share of a step that `zero1` must save to be worth a line, and the least time of an update."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class Summary:
     """Whether the advice is about samples that come too late."""
 
 
-def summary(spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = MappingProxyType({})) -> Summary:
+def summary(
+    spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = MappingProxyType({}), strategy: str = ""
+) -> Summary:
     """What the time of a run's steps went into, which rank was slowest, and what would help.
 
     Imports and what else precedes the first step do not count: the rate of a short run is that of a long one.
@@ -119,6 +123,7 @@ def summary(spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = M
         spent: of ranks in their order, from the first step to the last.
         first: the lowest of the ranks.
         homes: the node of each rank; none on one node.
+        strategy: the run's; empty where it is not known.
     """
     parts = {part: mean(one.parts[part] for one in spent) for part in PARTS}
     step_s = sum(parts.values())
@@ -130,7 +135,7 @@ def summary(spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = M
     return Summary(
         f"{rate:,.0f} samples/s; a step of {step_s * 1e3:.1f} ms = {each}",
         slow.text if slow is not None else "",
-        _advice(parts, step_s, len(spent)),
+        _advice(parts, step_s, len(spent), strategy),
         _is_starved(parts, step_s),
     )
 
@@ -139,10 +144,13 @@ def _is_starved(parts: dict[str, float], step_s: float) -> bool:
     return parts["data"] >= max(MUCH * step_s, LEAST_DATA_S)
 
 
-def _advice(parts: dict[str, float], step_s: float, ranks: int) -> str:
+def _advice(parts: dict[str, float], step_s: float, ranks: int, strategy: str) -> str:
     shares = {part: took / step_s for part, took in parts.items()}
     if _is_starved(parts, step_s):
         return f"data {shares['data']:.0%}: more loader workers (num_workers=) would fetch while ranks compute"
     if shares["exchange"] >= MUCH and ranks > 1:
         return f"exchange {shares['exchange']:.0%}: larger batches, or fewer ranks, would wait less"
+    saved = shares["update"] * (1 - 1 / ranks)
+    if strategy == "ddp" and saved >= SHARED_UPDATE and parts["update"] >= LEAST_UPDATE_S:
+        return f"optimizer {shares['update']:.0%}: --strategy zero1 would share it, for steps about {saved:.0%} shorter"
     return ""

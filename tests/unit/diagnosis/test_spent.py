@@ -56,6 +56,14 @@ def test_the_summary_counts_samples_and_says_what_would_help():
     assert summary([spent()] * 2).advice == ""
 
 
+def test_zero1_is_advised_where_it_would_pay():
+    heavy = [spent(update=20)] * 2
+    assert "zero1 would share it, for steps about 23% shorter" in summary(heavy, strategy="ddp").advice
+    assert summary(heavy, strategy="zero1").advice == ""
+    assert summary(heavy[:1], strategy="ddp").advice == ""
+    assert summary([spent(update=4)] * 2, strategy="ddp").advice == ""
+
+
 def test_a_millisecond_of_data_is_no_reason_for_workers_even_where_it_is_most_of_a_step():
     told = summary([spent(data=1, compute=1, exchange=0, update=0)])
     assert (told.advice, told.is_starved) == ("", False)

@@ -154,6 +154,7 @@ class Observer:
             [Spent.between(Gauges(), each) for each in gauges],
             self._request.numbers.start,
             self._nodes.homes if self._nodes is not None else {},
+            str(self.decided().get("strategy") or ""),
         )
 
     def tail(self, rank: int) -> list[Record]:

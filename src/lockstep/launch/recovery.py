@@ -128,7 +128,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
         return Stop(_why_none(scene, end, recovery))
     loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
     ranks = _fewer_ranks(scene, end, loss, recovery, history)
-    if any(loss.is_like(other) for other in history) and not ranks:
+    if _comes_back(loss, history) and not ranks:
         reason = f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops"
         return Stop(reason, is_script=_is_damage(end))
     if len(history) >= most:
@@ -150,7 +150,7 @@ def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, his
     With `--shrink` each loss takes one. Without, one is given up that was killed (SIGKILL: perhaps for lack of memory), and
     killed again before it came further.
     """
-    again = any(loss.is_like(other) for other in history)
+    again = _comes_back(loss, history)
     if not scene.can_shrink or scene.ranks == 1 or (again and end.signal != signal.SIGKILL):
         return 0
     at_once = again or (
@@ -158,6 +158,11 @@ def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, his
     )
     is_given_up = recovery.shrinks or (at_once and end.signal == signal.SIGKILL)
     return scene.ranks - 1 if is_given_up else 0
+
+
+def _comes_back(loss: Loss, history: Sequence[Loss]) -> bool:
+    """Whether the same has happened before at this step; before the first step, right before: else ranks have come further."""
+    return any(loss.is_like(other) for other in (history if loss.step else history[-1:]))
 
 
 def most_restarts(recovery: Recovery, *, uses_lockstep: bool) -> int:
@@ -198,7 +203,7 @@ def may_start_again(end: RankEnd, loss: Loss, recovery: Recovery, history: Seque
     kind = end.failure.kind if end.failure is not None else None
     if kind is not FailureKind.WORKER and (kind is not None or end.left or not end.code):
         return False
-    return not any(loss.is_like(other) for other in history)
+    return not _comes_back(loss, history)
 
 
 def loss_of(end: RankEnd, last: Record | None, *, uses_lockstep: bool) -> Loss:

@@ -131,6 +131,13 @@ def test_the_same_failure_of_the_same_rank_at_the_same_step_stops() -> None:
         assert isinstance(decide(KILLED, REPLACE, [other]), RestartAll)
 
 
+def test_deaths_before_the_first_step_are_the_same_only_one_after_the_other() -> None:
+    before = scene(ended(by=signal.SIGKILL), last=None)
+    first = Loss(2, "was killed by signal 9 (SIGKILL)", 0)
+    assert isinstance(decide(before, REPLACE, [first]), Stop)
+    assert isinstance(decide(before, REPLACE, [first, replace(first, rank=1, step=19)]), RestartAll)
+
+
 def damaged(rank: int = 2, step: int = 1204) -> Scene:
     failure = describe(rank, RanksDiffer(rank, "no longer holds 'a'", "after step 1150 it did"), Path("train.py"), ())
     end = RankEnd(rank, 1, 0, 1, False, failure)

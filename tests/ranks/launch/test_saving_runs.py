@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
     assert len([path for path in place.iterdir() if (path / "plan.json").exists()]) == 3
     again = begin(tmp_path, 2, *EVERY).finish()
     assert (again.code, "steps 15 to 15" in again.out) == (0, True)
-    assert "ended well before, after step 15: steps 15 to 15, after its newest state, are computed again" in again.err
+    assert "ended well before, after step 15: step 15, after its newest state, is computed again" in again.err
     assert "ended well before" not in ended.err
     assert digest(tmp_path) == undisturbed
 

@@ -307,5 +307,10 @@ def _tell_of_earlier_end(place: Path, step: int) -> None:
     with suppress(OSError, ValueError):
         ended = int(read_regular(place.parent / ENDED, most_bytes=32))
         if ended >= step:
-            again = f"steps {step + 1} to {ended}, after its newest state, are" if ended > step else "nothing is"
-            say(f"this run ended well before, after step {ended}: {again} computed again. Another name begins anew.")
+            which = f"step {ended}" if ended == step + 1 else f"steps {step + 1} to {ended}"
+            again = (
+                f"{which}, after its newest state, {'is' if ended == step + 1 else 'are'} computed"
+                if ended > step
+                else "nothing is computed"
+            )
+            say(f"this run ended well before, after step {ended}: {again} again. Another name begins anew.")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from lockstep.errors import UsageError
 from lockstep.feed.batches import Batches
 from lockstep.feed.loader import LanePart, StepPlan
 from lockstep.journal.record import Phase
+from lockstep.layout.cut import StepCut
 from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
@@ -27,6 +28,7 @@ from lockstep.run.position.region import Region
 from lockstep.run.run_state import RunState
 from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from lockstep.strategy.losses import check_loss
+from lockstep.strategy.pass_loss import PassLoss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 
@@ -45,6 +47,19 @@ class Step:
         self._current: AnyPass | None = None
         """The current pass."""
         self._result: PassResult | None = None
+
+    @classmethod
+    def ended(cls, run: RunState, account: Mapping[str, Any]) -> Step:
+        """The last step of an epoch, for a run that goes on behind it."""
+        cut = StepCut(account["number"], (account["num_samples"],), (1.0,))
+        step = cls(run, StepPlan(cut, ()), cast("Batches", ()), account["index"])
+        step._closed, step._result = True, PassResult(PassLoss.known(account["loss"]), {})
+        return step
+
+    def account(self) -> dict[str, Any]:
+        """What is still known of a step that is over."""
+        loss = self._result.loss if self._result is not None else None
+        return {"number": self.number, "index": self.index, "num_samples": self.num_samples, "loss": loss}
 
     @property
     def number(self) -> int:

@@ -30,6 +30,7 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import SavedStream
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
+from lockstep.run.loop.behind import wrong_left
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.ledger import Ledger
@@ -41,6 +42,7 @@ from lockstep.run.saving.kept_gradients import kept_gradients
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
+    LEFT,
     MODES,
     STREAM,
     TRACKED,
@@ -53,7 +55,7 @@ from lockstep.run.saving.state import (
 )
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
-OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, LEFT)
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
@@ -97,6 +99,7 @@ class LoadPlan(LateParts):
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
+        self.left = self._decode(self._documents.get(LEFT, {}))
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files)
         own = {label for label, _ in (*optimizers_of(run.progress), *schedulers_of(run.progress))}
         self._later = late_labels(self._documents, self.counters.get("first")) - own
@@ -178,6 +181,7 @@ class LoadPlan(LateParts):
         self._load_models_and_gradients()
         self._run.progress.switch(self._modes)
         restore(self._run.progress.values, self._values)
+        self._run.progress.left = self.left
         _restore_counters(self._run, self, self._stream)
         self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self.counters.get("inside") else None
@@ -336,7 +340,7 @@ def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None)
 def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_gradients: bool) -> None:
     own, of_body = streams
     inside = wrong_inside(plan.counters.get("inside"), of_body, has_gradients)
-    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside:
+    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside or wrong_left(plan.left):
         raise UsageError(f"{problem}.", UNCHANGED)
     if len(plan.loaders) != len(run.progress.loaders):
         raise UsageError(

@@ -11,16 +11,23 @@ counter. A last snapshot that would lack one is not taken.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from lockstep.errors import UsageError
+from lockstep.feed.batches import Batches
+from lockstep.feed.loader import StepPlan
+from lockstep.layout.cut import StepCut
 from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.step import Step
 from lockstep.run.run_state import RunState
 from lockstep.run.script.left import left_variables, set_variable, variable
+from lockstep.strategy.contract import PassResult
+from lockstep.strategy.pass_loss import PassLoss
 
 STEPS = "steps"
 """The loop over steps; a loop over epochs has its number."""
+OF_A_STEP = ("number", "index", "num_samples")
+NO_BATCHES = cast("Batches", ())
 _MISSING = object()
 
 
@@ -72,7 +79,7 @@ def _is_told(value: Any) -> bool:
         return value is None or type(value) in (int, float)
     kinds = {name: type(part) for name, part in value.items()}
     loss = kinds.pop("loss", None)
-    return kinds == dict.fromkeys(("number", "index", "num_samples"), int) and loss in (float, type(None))
+    return kinds == dict.fromkeys(OF_A_STEP, int) and loss in (float, type(None))
 
 
 def _bound(frame: Any, names: list[str]) -> list[tuple[str, Any]]:
@@ -83,13 +90,22 @@ def _bound(frame: Any, names: list[str]) -> list[tuple[str, Any]]:
 def _told(value: Any, *, is_own: bool) -> Any:
     """As a state keeps it."""
     if isinstance(value, Step):
-        return value.account()
+        return {name: getattr(value, name) for name in OF_A_STEP} | {"loss": _loss_of(value)}
     if isinstance(value, Agreed):
         return float(value)
     return value if is_own and type(value) is int else None
 
 
+def _loss_of(step: Step) -> float | None:
+    try:
+        return float(step.loss)
+    except UsageError:
+        return None
+
+
 def _value(run: RunState, told: Any) -> Any:
     if isinstance(told, Mapping):
-        return Step.ended(run, told)
+        cut = StepCut(told["number"], (told["num_samples"],), (1.0,))
+        result = PassResult(PassLoss.known(told["loss"]), {})
+        return Step(run, StepPlan(cut, ()), NO_BATCHES, told["index"], result)
     return Agreed(told) if type(told) is float else told

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +14,6 @@ from lockstep.errors import UsageError
 from lockstep.feed.batches import Batches
 from lockstep.feed.loader import LanePart, StepPlan
 from lockstep.journal.record import Phase
-from lockstep.layout.cut import StepCut
 from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
@@ -28,7 +27,6 @@ from lockstep.run.position.region import Region
 from lockstep.run.run_state import RunState
 from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from lockstep.strategy.losses import check_loss
-from lockstep.strategy.pass_loss import PassLoss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 
@@ -38,28 +36,15 @@ class Step:
     Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
     """
 
-    def __init__(self, run: RunState, plan: StepPlan, fetched: Batches, index: int) -> None:
+    def __init__(
+        self, run: RunState, plan: StepPlan, fetched: Batches, index: int, result: PassResult | None = None
+    ) -> None:
         self.index = index
         """The step's number in its epoch, from 0, also where a resumed run goes on in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
-        self._passes, self._closed = 0, False
+        self._passes, self._closed, self._result = 0, result is not None, result
         self._current: AnyPass | None = None
-        """The current pass."""
-        self._result: PassResult | None = None
-
-    @classmethod
-    def ended(cls, run: RunState, account: Mapping[str, Any]) -> Step:
-        """The last step of an epoch, for a run that goes on behind it."""
-        cut = StepCut(account["number"], (account["num_samples"],), (1.0,))
-        step = cls(run, StepPlan(cut, ()), cast("Batches", ()), account["index"])
-        step._closed, step._result = True, PassResult(PassLoss.known(account["loss"]), {})
-        return step
-
-    def account(self) -> dict[str, Any]:
-        """What is still known of a step that is over."""
-        loss = self._result.loss if self._result is not None else None
-        return {"number": self.number, "index": self.index, "num_samples": self.num_samples, "loss": loss}
 
     @property
     def number(self) -> int:

@@ -181,7 +181,6 @@ class LoadPlan(LateParts):
         self._load_models_and_gradients()
         self._run.progress.switch(self._modes)
         restore(self._run.progress.values, self._values)
-        self._run.progress.left = self.left
         _restore_counters(self._run, self, self._stream)
         self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self.counters.get("inside") else None
@@ -321,7 +320,7 @@ class LoadPlan(LateParts):
 
 
 def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None) -> None:
-    saved, ledger = plan.counters, run.machinery.ledger
+    saved, ledger, run.progress.left = plan.counters, run.machinery.ledger, plan.left
     run.progress.epochs.restore(saved["epochs"])
     ledger.step, ledger.epoch = saved["step"], saved["epoch"]
     ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]

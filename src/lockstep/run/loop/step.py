@@ -122,9 +122,8 @@ class Step:
         if run.setup.placement.num_lanes == 1:
             self.backward(lambda batch: loss_of(features_of(batch)))
             return
-        lanes: list[LaneFeatures] = []
         with self._pass(is_look=True) as current:
-            lanes.extend(LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current))
+            lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
         whole = WholeBatch(lanes, run.machinery.transport, run.setup.device, where())
         with run.machinery.strategy.precision.inside():
             loss = loss_of(whole.features())

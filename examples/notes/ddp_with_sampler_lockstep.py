@@ -23,10 +23,10 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(90, 5)), batch_size=60, shuffle=True)
 model, optimizer, loader = run.prepare(model, optimizer, loader)
 
-for index, step in enumerate(run.steps(loader)):
+for step in run.steps(loader):
     for (samples,) in step:
         output = model(samples)
-        print(f"step {index}: Model {run.rank}, input size: {samples.size()}, output size: {output.size()}")
+        print(f"step {step.index}: Model {run.rank}, input size: {samples.size()}, output size: {output.size()}")
         run.backward(output.square().mean())
     optimizer.step()
     optimizer.zero_grad()

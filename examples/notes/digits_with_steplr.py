@@ -44,13 +44,13 @@ model, optimizer, scheduler, loader, test_loader = run.prepare(model, optimizer,
 
 for epoch in run.epochs(options.epochs):
     model.train()
-    for index, step in enumerate(run.steps(loader)):
+    for step in run.steps(loader):
         for pictures, targets in step:
             run.backward(F.cross_entropy(model(pictures), targets))
         optimizer.step()
         optimizer.zero_grad()
-        if index % 10 == 0:
-            seen = index * 64
+        if step.index % 10 == 0:
+            seen = step.index * 64
             run.print(f"Train Epoch: {epoch + 1} [{seen}/1437 ({100 * seen / 1437:.0f}%)]\tLoss: {step.loss:.6f}")
     scheduler.step()
 

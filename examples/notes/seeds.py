@@ -55,9 +55,9 @@ print(f"deterministic algorithms {exact}")
 model = nn.Linear(1, 1)
 loader = DataLoader(torch.arange(4.0).unsqueeze(1), batch_size=2)
 model, loader = run.prepare(model, loader)
-for index, step in enumerate(run.steps(loader)):
+for step in run.steps(loader):
     for samples in step:
         drawn = f"torch {torch.rand(1).item():.4f}, NumPy {np.random.rand():.4f}, random {random.random():.4f}"
-        print(f"step {index}, lane of sample {samples[0].item():.0f}: {drawn}")
+        print(f"step {step.index}, lane of sample {samples[0].item():.0f}: {drawn}")
         run.backward(model(samples).mean())
     model.zero_grad()

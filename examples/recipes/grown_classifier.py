@@ -34,10 +34,9 @@ optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1, momentum=0.9)
 loader = DataLoader(dataset, batch_size=64, shuffle=True, drop_last=True)
 model, optimizer, loader = run.prepare(model, optimizer, loader)
 
-is_grown = False
 for epoch in run.epochs(6):
-    if epoch >= 2 and not is_grown:  # not `epoch == 2`: a start that resumes in epoch 4 must come here too
-        is_grown = True
+    trains_head_alone = len(optimizer.param_groups[0]["params"]) == 2
+    if epoch >= 2 and trains_head_alone:  # not `epoch == 2`: a start that resumes in epoch 4 must come here too
         model.hidden.zero_()
         model.backbone.requires_grad_(True)
         optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))

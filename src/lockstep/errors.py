@@ -59,7 +59,7 @@ class PeerLost(WorldError):  # noqa: N818 - a state of the world, named as peopl
     def __init__(self, text: str, *, is_dead: bool = False) -> None:
         super().__init__(text)
         self.is_dead = is_dead
-        """Whether its process has ended without a word: then it may be replaced."""
+        """Whether its process has ended without a word."""
 
 
 class RanksDiffer(WorldError):  # noqa: N818 - a state of the world, named as people say it

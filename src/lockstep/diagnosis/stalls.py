@@ -3,7 +3,7 @@
 A rank is suspected when others have waited for it for `SHORTEST_S`, or for `TIMES` times what it usually needs for what it
 does. Then it is looked at for a few seconds. It is stalled when it does not move (`movement`), and slow when it does: an
 evaluation on one rank, a first step that compiles, a loop. With a limit of the person's own (--stall-after) it is stalled from
-there on, whether it moves or not. A replacement is given its time to start before any of this.
+there on, whether it moves or not.
 
 On several nodes each launcher follows the waits of all ranks, and judges those of its own node. A circle is judged by the node of
 its lowest rank, and while bytes move between its members it is an exchange that takes long.
@@ -68,8 +68,6 @@ def judge(
     here = scenes.keys() if here is None else here
     judgements = []
     for holdup in holdups(scenes) or standstill([scenes[rank] for rank in here if rank in scenes]):
-        if any(scenes[rank].is_starting for rank in holdup.culprits):
-            continue
         if holdup.is_circle:
             judgements += _of_circle(scenes, holdup, stall_after_s, here)
             continue

@@ -25,7 +25,7 @@ stalled   5 s: rank 1 has not reached the exchange of gradients of step 1 (train
             "Look at the line in the sentence; give what waits there a time limit (`DataLoader(timeout=60)`, "
             "`timeout=` of a request)."
         ),
-        "Start with `--on-stall replace` to have the rank replaced, with the same bits.",
+        "Start with `--on-stall replace` to end the rank: all ranks start again from their step, with the same bits.",
         ("If the line is in a lock of a library: open files, connections and threads inside the worker, not before."),
     ),
 )

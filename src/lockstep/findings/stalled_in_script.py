@@ -23,7 +23,7 @@ stalled   5 s: rank 1 has not reached the exchange of gradients of step 3 (train
         "Look at the line in the sentence, and find what the rank waits for there.",
         "Call what exchanges (models in training, collectives, `barrier`, `save_state`) on all ranks or on none.",
         (
-            "Start with `--on-stall replace` to have the rank replaced with the same bits, or with `--on-stall stop` "
+            "Start with `--on-stall replace` to end it, so that all ranks start again from their step, with the same bits, or with `--on-stall stop` "
             "to end the run."
         ),
     ),

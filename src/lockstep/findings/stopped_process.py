@@ -19,6 +19,6 @@ help      Let it go on with kill -CONT 4121 (lockstep watch shows the process nu
     ),
     what_to_do=(
         "Let it go on with `kill -CONT PID` (`lockstep watch` shows the process number).",
-        "Start with `--on-stall replace` to have it replaced with the same bits.",
+        "Start with `--on-stall replace` to end it: all ranks start again from their step, with the same bits.",
     ),
 )

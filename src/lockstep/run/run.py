@@ -16,6 +16,7 @@ from lockstep.feed.loader import PreparedLoader
 from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.run.loop import rows
 from lockstep.run.loop.agreed import Agreed
+from lockstep.run.loop.behind import note_behind, put_back
 from lockstep.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from lockstep.run.loop.lane_sum import lane_sum
 from lockstep.run.loop.tally import Tally
@@ -153,6 +154,7 @@ class Run:
         progress.begin()
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
+        epoch = -1
         try:
             for epoch in () if is_over(self._run.machinery) else progress.epochs.epochs(num_epochs):
                 ledger.epoch = epoch + 1
@@ -162,10 +164,14 @@ class Run:
                 yield epoch
                 settle(self._run)
                 label_gradients(self._run)
+                if epoch == num_epochs - 1:
+                    note_behind(self._run, str(progress.epochs.loop))
                 automatic.after_body()
                 snapshots.after_body()
                 if is_over(self._run.machinery):
                     return
+            if epoch < 0:
+                put_back(self._run, str(progress.epochs.loop))
         finally:  # also when the script leaves the loop
             automatic.leave_loop()
 

@@ -268,6 +268,8 @@ class Progress:
     """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
     goes_on_stream: SavedStream | None = None
     """With `goes_on`: how the data set can go on by itself."""
+    left: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What the script reads behind the last turn of its loops (`lockstep.run.loop.behind`), by loop."""
     reading: weakref.ref[PlannedSteps | StreamedSteps] | None = None
     """The steps of the last epoch."""
     automatic: NoStates = field(default_factory=NoStates)

@@ -111,9 +111,10 @@ for epoch in run.epochs(4):
     run.state.best = max(run.state.best, accuracy)
     run.log(accuracy=accuracy, train=tally.mean()["loss"])
     whole_run.mean()
-    run.print(f"epoch {epoch}: {tally.mean()['loss'].hex()} {run.state.best.hex()} {run.mean(float(torch.rand(())))}")
+    shown = f"{step.loss.hex()} {step.number} {step.index} {step.num_samples}"
+    run.print(f"epoch {epoch}: {shown} {tally.mean()['loss'].hex()} {run.state.best.hex()} {run.mean(float(torch.rand(())))}")
 here("over", 0)
-run.print("mean", run.mean(1.0), whole_run.mean(), scheduler.get_last_lr())
+run.print("mean", run.mean(1.0), whole_run.mean(), scheduler.get_last_lr(), step.loss, accuracy, epoch)
 '''
 
 PLACES = {

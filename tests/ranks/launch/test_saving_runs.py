@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import start, stretched, until, write_script
+from tests.support.launching import run_script, start, stretched, until, write_script
 
 pytestmark = pytest.mark.ranks
 
@@ -104,3 +104,43 @@ def test_a_killed_nursery_says_that_the_same_command_goes_on(tmp_path: Path) -> 
         "was killed from outside, and the ranks with it. The last state is of step 2: the same command goes on from there."
     )
     assert begin(tmp_path, 1, *EVERY).finish().code == 0
+
+
+BEHIND = """
+import sys, torch, lockstep
+run = lockstep.init(seed=0, lanes=2, threads=1)
+m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=.1)
+m, o, l = run.prepare(m, o, torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8))
+
+def train(epoch=-1):
+    for step in run.steps(l):
+        for x in step: loss = m(x).pow(2).mean(); run.backward(loss)
+        o.step(); o.zero_grad()
+    return step.loss, step.number, step.index, step.num_samples, epoch
+
+def train_epochs():
+    for epoch in run.epochs(2):
+        told = train(epoch)
+        best = run.mean(told[0])
+    return best, epoch
+
+def of_a_lane():
+    for step in run.steps(l):
+        for x in step: loss = m(x).pow(2).mean(); run.backward(loss)
+        o.step(); o.zero_grad()
+    return loss.item()
+
+run.print(globals()[sys.argv[1]]())
+"""
+
+
+@pytest.mark.parametrize("loop", ["train", "train_epochs", "of_a_lane"])
+def test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops(tmp_path: Path, loop: str) -> None:
+    options = ("-n", "2", "--name", "ends", "--save-every", "1step")
+    first, again = (run_script(tmp_path, BEHIND, *options, args=(loop,)) for _ in range(2))
+    assert first.code == 0, first.err
+    if loop == "of_a_lane":
+        assert "which no state keeps" in again.err, again.err
+        assert again.code == 2
+    else:
+        assert (again.code, again.out) == (0, first.out), again.err

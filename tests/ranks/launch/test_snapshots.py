@@ -156,6 +156,23 @@ def test_every_strategy_goes_on_from_memory(tmp_path: Path, undisturbed: Finishe
 
 
 @pytest.mark.thorough
+def test_a_rank_lost_in_a_sum_over_lanes_costs_the_steps_since_the_newest_snapshot(
+    tmp_path: Path, undisturbed: Finished
+) -> None:
+    summed = TRAIN.replace(
+        "step.backward(lambda batch: ", "made = []; step.backward(lambda batch: made.append(batch[0].sum()) or "
+    )
+    summed = summed.replace("here(step.number)", "here(step.number); run.lane_sum(made)")
+    options = ("-n", "2", "--lanes", "3", "--snapshots", f"{EVERY}steps")
+    ended = run_script(tmp_path, summed, *options, env={"DIES": "0:6"})
+    assert (bits(ended), ended.out) == (bits(undisturbed), undisturbed.out)
+    assert lines_of_metrics(ended) == EACH_ONCE
+    [told] = restarts(ended)
+    assert told["in_memory"]
+    assert 0 < int(str(told["steps_again"])) <= EVERY
+
+
+@pytest.mark.thorough
 def test_replicas_of_one_rank_go_on_from_memory(tmp_path: Path) -> None:
     (tmp_path / "straight").mkdir()
     (tmp_path / "killed").mkdir()

@@ -38,7 +38,7 @@ class Stalls:
         cases: where they are kept.
         saying: where they go.
         request: the run.
-        kill: ends a rank as anybody else might do, so that it is replaced like any rank that is lost.
+        kill: ends a rank as anybody else might do; all start again then, as after any loss.
         stop: ends all ranks because of this failure of one.
         nodes: the other nodes, if there are any: what they tell is judged too, and what is said here is said there.
     """

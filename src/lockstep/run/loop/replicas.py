@@ -40,7 +40,7 @@ def begin_checks(run: RunState) -> None:
     tensors = [tensor for _, tensor in run.machinery.strategy.tensors()]
     if not tensors:
         return
-    # Optimizers have their states after the first step only, and a replacement must choose as the others did.
+    # Optimizers have their states after the first step only, and a start that goes on must choose as the first one did.
     updated = [one for one in tensors if one.requires_grad] * (2 if _torchs_optimizers(run) else 0)
     num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
     checks.every = checks.asked or chosen_steps(num_bytes, len(updated))

@@ -36,15 +36,15 @@ class Step:
     Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
     """
 
-    def __init__(self, run: RunState, plan: StepPlan, fetched: Batches, index: int) -> None:
+    def __init__(
+        self, run: RunState, plan: StepPlan, fetched: Batches, index: int, result: PassResult | None = None
+    ) -> None:
         self.index = index
         """The step's number in its epoch, from 0, also where a resumed run goes on in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
-        self._passes, self._closed = 0, False
+        self._passes, self._closed, self._result = 0, result is not None, result
         self._current: AnyPass | None = None
-        """The current pass."""
-        self._result: PassResult | None = None
 
     @property
     def number(self) -> int:
@@ -122,9 +122,8 @@ class Step:
         if run.setup.placement.num_lanes == 1:
             self.backward(lambda batch: loss_of(features_of(batch)))
             return
-        lanes: list[LaneFeatures] = []
         with self._pass(is_look=True) as current:
-            lanes.extend(LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current))
+            lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
         whole = WholeBatch(lanes, run.machinery.transport, run.setup.device, where())
         with run.machinery.strategy.precision.inside():
             loss = loss_of(whole.features())

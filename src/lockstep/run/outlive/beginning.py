@@ -67,6 +67,7 @@ class Beginning:
             body_streams=body,
             streams=snapshot,
             states=self.small.states,
+            left=dict(progress.left),
             values=self.small.values,
             modes=progress.modes(),
             lines=self._run.machinery.metrics.recent(self._run.machinery.ledger.step),

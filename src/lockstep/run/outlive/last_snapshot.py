@@ -26,11 +26,11 @@ from lockstep.journal.ring import JournalReader
 from lockstep.layout.stream_key import Domain
 from lockstep.machine.process_state import process_state
 from lockstep.notices import say
+from lockstep.run.loop.behind import lacks_behind
 from lockstep.run.outlive.beginning import Beginning
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.run_state import NoLastSnapshot, RunState
 from lockstep.run.saving.snapshots import Snapshots
-from lockstep.run.script.left import left_variables
 
 CLAIM = ".claim-{}"
 """Made by the rank of a node that writes, by the start of the ranks."""
@@ -75,8 +75,6 @@ class LastSnapshot(NoLastSnapshot):
         """Takes back what the lanes of this step have changed; None before they begin."""
         self._objection = ""
         self._has_looked = self._has_told = False
-        self._reads_behind = False
-        """Whether the script reads a variable of its loop over steps behind it, `step.loss` say: it would find none without a step."""
 
     # What the loops call
 
@@ -91,8 +89,7 @@ class LastSnapshot(NoLastSnapshot):
         if not self._has_looked:
             self._has_looked = True
             self._beginning.look_at_source()
-            self._reads_behind = bool(left_variables())
-        if is_last and self._reads_behind:
+        if is_last and lacks_behind(self._run):
             return
         self._beginning.note(inside, keeps_streams=is_last)
         self._step = step

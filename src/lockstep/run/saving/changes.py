@@ -1,7 +1,7 @@
 """Whether a script has changed what a state holds, or what none holds, since some place.
 
 Ranks that go on from there run the script from that place again. What the script changed there by itself (weights before
-the lanes, an average) it would change a second time. Small things are copied, so that a replacement gets them as they
+the lanes, an average) it would change a second time. Small things are copied, so that a state has them as they
 were; for the others torch's version counters tell.
 """
 

@@ -30,6 +30,7 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import SavedStream
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
+from lockstep.run.loop.behind import wrong_left
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.ledger import Ledger
@@ -41,6 +42,7 @@ from lockstep.run.saving.kept_gradients import kept_gradients
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
+    LEFT,
     MODES,
     STREAM,
     TRACKED,
@@ -53,7 +55,7 @@ from lockstep.run.saving.state import (
 )
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
-OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, LEFT)
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
@@ -97,6 +99,7 @@ class LoadPlan(LateParts):
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
+        self.left = self._decode(self._documents.get(LEFT, {}))
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files)
         own = {label for label, _ in (*optimizers_of(run.progress), *schedulers_of(run.progress))}
         self._later = late_labels(self._documents, self.counters.get("first")) - own
@@ -317,7 +320,7 @@ class LoadPlan(LateParts):
 
 
 def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None) -> None:
-    saved, ledger = plan.counters, run.machinery.ledger
+    saved, ledger, run.progress.left = plan.counters, run.machinery.ledger, plan.left
     run.progress.epochs.restore(saved["epochs"])
     ledger.step, ledger.epoch = saved["step"], saved["epoch"]
     ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
@@ -336,7 +339,7 @@ def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None)
 def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_gradients: bool) -> None:
     own, of_body = streams
     inside = wrong_inside(plan.counters.get("inside"), of_body, has_gradients)
-    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside:
+    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside or wrong_left(plan.left):
         raise UsageError(f"{problem}.", UNCHANGED)
     if len(plan.loaders) != len(run.progress.loaders):
         raise UsageError(

@@ -41,6 +41,7 @@ from lockstep.transport.together import Together
 BODY_STREAMS = "random numbers of the epoch"
 STREAM = "place of the data set"
 MODES = "modes"
+LEFT = "variables behind loops"
 SAVE = "run.save_state"
 TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
@@ -173,7 +174,7 @@ def _add_place(contents: Contents, run: RunState, told: dict[str, Any], *, is_no
 
 
 def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:
-    """What the script keeps in every state: objects that it tracks, and `run.state`."""
+    """What the script keeps in every state: objects that it tracks, `run.state`, what it reads behind its loops."""
     apart = run.setup.mesh.asynchronous
     for name, thing in run.progress.tracked.items():
         label = f"{TRACKED}{name}"
@@ -181,6 +182,8 @@ def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:
         contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
     for name, value in (vars(run.progress.values) if at is None else at.values).items():
         contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)
+    if left := (at.left if at is not None else run.progress.left):
+        contents.add(LEFT, left, OTHER_TENSORS, of_main=True)
 
 
 def label_of(name: str) -> str:

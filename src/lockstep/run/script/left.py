@@ -6,39 +6,89 @@ A run that resumes at the end of that loop has not been in it, so such names wou
 from __future__ import annotations
 
 import ast
+import ctypes
+import functools
 from collections.abc import Iterator
 from inspect import CO_GENERATOR
-from types import CodeType
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
-from lockstep.run.script.source import functions_in, tree
+from lockstep.run.script.source import functions_in, names_in, tree
 from lockstep.run.watch.holdings import script_frames
 
 Loop = ast.For | ast.While
 
 
-def left_variables() -> list[str]:
-    """Names that the innermost loop around the caller assigns, and that the script reads first, in some line behind it."""
-    found: dict[str, None] = {}
+class Left(NamedTuple):
+    """What one loop leaves behind."""
+
+    names: list[str]
+    """Names that it assigns and that the script reads first, in some line behind it."""
+    own: frozenset[str]
+    """The variables of the loop itself."""
+
+
+NOTHING = Left([], frozenset())
+
+
+def left_variables() -> list[tuple[FrameType, Left]]:
+    """The frames of the script whose innermost loop asks the caller for its next turn, and what that loop leaves."""
+    found = []
     for frame in script_frames():
-        file, code = frame.f_code.co_filename, frame.f_code
-        scope = _scope(file, code)
-        loops = [one for one in ast.walk(scope) if isinstance(one, ast.For) and _is_around(one, frame.f_lineno)]
-        if loops:
-            found.update(dict.fromkeys(left_by(max(loops, key=lambda one: one.lineno), scope)))
-            if not code.co_flags & CO_GENERATOR:  # else its caller has the loop
+        left = _left_around(frame.f_code, frame.f_lineno)
+        if left is not None:
+            found.append((frame, left))
+            if not frame.f_code.co_flags & CO_GENERATOR:  # else its caller has the loop
                 break
-    return list(found)
+    return found
+
+
+@functools.lru_cache(256)
+def _left_around(code: CodeType, line: int) -> Left | None:
+    """What the innermost loop around the line leaves; None without one."""
+    scope = _scope(code.co_filename, code)
+    loops = [one for one in ast.walk(scope) if isinstance(one, ast.For) and _is_around(one, line)]
+    if not loops:
+        return None
+    loop = max(loops, key=lambda one: one.lineno)
+    names = left_by(loop, scope)
+    return Left(names, frozenset(names_in(loop.target))) if names else NOTHING
+
+
+def variable(frame: FrameType, name: str, missing: Any) -> Any:
+    """The value of a variable as the frame's code would read it, or `missing`."""
+    return frame.f_locals.get(name, frame.f_globals.get(name, missing))
+
+
+def set_variable(frame: FrameType, name: str, value: Any) -> None:
+    """Assign a variable for the frame's code, as debuggers do."""
+    code = frame.f_code
+    if name in {*code.co_varnames, *code.co_cellvars, *code.co_freevars}:
+        frame.f_locals[name] = value
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))  # up to Python 3.12
+    else:
+        frame.f_globals[name] = value
 
 
 def left_by(loop: ast.For, scope: ast.AST) -> list[str]:
     """The same of one loop; `scope` is the function that it is in, or the file."""
-    inside = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    inside = set(_bound_by(loop))
     last = loop.end_lineno or loop.lineno
     first: dict[str, bool] = {}
     for name in _in_order(scope):
         if name.lineno > last:
             first.setdefault(name.id, isinstance(name.ctx, ast.Load))
     return [name for name, is_read in first.items() if is_read and name in inside]
+
+
+def _bound_by(loop: ast.For) -> Iterator[str]:
+    for one in ast.walk(loop):
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            yield one.id
+        elif isinstance(one, (ast.FunctionDef, ast.ClassDef)):
+            yield one.name
+        elif isinstance(one, ast.alias):
+            yield (one.asname or one.name).partition(".")[0]
 
 
 def _is_around(loop: Loop, line: int) -> bool:

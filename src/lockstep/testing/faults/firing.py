@@ -1,6 +1,6 @@
 """When a fault's moment has come: it happens once in a run, and a file says so before it does.
 
-The file outlives the process, so a replacement, or a world that starts again, finds that it has happened.
+The file outlives the process, so ranks that start again find that it has happened.
 """
 
 from __future__ import annotations

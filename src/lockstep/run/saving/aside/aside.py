@@ -40,7 +40,7 @@ LATE = (
 )
 AT_END = "The last state is still being written. The run ends when that is done."
 NO_MEMORY = "There is no memory for a copy of the state ({}), so training stands still while states are written."
-REPLACED = "rank 0 has ended while it was saved."
+FIRST_ENDED = "rank 0 has ended while it was saved."
 UNREACHABLE = "the memory for a copy of it cannot be reached any more."
 
 
@@ -110,7 +110,7 @@ class Aside:
     ) -> _Ready | str:
         """Write what is no tensor into the memory; why it is not possible."""
         if memory is None:
-            return REPLACED  # the others copy into the memory of the rank that died
+            return FIRST_ENDED  # the others copy into the memory of the rank that died
         order = Order(
             str(self._target),
             self._keep,

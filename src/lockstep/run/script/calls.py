@@ -31,8 +31,8 @@ from lockstep.run.script.values import GRADIENTS, Seen, Value, mixed
 class Calls(Functions):
     """Calls what is known."""
 
-    def __init__(self, found: Found) -> None:
-        super().__init__(found)
+    def __init__(self, found: Found, *, folds: bool = True) -> None:
+        super().__init__(found, folds=folds)
         self._opened: set[int] = set()
 
     def called(self, function: Value, args: Sequence[Value], named: Arguments, line: int) -> Value:

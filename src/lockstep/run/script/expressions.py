@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 from lockstep.run.script.calls import Calls
@@ -13,6 +15,10 @@ from lockstep.run.script.values import Scope, Seen, Value, meet, mixed
 MOST_NODES = 400_000
 """How many pieces of source are followed; a script of 1,000 lines has about 20,000."""
 _NO_ALIAS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr)
+
+
+_CONSTANTS = (bool, int, float, str, type(None))
+_COMPARES = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
 
 
 class Expressions(Calls):
@@ -33,12 +39,21 @@ class Expressions(Calls):
         if way is not None:
             found: Value = way(node, scope)
             return found
-        parts = [self.value(one, scope) for one in ast.iter_child_nodes(node)]
+        parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
         self.opened(parts, getattr(node, "lineno", 0))
         if isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict)):
             return self.made(parts)
+        if isinstance(node, (ast.BoolOp, ast.Compare, ast.UnaryOp)) and (known := _outcome(node, parts)) is not None:
+            return known
         some = mixed(parts)
         return self.made([Value(of=some.of)]) if isinstance(node, _NO_ALIAS) else some
+
+    def folds_to(self, test: Value) -> bool | None:
+        """What a test comes to by what was there before the turn, which then must stay as it is; None if it may change."""
+        if self.folded is None or type(test.obj) not in _CONSTANTS:
+            return None
+        self.folded |= test.of
+        return bool(test.obj)
 
     def _of_Constant(self, node: ast.Constant, _scope: Scope) -> Value:
         return Value(node.value)
@@ -134,3 +149,20 @@ class Expressions(Calls):
             owner, key = self.value(target.value, scope), self.value(target.slice, scope)
             self.opened([owner], target.lineno)
             self.change(owner, target.lineno, value, key)
+
+
+def _outcome(node: ast.AST, parts: Sequence[Value]) -> Value | None:
+    """What a test gives, if that is known: `not args.quick`, `args.quick and epoch > 3`, `args.model == "lstm"`."""
+    known = [one for one in parts if type(one.obj) in _CONSTANTS]
+    if isinstance(node, ast.BoolOp):
+        ends = isinstance(node.op, ast.Or)
+        decisive = [one for one in known if bool(one.obj) is ends]
+        return decisive[0] if decisive else known[-1] if len(known) == len(parts) else None
+    some = mixed(parts)
+    if isinstance(node, ast.UnaryOp):
+        return Value(not known[0].obj, of=some.of) if known and isinstance(node.op, ast.Not) else None
+    if not isinstance(node, ast.Compare) or len(parts) > 2 or type(node.ops[0]) not in _COMPARES:
+        return None
+    if any(one.is_new for one in parts) or (len(known) < 2 and isinstance(node.ops[0], (ast.Eq, ast.NotEq))):
+        return None
+    return Value(bool(_COMPARES[type(node.ops[0])](parts[0].obj, parts[1].obj)), of=some.of)

@@ -14,7 +14,7 @@ from lockstep.run.script.found import Found
 from lockstep.run.script.objects import NEW, attribute_of, function_of, is_own, is_saved
 from lockstep.run.script.places import Places
 from lockstep.run.script.source import functions_in
-from lockstep.run.script.values import Scope, Seen, Value, mixed
+from lockstep.run.script.values import Made, Scope, Seen, Value, mixed
 
 MOST_DEEP = 40
 Arguments = Mapping[str, Value]
@@ -23,8 +23,8 @@ Arguments = Mapping[str, Value]
 class Functions(Places):
     """Follows them."""
 
-    def __init__(self, found: Found) -> None:
-        super().__init__(found)
+    def __init__(self, found: Found, *, folds: bool = True) -> None:
+        super().__init__(found, folds=folds)
         self.stack: list[CodeType] = []
         self.is_act = False
         """Whether the last call was to a library that may do more than give a result."""
@@ -76,7 +76,9 @@ class Functions(Places):
 
     def attribute(self, of: Value, name: str, line: int) -> Value:
         if of.is_new:
-            return of.part
+            known = [made.named.get(name) for _, made in of.roots if isinstance(made, Made)]
+            value = mixed([one for one in known if one]) if known and all(known) else of.part
+            return Value(roots=value.roots, of=value.of | of.of)
         place, text = ("attribute", id(of.obj), name), f"{of.text}.{name}" if of.text else name
         static = inspect.getattr_static(type(of.obj), name, None)
         if isinstance(static, (property, functools.cached_property)) and is_own(getter := function_of(static)):
@@ -92,6 +94,9 @@ class Functions(Places):
 
     def set_attribute(self, of: Value, name: str, value: Value, line: int) -> None:
         if of.is_new:
+            for _, made in of.roots:
+                if isinstance(made, Made):
+                    made.named[name] = mixed([value, made.named.get(name, value)])
             self.change(of, line, value)
             return
         setter = inspect.getattr_static(type(of.obj), name, None)

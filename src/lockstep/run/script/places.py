@@ -24,10 +24,13 @@ class Places:
 
     Args:
         found: gets the names.
+        folds: whether it leaves out what a value from before excludes: `if args.distributed`.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Found, *, folds: bool = True) -> None:
         self.found = found
+        self.folded: set[Place] | None = set() if folds else None
+        """What decided where the turn goes by the value that it had before."""
         self.env: dict[Place, Value] | None = {}
         """What is assigned on every way to here; None where nothing comes."""
         self.control: frozenset[Place] = frozenset()
@@ -118,8 +121,14 @@ class Places:
             self.found.name("gradients", None, self._reads[GRADIENTS])
         self.is_behind = True
 
-    def conclude(self, surely: set[Place]) -> None:
-        """Name what is carried on and matters; `surely` is assigned in every turn."""
+    def conclude(self, surely: set[Place]) -> bool:
+        """Name what is carried on and matters; `surely` is assigned in every turn.
+
+        Returns:
+            False if a value by which something was left out changes: then nothing is known.
+        """
+        if self.folded and not self.folded.isdisjoint({*self._stores, *self._changed}):
+            return False
         early = surely if self.before_lanes is None else self.before_lanes
         carried: dict[Place, tuple[str, Any, Seen]] = {}
         for place, (at, owner) in self._stores.items():
@@ -136,6 +145,7 @@ class Places:
                 self.found.name(kind, thing, at)
         if COUNT in mattering:
             self.found.name("counted", None, self._reads[COUNT])
+        return True
 
     def _all_that_matters(self) -> set[Place]:
         found, waiting = set(), [*self._mattering]

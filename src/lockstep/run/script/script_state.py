@@ -50,4 +50,5 @@ def _in(frame: FrameType, found: Found) -> None:
         return
     scope = Scope(id(frame), local, frame.f_globals, frame.f_locals, cells, is_running=True)
     for loop, behind in loops_around(nodes[0].body, line):
-        Turn(found).follow(loop, behind, scope, code.co_filename)
+        if not Turn(found).follow(loop, behind, scope, code.co_filename):
+            Turn(found, folds=False).follow(loop, behind, scope, code.co_filename)

@@ -19,15 +19,15 @@ Ends = list[dict[Place, Value] | None]
 class Turn(Expressions):
     """Reads statements and expressions."""
 
-    def __init__(self, found: Found) -> None:
-        super().__init__(found)
+    def __init__(self, found: Found, *, folds: bool = True) -> None:
+        super().__init__(found, folds=folds)
         self._loop_ends: list[Ends] = []
         """Of each loop under way, what is assigned where the script leaves a turn early."""
         self._results: list[tuple[list[Value], Ends]] = []
         """Of each function under way, what it returns and what is assigned there."""
 
-    def follow(self, loop: ast.For | ast.While, behind: Sequence[ast.stmt], scope: Scope, file: str) -> None:
-        """Go through one turn of `loop` and what lies behind it, and name what is carried on."""
+    def follow(self, loop: ast.For | ast.While, behind: Sequence[ast.stmt], scope: Scope, file: str) -> bool:
+        """Go through one turn of `loop` and what lies behind it, and name what is carried on; see `conclude`."""
         self.file = file
         self._results.append(([], []))
         of = self.value(loop.iter if isinstance(loop, ast.For) else loop.test, scope)
@@ -46,7 +46,7 @@ class Turn(Expressions):
         self.control = frozenset()
         self._loop_ends.append([])
         self.block(behind, scope)
-        self.conclude(surely)
+        return self.conclude(surely)
 
     def _turn_of(self, loop: ast.For | ast.While, scope: Scope) -> None:
         self._loop_ends.append([])
@@ -71,6 +71,9 @@ class Turn(Expressions):
 
     def _on_If(self, node: ast.If, scope: Scope) -> None:
         before, test = self.control, self.value(node.test, scope)
+        if (is_taken := self.folds_to(test)) is not None:
+            self.block(node.body if is_taken else node.orelse, scope)
+            return
         self.control |= test.of
         if self.ways(lambda: self.block(node.body, scope), lambda: self.block(node.orelse, scope)):
             self.control = before  # else what follows depends on it too

@@ -24,6 +24,8 @@ class Made:
 
     parts: Roots = ()
     """What may be in it."""
+    named: dict[str, Value] = field(default_factory=dict)
+    """Its attributes, as far as they are known."""
 
 
 def inside(thing: Any) -> Place:

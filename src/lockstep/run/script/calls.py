@@ -17,6 +17,7 @@ from lockstep.run.script.objects import (
     NEW,
     function_of,
     hooks_of,
+    is_listed,
     is_our_own,
     is_own,
     is_users,
@@ -60,7 +61,7 @@ class Calls(Functions):
             if self.found.is_held(thing):
                 self.matters(*everything)
             self.opened([function, *everything], line)
-            return self.made([function, *everything], shares=True)
+            return self.made([Value(of=mixed([function, *everything]).of)])
         caller = inspect.getattr_static(type(thing), "__call__", None)
         if is_own(caller) and not isinstance(thing, type):
             return self.call(caller, [function, *args], named)
@@ -112,7 +113,7 @@ class Calls(Functions):
             self.read(GRADIENTS, NEW, "gradients", line)
             self.assign(GRADIENTS, Value())
         if me is None or me.is_new:
-            is_shown = name in harmless.SHOWING if me else module.partition(".")[0] in harmless.SHOWN or thing is print
+            is_shown = name in harmless.SHOWING if me else is_listed(f"{module}.{name}", harmless.SHOWN)
         else:
             is_shown = shows(type(me.obj))
         self.is_act = not is_shown

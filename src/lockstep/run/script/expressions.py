@@ -12,7 +12,7 @@ from lockstep.run.script.objects import is_users
 from lockstep.run.script.source import bound_in
 from lockstep.run.script.values import Scope, Seen, Value, meet, mixed
 
-MOST_NODES = 400_000
+MOST_NODES = 100_000
 """How many pieces of source are followed; a script of 1,000 lines has about 20,000."""
 _NO_ALIAS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr)
 
@@ -62,7 +62,14 @@ class Expressions(Calls):
         return self.name(node.id, scope, node.lineno)
 
     def _of_Attribute(self, node: ast.Attribute, scope: Scope) -> Value:
-        return self.attribute(self.value(node.value, scope), node.attr, node.lineno)
+        return self.attribute(self.owner(node.value, scope), node.attr, node.lineno)
+
+    def owner(self, node: ast.AST, scope: Scope) -> Value:
+        """Something of which an attribute is read: that alone changes nothing."""
+        self.looks, before = self.looks and not isinstance(node, (ast.Name, ast.Attribute)), self.looks
+        value = self.value(node, scope)
+        self.looks = before
+        return value
 
     def _of_NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> Value:
         value = self.value(node.value, scope)
@@ -109,7 +116,7 @@ class Expressions(Calls):
 
     def _of_Call(self, node: ast.Call, scope: Scope) -> Value:
         if isinstance(node.func, ast.Attribute):
-            owner = self.value(node.func.value, scope)
+            owner = self.owner(node.func.value, scope)
             function = Value() if owner.is_new else self.attribute(owner, node.func.attr, node.lineno)
             args, named = self._arguments(node, scope)
             if function.is_new:

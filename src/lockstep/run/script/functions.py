@@ -50,14 +50,15 @@ class Functions(Places):
                 cells[name] = NEW
         local = frozenset((*code.co_varnames, *code.co_cellvars))
         scope = Scope(next(self.keys), local, function.__globals__, cells=cells)
-        file, self.file = self.file, code.co_filename
+        before = self.file, self.looks
+        self.file, self.looks = code.co_filename, True
         self.stack.append(code)
         results = []
         for node in nodes:
             self._bind_arguments(function, args, named, scope)
             results.append(self.body(node, scope))
         self.stack.pop()
-        self.file, self.is_act = file, False
+        (self.file, self.looks), self.is_act = before, False
         return mixed(results) if len(results) > 1 else results[0]
 
     def _bind_arguments(self, function: FunctionType, args: Sequence[Value], named: Arguments, scope: Scope) -> None:

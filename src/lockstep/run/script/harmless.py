@@ -27,8 +27,8 @@ HARMLESS = frozenset(
 
 SHOWN = frozenset(
     """
-    absl.logging aim clearml comet_ml logging loguru matplotlib mlflow neptune pprint rich seaborn structlog tensorboard
-    tensorboardX torch.utils.tensorboard tqdm visdom wandb warnings
+    absl.logging aim builtins.print clearml comet_ml logging loguru matplotlib mlflow neptune pprint rich seaborn structlog tensorboard
+    tensorboardX torch.utils.tensorboard torchvision.utils tqdm visdom wandb warnings
     """.split()
 )
 """What only shows what it gets: on the screen, in a log, in a picture."""

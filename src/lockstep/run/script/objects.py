@@ -102,9 +102,14 @@ def kind_of(thing: Any) -> str:
     return "" if any(_is_in(one, HARMLESS) or _is_in(one, SHOWN) for one in libraries) else "place"
 
 
-def _is_in(kind: type, names: frozenset[str]) -> bool:
-    parts = f"{kind.__module__}.{kind.__qualname__}".split(".")
+def is_listed(path: str, names: frozenset[str]) -> bool:
+    """Whether a name, or that of a module or class around it, is in a list."""
+    parts = path.split(".")
     return any(".".join(parts[:number]) in names for number in range(1, len(parts) + 1))
+
+
+def _is_in(kind: type, names: frozenset[str]) -> bool:
+    return is_listed(f"{kind.__module__}.{kind.__qualname__}", names)
 
 
 def function_of(thing: Any) -> Any:

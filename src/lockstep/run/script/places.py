@@ -35,7 +35,7 @@ class Places:
         """What is assigned on every way to here; None where nothing comes."""
         self.control: frozenset[Place] = frozenset()
         """What decided that the script comes here."""
-        self.file, self.is_behind = "", False
+        self.file, self.is_behind, self.looks = "", False, True
         self.keys = itertools.count(1)
         self.before_lanes: set[Place] | None = None
         self._reads: dict[Place, Seen] = {}
@@ -58,7 +58,7 @@ class Places:
         """The turn reads an object that was there before."""
         if thing is NEW:
             return Value(text=text)
-        if not self.is_behind:
+        if self.looks and not self.is_behind:
             self.found.look(thing, Seen(text, self.file, line))
         if not is_changeable(thing):
             return Value(thing, text)

@@ -94,12 +94,12 @@ class Turn(Expressions):
         control, before, again = self.control, dict(self.env or {}), True
         self.control |= of.of
         while again:  # what a turn of it leaves may decide the next one
-            early = dict(self.env or {})
+            early = {place: one.of for place, one in (self.env or {}).items()}
             if isinstance(node, ast.For):
                 self.bind(node.target, of.part, scope)
             self._turn_of(node, scope)
-            again = any(place in early and one.of - early[place].of for place, one in (self.env or {}).items())
-            again = again and len(early) == len(self.env or {})
+            later = {place: one.of - early[place] for place, one in (self.env or {}).items() if place in early}
+            again = any(place[0] != "made" for more in later.values() for place in more)
         self.control = control
         self.env = meet([self.env, *([before] if may_have_none else [])])
         self.block(node.orelse, scope)

@@ -29,7 +29,7 @@ class Made:
 
 
 def inside(thing: Any) -> Place:
-    return "inside", memory_of(thing), ""
+    return "made" if isinstance(thing, Made) else "inside", memory_of(thing), ""
 
 
 @dataclass(frozen=True)

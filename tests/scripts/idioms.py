@@ -375,6 +375,18 @@ SAVED = {
         "losses = []",
         "factor = 1.0\n        losses.append(step.number)\n        logging.info('%s', np.mean(losses[-3:]))",
     ),
+    "optimizers in a list": (
+        "optimizers = [optimizer]",
+        "factor = 1.0\n        for one in optimizers: one.step()",
+    ),
+    "a flag that decides whether to print": (
+        "verbose, n = False, 0",
+        "factor, n = 1.0, n + 1\n        if n > 3:\n            if verbose: break",
+    ),
+    "a space of which only the shape is read": (
+        "sobol = torch.quasirandom.SobolEngine(1)",
+        "factor = 0.1 * sobol.dimension",
+    ),
     "a pair made of a list that is only read": (
         "old = [1.0]",
         "pair = [old, 1]\n        pair.append(2)\n        factor = sum(pair[0])",

@@ -26,14 +26,14 @@ from lockstep.run.script.objects import (
     shows,
     unwrapped,
 )
-from lockstep.run.script.values import GRADIENTS, Seen, Value, mixed
+from lockstep.run.script.values import GRADIENTS, Place, Seen, Value, mixed
 
 
 class Calls(Functions):
     """Calls what is known."""
 
-    def __init__(self, found: Found, *, folds: bool = True) -> None:
-        super().__init__(found, folds=folds)
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
+        super().__init__(found, changing=changing)
         self._opened: set[int] = set()
 
     def called(self, function: Value, args: Sequence[Value], named: Arguments, line: int) -> Value:
@@ -115,12 +115,13 @@ class Calls(Functions):
         if me is None or me.is_new:
             is_shown = name in harmless.SHOWING if me else is_listed(f"{module}.{name}", harmless.SHOWN)
         else:
-            is_shown = shows(type(me.obj))
+            is_shown = shows(me.obj)
         self.is_act = not is_shown
         if not is_shown:
             self.opened(everything, line)
         if me is not None and not me.is_new and self.found.is_held(me.obj):
-            self.matters(*everything)
+            if name not in harmless.READING:
+                self.matters(*everything)
             self._hooks(me.obj, me.text)
             new = self.made([] if is_our_own(me.obj) else [me], shares=True)
             return Value(roots=new.roots, of=new.of, is_held=is_our_own(me.obj) and name == "prepare")
@@ -128,7 +129,7 @@ class Calls(Functions):
             self.change(mixed(args[:2]), line, *everything)
         elif fills(name):
             self.change(me or mixed(args[:1]), line, *everything)
-            self.is_act = name in harmless.ACTING
+            self.is_act = self.is_act and name in harmless.ACTING
         if "out" in named:
             self.change(named["out"], line, *everything)
         if name.startswith(harmless.DRAWS):

@@ -50,7 +50,7 @@ class Expressions(Calls):
 
     def folds_to(self, test: Value) -> bool | None:
         """What a test comes to by what was there before the turn, which then must stay as it is; None if it may change."""
-        if self.folded is None or type(test.obj) not in _CONSTANTS:
+        if type(test.obj) not in _CONSTANTS or test.of & self.changing:
             return None
         self.folded |= test.of
         return bool(test.obj)

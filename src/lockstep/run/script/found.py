@@ -43,6 +43,8 @@ class Found:
         return list(self._names.values())
 
     def is_held(self, thing: Any) -> bool:
+        if isinstance(thing, (list, tuple)) and thing and id(thing) not in self._held:
+            return all(id(one) in self._held for one in thing[:MOST_ELEMENTS])
         return id(thing) in self._held or is_our_own(thing)
 
     def look(self, thing: Any, at: Seen) -> None:

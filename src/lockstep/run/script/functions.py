@@ -14,7 +14,7 @@ from lockstep.run.script.found import Found
 from lockstep.run.script.objects import NEW, attribute_of, function_of, is_own, is_saved
 from lockstep.run.script.places import Places
 from lockstep.run.script.source import functions_in
-from lockstep.run.script.values import Made, Scope, Seen, Value, mixed
+from lockstep.run.script.values import Made, Place, Scope, Seen, Value, mixed
 
 MOST_DEEP = 40
 Arguments = Mapping[str, Value]
@@ -23,8 +23,8 @@ Arguments = Mapping[str, Value]
 class Functions(Places):
     """Follows them."""
 
-    def __init__(self, found: Found, *, folds: bool = True) -> None:
-        super().__init__(found, folds=folds)
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
+        super().__init__(found, changing=changing)
         self.stack: list[CodeType] = []
         self.is_act = False
         """Whether the last call was to a library that may do more than give a result."""

@@ -82,6 +82,14 @@ FILLS = frozenset(
 ACTING = frozenset({"load_state_dict", "step", "write"})
 """Those of them that do more."""
 
+READING = frozenset(
+    """
+    buffers children eval get_last_lr modules named_buffers named_children named_modules named_parameters parameters
+    state_dict train
+    """.split()
+)
+"""Methods of what states hold that change nothing of it but its mode."""
+
 GIVING = frozenset({"decimal.getcontext"})
 """Functions that give what belongs to the whole process."""
 

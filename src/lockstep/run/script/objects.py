@@ -71,14 +71,16 @@ def is_changeable(thing: Any) -> bool:
     )
 
 
-def shows(kind: type) -> bool:
-    """Whether objects of a class only show what they get."""
-    return any(_is_in(one, SHOWN) for one in kind.__mro__)
+def shows(thing: Any) -> bool:
+    """Whether an object only shows what it gets."""
+    return thing is sys.stdout or thing is sys.stderr or any(_is_in(one, SHOWN) for one in type(thing).__mro__)
 
 
 def kind_of(thing: Any) -> str:
     """Of what kind something is that may change where nobody sees it; empty for anything else."""
-    if id(thing) in _GLOBAL or isinstance(thing, (*ATOMS, *_PLAIN, *_OPEN)):
+    if id(thing) in _GLOBAL or thing is sys.stdout or thing is sys.stderr:
+        return ""
+    if isinstance(thing, (*ATOMS, *_PLAIN, *_OPEN)):
         return ""
     if isinstance(thing, types.BuiltinFunctionType):
         return kind_of(thing.__self__)
@@ -95,7 +97,7 @@ def kind_of(thing: Any) -> str:
         first = next(iter(libraries), object)
         is_plain = first is object or issubclass(first, (*_PLAIN, *_OPEN, Dataset)) or _is_in(first, HARMLESS)
         return "" if is_plain else "place"
-    if hasattr(type(thing), "__next__") and not shows(type(thing)):
+    if hasattr(type(thing), "__next__") and not shows(thing):
         return "loader" if "dataloader" in type(thing).__module__ else "place"
     if callable(getattr(thing, "__wrapped__", None)):
         return ""

@@ -24,12 +24,13 @@ class Places:
 
     Args:
         found: gets the names.
-        folds: whether it leaves out what a value from before excludes: `if args.distributed`.
+        changing: what is known to change; by values of other places from before, tests are decided: `if args.distributed`.
     """
 
-    def __init__(self, found: Found, *, folds: bool = True) -> None:
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
         self.found = found
-        self.folded: set[Place] | None = set() if folds else None
+        self.changing = changing
+        self.folded: set[Place] = set()
         """What decided where the turn goes by the value that it had before."""
         self.env: dict[Place, Value] | None = {}
         """What is assigned on every way to here; None where nothing comes."""
@@ -121,14 +122,14 @@ class Places:
             self.found.name("gradients", None, self._reads[GRADIENTS])
         self.is_behind = True
 
-    def conclude(self, surely: set[Place]) -> bool:
+    def conclude(self, surely: set[Place]) -> frozenset[Place]:
         """Name what is carried on and matters; `surely` is assigned in every turn.
 
         Returns:
-            False if a value by which something was left out changes: then nothing is known.
+            What decided a test and changes after all: then nothing is named yet.
         """
-        if self.folded and not self.folded.isdisjoint({*self._stores, *self._changed}):
-            return False
+        if changing := self.folded & {*self._stores, *self._changed}:
+            return frozenset(changing)
         early = surely if self.before_lanes is None else self.before_lanes
         carried: dict[Place, tuple[str, Any, Seen]] = {}
         for place, (at, owner) in self._stores.items():
@@ -145,7 +146,7 @@ class Places:
                 self.found.name(kind, thing, at)
         if COUNT in mattering:
             self.found.name("counted", None, self._reads[COUNT])
-        return True
+        return frozenset()
 
     def _all_that_matters(self) -> set[Place]:
         found, waiting = set(), [*self._mattering]

@@ -16,7 +16,7 @@ from lockstep.run.script.found import Found
 from lockstep.run.script.objects import NEW
 from lockstep.run.script.source import functions_in, loops_around, tree
 from lockstep.run.script.turn import Turn
-from lockstep.run.script.values import Scope, Seen
+from lockstep.run.script.values import Place, Scope, Seen
 from lockstep.run.watch.holdings import parts_of, script_frames
 from lockstep.run.watch.named import Named
 
@@ -50,5 +50,6 @@ def _in(frame: FrameType, found: Found) -> None:
         return
     scope = Scope(id(frame), local, frame.f_globals, frame.f_locals, cells, is_running=True)
     for loop, behind in loops_around(nodes[0].body, line):
-        if not Turn(found).follow(loop, behind, scope, code.co_filename):
-            Turn(found, folds=False).follow(loop, behind, scope, code.co_filename)
+        changing = frozenset[Place]()
+        while more := Turn(found, changing=changing).follow(loop, behind, scope, code.co_filename):
+            changing |= more

@@ -19,21 +19,23 @@ Ends = list[dict[Place, Value] | None]
 class Turn(Expressions):
     """Reads statements and expressions."""
 
-    def __init__(self, found: Found, *, folds: bool = True) -> None:
-        super().__init__(found, folds=folds)
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
+        super().__init__(found, changing=changing)
         self._loop_ends: list[Ends] = []
         """Of each loop under way, what is assigned where the script leaves a turn early."""
         self._results: list[tuple[list[Value], Ends]] = []
         """Of each function under way, what it returns and what is assigned there."""
 
-    def follow(self, loop: ast.For | ast.While, behind: Sequence[ast.stmt], scope: Scope, file: str) -> bool:
+    def follow(
+        self, loop: ast.For | ast.While, behind: Sequence[ast.stmt], scope: Scope, file: str
+    ) -> frozenset[Place]:
         """Go through one turn of `loop` and what lies behind it, and name what is carried on; see `conclude`."""
         self.file = file
         self._results.append(([], []))
         of = self.value(loop.iter if isinstance(loop, ast.For) else loop.test, scope)
         self.matters(of)
         if isinstance(loop, ast.For):
-            self.bind(loop.target, of.part, scope)
+            self._next(loop, of, scope)
             if counter := _counter(loop.iter, self.value, scope):
                 self.read(COUNT, NEW, counter, loop.lineno)
                 if counter == "enumerate":
@@ -96,13 +98,23 @@ class Turn(Expressions):
         while again:  # what a turn of it leaves may decide the next one
             early = {place: one.of for place, one in (self.env or {}).items()}
             if isinstance(node, ast.For):
-                self.bind(node.target, of.part, scope)
+                self._next(node, of, scope)
             self._turn_of(node, scope)
             later = {place: one.of - early[place] for place, one in (self.env or {}).items() if place in early}
             again = any(place[0] != "made" for more in later.values() for place in more)
         self.control = control
         self.env = meet([self.env, *([before] if may_have_none else [])])
         self.block(node.orelse, scope)
+
+    def _next(self, loop: ast.For | ast.AsyncFor, of: Value, scope: Scope) -> None:
+        """Assign what a turn of a loop gets; of several things in step, each its own."""
+        self.bind(loop.target, of.part, scope)
+        name = getattr(getattr(loop.iter, "func", None), "id", "")
+        if isinstance(loop.iter, ast.Call) and isinstance(loop.target, ast.Tuple) and name in ("zip", "enumerate"):
+            values = [self.value(one, scope).part for one in loop.iter.args]
+            values = [Value(of=of.of), *values[:1]] if name == "enumerate" else values
+            for target, value in zip(loop.target.elts, values, strict=False):
+                self.bind(target, value, scope)
 
     def _on_Break(self, _node: ast.stmt, _scope: Scope) -> None:
         self.matters()

@@ -56,7 +56,5 @@ class RankScene:
     wait: Wait | None
     samples: tuple[Sample, ...] = ()
     """Of a rank that is suspected: what it and its loader workers did in the last seconds, oldest first."""
-    is_starting: bool = False
-    """Whether it takes a dead one's place and still has time to get there: to start, and to catch up."""
     told_moves: bool | None = None
     """Of a rank on another node: whether it moves, as that node told; None if it did not."""

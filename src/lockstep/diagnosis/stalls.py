@@ -68,8 +68,6 @@ def judge(
     here = scenes.keys() if here is None else here
     judgements = []
     for holdup in holdups(scenes) or standstill([scenes[rank] for rank in here if rank in scenes]):
-        if any(scenes[rank].is_starting for rank in holdup.culprits):
-            continue
         if holdup.is_circle:
             judgements += _of_circle(scenes, holdup, stall_after_s, here)
             continue

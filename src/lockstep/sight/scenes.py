@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -48,14 +48,12 @@ class Scenes:
     def look(
         self,
         pids: Mapping[int, int],
-        starting: Collection[int] = (),
         elsewhere: Mapping[int, RankScene] = MappingProxyType({}),
     ) -> dict[int, RankScene]:
         """Return the scene of each rank; none while no rank has waited for long.
 
         Args:
             pids: the processes of the ranks of this node that have not ended.
-            starting: replacements that have time to start.
             elsewhere: the ranks of other nodes, as far as these tell.
         """
         now_ns = time.monotonic_ns()
@@ -79,13 +77,12 @@ class Scenes:
         seen = (
             self._scene(rank, pids.get(rank, 0), lasts.get(rank), waits.get(rank), idle_s) for rank in self.journals
         )
-        return {**elsewhere, **{scene.rank: replace(scene, is_starting=scene.rank in starting) for scene in seen}}
+        return {**elsewhere, **{scene.rank: scene for scene in seen}}
 
     def judge(
         self,
         pids: Mapping[int, int],
         stall_after_s: float | None = None,
-        starting: Collection[int] = (),
         elsewhere: Mapping[int, RankScene] = MappingProxyType({}),
     ) -> tuple[dict[int, RankScene], list[Judgement]]:
         """Look, judge the ranks for which others wait, and look more closely at those from now on.
@@ -93,10 +90,9 @@ class Scenes:
         Args:
             pids: the processes of the ranks of this node that have not ended.
             stall_after_s: how long a rank may be waited for, if a person said so.
-            starting: replacements that have time to start.
             elsewhere: the ranks of other nodes, as far as these tell; they are judged there.
         """
-        scenes = self.look(pids, starting, elsewhere)
+        scenes = self.look(pids, elsewhere)
         judgements = judge(scenes, stall_after_s, self.journals)
         plain = {
             rank

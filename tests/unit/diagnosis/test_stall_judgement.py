@@ -116,14 +116,6 @@ def test_a_limit_of_the_person_counts_alone():
     assert standings(waits(0, 50.0, 1), works(1, samples=STILL), stall_after_s=100.0) == []
 
 
-def test_a_replacement_is_given_its_time_to_start_even_where_its_note_is_still_the_dead_ones():
-    starting = replace(works(1, life=Life.STOPPED), is_starting=True)
-    assert standings(waits(0, 20.0, 1), starting, stall_after_s=2.0) == []
-    assert standings(waits(0, 20.0, 1), replace(waits(1, 20.0, 0), is_starting=True)) == []
-    behind_two = waits(0, 20.0, 1), works(1, life=Life.STOPPED), waits(2, 20.0, 3), replace(starting, rank=3)
-    assert standings(*behind_two, stall_after_s=2.0) == [Standing.STALLED]
-
-
 def test_nobody_is_judged_while_somebody_is_at_the_debuggers_prompt():
     assert standings(waits(1, 600.0, 0), works(0, phase=Phase.PAUSED)) == []
 

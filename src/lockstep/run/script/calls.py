@@ -73,9 +73,10 @@ class Calls(Functions):
                 return self.call(own, [me, *args], named)
             me = Value(me.obj, me.text, me.roots, me.of | function.of)
             return self._library(Value(thing, thing.__name__), me, args, named, line)
-        if thing in (setattr, getattr) and isinstance(key := args[1].obj, str):
+        is_get = thing is getattr and len(args) > 1
+        if (is_get or (thing is setattr and len(args) > 2)) and isinstance(key := args[1].obj, str):
             self.is_act = False
-            if thing is getattr:
+            if is_get:
                 return self.attribute(args[0], key, line)
             self.set_attribute(args[0], key, args[2], line)
             return Value()
@@ -104,7 +105,13 @@ class Calls(Functions):
         path, at = f"{module.partition('.')[0]}.{name}", Seen(f"{name}()", self.file, line)
         if path in harmless.GIVING:
             return self.look(thing(), at.text, line)
-        kind = "exec" if thing in (exec, eval, globals) else "setter" if path in harmless.SETTERS else ""
+        kind = (
+            "exec"
+            if any(thing is one for one in (exec, eval, globals))
+            else "setter"
+            if path in harmless.SETTERS
+            else ""
+        )
         if kind and not self.is_behind:
             self.found.name(kind, thing, at)
         if name == "zero_grad":

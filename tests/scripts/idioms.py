@@ -266,7 +266,7 @@ NAMED = {
     ),
     "an optimizer's hook": (
         "",
-        "factor = model.weight.detach().sum()",
+        "factor = 0.1 * n[0]",
         "n = [0]\ndef hook(*a):\n    n[0] += 1\noptimizer.register_step_post_hook(hook)",
     ),
     "a forward hook": (
@@ -294,6 +294,31 @@ NAMED = {
         "class Data(Dataset):\n    def __init__(self): self.seen = []\n    def __len__(self): return 32\n"
         "    def __getitem__(self, i):\n        self.seen.append(i)\n        return (torch.ones(4) * len(self.seen),)\n"
         "data = Data()",
+    ),
+    "a sum that decides when to save": (
+        "total = 0.0",
+        "factor = 1.0\n        total += step.number\n        if total > 9: torch.save(model.state_dict(), os.devnull)",
+    ),
+    "a count that ends a turn early": (
+        "n = 0",
+        "factor = 1.0\n        n += 1\n        if n > 3: continue",
+    ),
+    "a list that is put into one made in the turn": (
+        "old = torch.ones(1)",
+        "both = []\n        both.append(old)\n        old = both[0] * 0.9\n        factor = torch.stack(both).sum()",
+    ),
+    "a value that another one is made from": (
+        "a, b = 1.0, 1.0",
+        "factor = b\n        b = a\n        a = a * 0.9",
+    ),
+    "what an early return depends on": (
+        "class Warm:\n    n = 0\n    def go(self):\n        self.n += 1\n        if self.n < 4: return 0.0\n"
+        "        return 1.0\nw = Warm()",
+        "factor = w.go()",
+    ),
+    "losses that are written to a file": (
+        "losses = []",
+        "factor = 1.0\n        losses.append(step.number)\n        torch.save(losses, os.devnull)",
     ),
 }
 """By name: what comes before the loop, what a step does, what comes before `run.prepare`."""
@@ -334,6 +359,37 @@ SAVED = {
     "an object of options": (
         "class Options:\n    def __init__(self): self.scale = 0.5\noptions = Options()",
         "factor = options.scale",
+    ),
+    "a sum that is only printed": (
+        "total = 0.0",
+        "factor, total = 1.0, total + step.number\n        if step.number % 3 == 2:\n"
+        "            print(f'{total / 3:.2f}')\n            total = 0.0",
+    ),
+    "a meter that is only printed": (
+        "class Meter:\n    def __init__(self): self.reset()\n    def reset(self): self.sum = self.n = 0\n"
+        "    def update(self, v):\n        self.sum += v\n        self.n += 1\n        self.avg = self.sum / self.n\n"
+        "meter = Meter()",
+        "factor = 1.0\n        meter.update(step.number)\n        print(meter.avg)",
+    ),
+    "a list of losses that is only logged": (
+        "losses = []",
+        "factor = 1.0\n        losses.append(step.number)\n        logging.info('%s', np.mean(losses[-3:]))",
+    ),
+    "optimizers in a list": (
+        "optimizers = [optimizer]",
+        "factor = 1.0\n        for one in optimizers: one.step()",
+    ),
+    "a flag that decides whether to print": (
+        "verbose, n = False, 0",
+        "factor, n = 1.0, n + 1\n        if n > 3:\n            if verbose: break",
+    ),
+    "a space of which only the shape is read": (
+        "sobol = torch.quasirandom.SobolEngine(1)",
+        "factor = 0.1 * sobol.dimension",
+    ),
+    "a pair made of a list that is only read": (
+        "old = [1.0]",
+        "pair = [old, 1]\n        pair.append(2)\n        factor = sum(pair[0])",
     ),
 }
 """The same with what every state holds, or what does not change."""

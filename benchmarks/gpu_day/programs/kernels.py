@@ -25,32 +25,32 @@ def numbers(most, *shape):
     return torch.randint(0, most, shape, device="cuda")
 
 
+def on(function, *inputs):
+    return lambda: (function(*inputs), [one for one in inputs if one.requires_grad])
+
+
+def layer(module, *inputs):
+    module = module.to("cuda", inputs[0].dtype)
+
+    def call():
+        out = module(*inputs)
+        out = out[0] if isinstance(out, tuple) else out
+        return out, [*[one for one in inputs if one.requires_grad], *module.parameters()]
+
+    return call
+
+
 def operations(dtype, quick):
     """Name -> a function of no arguments to (what to differentiate, its inputs)."""
     n = 2 if quick else 16
-    t = lambda *shape, **how: made(*shape, dtype=dtype, **how)  # noqa: E731
+    pictures, text = made(n, 16, 32, 32, dtype=dtype), made(n, 32, 64, dtype=dtype)
+    return layers(text, pictures) | functions(text, pictures)
 
-    def on(function, *inputs):
-        return lambda: (function(*inputs), [one for one in inputs if one.requires_grad])
 
-    def layer(module, *inputs):
-        module = module.to("cuda", dtype)
-
-        def call():
-            out = module(*inputs)
-            out = out[0] if isinstance(out, tuple) else out
-            return out, [*[one for one in inputs if one.requires_grad], *module.parameters()]
-
-        return call
-
-    pictures, volume, text = t(n, 16, 32, 32), t(2, 4, 8, 16, 16), t(n, 32, 64)
-    table, where, rows = t(50, 64), numbers(50, n * 32), t(n * 32, 64)
-    heads = [t(2, 4, 16 * n, 64) for _ in range(3)]
-    mask = torch.zeros(16 * n, 16 * n, device="cuda", dtype=dtype)
+def layers(text, pictures):
+    volume = made(2, 4, 8, 16, 16, dtype=text.dtype)
     return {
         "linear": layer(nn.Linear(64, 128), text),
-        "bmm": on(torch.bmm, t(n, 64, 48), t(n, 48, 64)),
-        "einsum": on(lambda a, b: torch.einsum("bij,bkj->bik", a, b), text, t(n, 16, 64)),
         "conv1d": layer(nn.Conv1d(32, 48, 5), text),
         "conv2d 1x1": layer(nn.Conv2d(16, 64, 1), pictures),
         "conv2d 3x3": layer(nn.Conv2d(16, 64, 3, padding=1), pictures),
@@ -63,6 +63,20 @@ def operations(dtype, quick):
         "layer_norm": layer(nn.LayerNorm(64), text),
         "group_norm": layer(nn.GroupNorm(4, 16), pictures),
         "rms_norm": layer(nn.RMSNorm(64), text),
+        "lstm": layer(nn.LSTM(64, 48, 2, batch_first=True), text),
+        "gru": layer(nn.GRU(64, 48, 2, batch_first=True), text),
+        "encoder layer": layer(nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True), text),
+    }  # fmt: skip
+
+
+def functions(text, pictures):
+    n, dtype = len(text), text.dtype
+    table, where, rows = made(50, 64, dtype=dtype), numbers(50, n * 32), made(n * 32, 64, dtype=dtype)
+    heads = [made(2, 4, 16 * n, 64, dtype=dtype) for _ in range(3)]
+    mask = torch.zeros(16 * n, 16 * n, device="cuda", dtype=dtype)
+    return {
+        "bmm": on(torch.bmm, made(n, 64, 48, dtype=dtype), made(n, 48, 64, dtype=dtype)),
+        "einsum": on(lambda a, b: torch.einsum("bij,bkj->bik", a, b), text, made(n, 16, 64, dtype=dtype)),
         "gelu": on(F.gelu, text),
         "softmax": on(lambda a: F.softmax(a, -1), text),
         "cross_entropy": on(lambda a: F.cross_entropy(a, numbers(64, n * 32).fill_(3)), rows),
@@ -81,11 +95,8 @@ def operations(dtype, quick):
         "interpolate nearest": on(lambda a: F.interpolate(a, scale_factor=2), pictures),
         "interpolate bilinear": on(lambda a: F.interpolate(a, scale_factor=2, mode="bilinear"), pictures),
         "reflection pad": on(lambda a: F.pad(a, (1, 1, 1, 1), "reflect"), pictures),
-        "lstm": layer(nn.LSTM(64, 48, 2, batch_first=True), text),
-        "gru": layer(nn.GRU(64, 48, 2, batch_first=True), text),
         "attention": on(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *heads),
         "attention, masked": on(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), *heads),
-        "encoder layer": layer(nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True), text),
         "sum": on(lambda a: a.sum(), pictures),
         "var": on(lambda a: a.float().var(), pictures),
         "logsumexp": on(lambda a: a.logsumexp(-1), text),

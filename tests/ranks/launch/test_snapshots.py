@@ -117,7 +117,9 @@ def test_ranks_become_fewer_and_go_on_from_memory_with_the_same_bits(tmp_path: P
 
 
 def test_a_script_that_carries_a_variable_goes_on_and_says_without_what(tmp_path: Path) -> None:
-    carrying = TRAIN.replace("run.log(loss=step.loss)", "run.log(loss=step.loss); total += float(step.loss)")
+    carrying = TRAIN.replace(
+        "run.log(loss=step.loss)", "total += float(step.loss); run.log(loss=step.loss if total < 1e9 else 0)"
+    )
     carrying = carrying.replace("run.state.best = 9.0", "run.state.best, total = 9.0, 0.0")
     ended = run_script(tmp_path, carrying, "-n", "1", "--lanes", "3", "--snapshots", "1steps", env={"DIES": "0:6"})
     [told] = restarts(ended)

@@ -78,16 +78,19 @@ LOOP = script("{before}", "{turn}").replace("for step in run.steps(loader)", "{l
 
 
 @pytest.mark.parametrize(
-    ("loop", "named"),
+    ("loop", "turn", "named"),
     [
-        ("for n, step in enumerate(run.steps(loader))", "enumerate"),
-        ("for step, n in zip(run.steps(loader), range(99))", "zip"),
-        ("for step in itertools.islice(run.steps(loader), 9)", "islice"),
-        ("for step in run.steps(loader)", ""),
+        ("for n, step in enumerate(run.steps(loader))", "if n > 3: break", "enumerate"),
+        ("for n, step in enumerate(run.steps(loader))", "print(n)", ""),
+        ("for step, n in zip(run.steps(loader), range(99))", "pass", "zip"),
+        ("for step in itertools.islice(run.steps(loader), 9)", "pass", "islice"),
+        ("for step in run.steps(loader)", "pass", ""),
     ],
 )
-def test_what_counts_steps_from_outside_is_named(loop: str, named: str, names: Callable[[str], list[Named]]) -> None:
-    found = names(LOOP.format(before="", turn="pass", loop=loop))
+def test_what_counts_steps_from_outside_is_named(
+    loop: str, turn: str, named: str, names: Callable[[str], list[Named]]
+) -> None:
+    found = names(LOOP.format(before="", turn=turn, loop=loop))
     assert [one.kind for one in found] == (["counted"] if named else [])
     assert named in "".join(one.name for one in found)
 

@@ -2,228 +2,196 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
-import itertools
 from collections.abc import Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import nn
 
-from lockstep.run.script.expressions import Expressions
-from lockstep.run.script.harmless import FILLS, MODULE_READS, PURE, READS, SCALARS, SETTERS, WRITERS
+from lockstep.run.script import harmless
+from lockstep.run.script.found import Found
+from lockstep.run.script.functions import Arguments, Functions
 from lockstep.run.script.objects import (
     NEW,
     function_of,
+    hooks_of,
+    is_listed,
     is_our_own,
     is_own,
     is_users,
     methods_called,
+    parts_of_loader,
+    shows,
+    unwrapped,
 )
-from lockstep.run.script.values import GRADIENTS, Scope, Seen, Value, roots_of
+from lockstep.run.script.values import GRADIENTS, Place, Seen, Value, mixed
 
 
-class Calls(Expressions):
-    """Calls functions, methods and classes."""
+class Calls(Functions):
+    """Calls what is known."""
 
-    def _of_Call(self, node: ast.Call, scope: Scope) -> Value:
-        line = node.lineno
-        if isinstance(node.func, ast.Attribute):
-            of = self.value(node.func.value, scope)
-            args, named = self._arguments(node, scope)
-            if not isinstance(of.obj, (ModuleType, type)):
-                return self._method(of, node.func.attr, args, named, line)
-            return self._called(self._attribute(of, node.func.attr, line), args, named, line, node)
-        function = self.value(node.func, scope)
-        args, named = self._arguments(node, scope)
-        return self._called(function, args, named, line, node)
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
+        super().__init__(found, changing=changing)
+        self._opened: set[int] = set()
 
-    def _arguments(self, node: ast.Call, scope: Scope) -> tuple[list[Value], dict[str, Value]]:
-        args: list[Value] = []
-        for one in node.args:
-            value = self.value(one.value if isinstance(one, ast.Starred) else one, scope)
-            elements = value.obj if isinstance(one, ast.Starred) and isinstance(value.obj, (tuple, list)) else None
-            args += [value] if elements is None else [self._look(part, value.text, node.lineno) for part in elements]
-        return args, {one.arg or "**": self.value(one.value, scope) for one in node.keywords}
-
-    def _method(self, of: Value, name: str, args: list[Value], named: dict[str, Value], line: int) -> Value:
-        everything = [of, *args, *named.values()]
-        if name == "zero_grad" and self._env is not None:
-            self._env[GRADIENTS] = Value(is_prepared=True)
-        elif name == "backward":
-            self._read(GRADIENTS, NEW, "gradients", line)
-            self._set(GRADIENTS, Value())
-        kind = of.kind if of.is_new else type(of.obj)
-        function = inspect.getattr_static(kind, name, None) if kind is not None else None
-        held = not of.is_new and self._judge.is_held(of.obj)
-        if of.is_new and kind is None:
-            if not of.is_ours:
-                for one in methods_called(name):
-                    self.call(one, [of, *args], named)
-                for text, thing in of.roots:
-                    if isinstance(thing, (list, tuple, dict)) and not self._judge.is_held(thing):
-                        self._elements(thing, text, name, args, named)
-                if name in FILLS or (name.endswith("_") and not name.startswith("_")):
-                    self._changes(of, line)
-            self.given([*args, *named.values()], line)
-            return Value(roots=roots_of(everything), is_ours=of.is_ours)
-        if isinstance(wrapped := function_of(function), FunctionType) and is_own(wrapped):
-            first = [] if isinstance(function, staticmethod) else [of]
-            return Value() if held and not isinstance(of.obj, nn.Module) else self.call(wrapped, [*first, *args], named)
-        if not of.is_new and (held or is_our_own(of.obj)):
-            if name == "backward" and self._before_lanes is None:
-                self._before_lanes = set(self._env or {})
-            self.given([*args, *named.values()], line)
-            is_prepared = name == "prepare" and is_our_own(of.obj)
-            return Value(roots=() if is_our_own(of.obj) else of.roots, is_ours=True, is_prepared=is_prepared)
-        if function is None and not of.is_new:
-            return self._called(self._attribute(of, name, line), args, named, line, None)
-        self.given([*args, *named.values()], line)
-        if name in WRITERS:
-            for value in args:
-                self._changes(value, line)
-        if not of.is_new and self._judge.is_changeable(of.obj):
-            if isinstance(of.obj, nn.Module):
-                if name not in MODULE_READS:
-                    self._changes(of, line)
-            elif hasattr(of.obj, "requires_grad"):
-                if name in FILLS or (name.endswith("_") and not name.startswith("_")):
-                    self._changes(of, line)
-            elif name not in READS:
-                self._changes(of, line)
-        return Value(roots=roots_of(everything))
-
-    def _elements(self, thing: Any, text: str, name: str, args: list[Value], named: dict[str, Value]) -> None:
-        """A method is called on some element of a container."""
-        for number, one in enumerate(list(thing.values() if isinstance(thing, dict) else thing)[:64]):
-            function = function_of(inspect.getattr_static(type(one), name, None))
-            if isinstance(function, FunctionType) and is_own(function) and not self._judge.is_held(one):
-                part = f"{text}[{number}]"
-                self.call(function, [Value(one, part, ((part, one),)), *args], named)
-
-    def _called(
-        self, function: Value, args: list[Value], named: dict[str, Value], line: int, node: ast.Call | None
-    ) -> Value:
-        thing, everything = function.obj, [*args, *named.values()]
-        if isinstance(thing, functools.partial):
-            held = [self._look(one, f"{function.text}.args", line) for one in thing.args]
-            more = {key: self._look(one, f"{function.text}.{key}", line) for key, one in thing.keywords.items()}
-            return self._called(
-                self._look(thing.func, function.text, line), [*held, *args], {**more, **named}, line, node
-            )
-        if isinstance(thing, MethodType):
-            me = self._look(thing.__self__, function.text.rpartition(".")[0] or function.text, line)
-            if not isinstance(thing.__self__, type):
-                return self._method(me, thing.__name__, args, named, line)
-            return self._called(self._look(thing.__func__, function.text, line), [me, *args], named, line, node)
-        own = inspect.unwrap(thing) if hasattr(thing, "__wrapped__") and callable(thing) else thing
-        for one in (own, thing):
-            if isinstance(one, FunctionType) and is_own(one):
-                self.call(thing, args, named) if one is not thing and isinstance(thing, FunctionType) else None
-                return self.call(one, args, named)
-        if isinstance(thing, type) and is_users(thing):
-            return self._constructed(thing, args, named)
+    def called(self, function: Value, args: Sequence[Value], named: Arguments, line: int) -> Value:
+        """Call what is known of `function`."""
+        thing, everything = unwrapped(function.obj), [*args, *named.values()]
         if function.is_new:
-            self.given(everything, line)
+            self.opened(everything, line)
             for text, root in function.roots:
                 for one in (
-                    (root.values() if isinstance(root, dict) else root) if isinstance(root, (list, tuple, dict)) else ()
+                    [*(root.values() if isinstance(root, dict) else root)] if isinstance(root, (list, dict)) else ()
                 ):
-                    if isinstance(one, (FunctionType, MethodType)) or is_users(type(one)):
-                        self._called(self._look(one, text, line), args, named, line, node)
-            return Value(roots=roots_of([function, *everything]), is_ours=function.is_ours)
-        caller = inspect.getattr_static(type(thing), "__call__", None)
+                    if callable(one):
+                        self.called(self.look(one, text, line), args, named, line)
+            self.is_act = True
+            return self.made([function, *everything], shares=True)
+        if isinstance(thing, functools.partial):
+            some = [self.look(one, f"{function.text}.args", line) for one in thing.args]
+            more = {key: self.look(one, f"{function.text}.{key}", line) for key, one in thing.keywords.items()}
+            return self.called(self.look(thing.func, function.text, line), [*some, *args], {**more, **named}, line)
+        if is_own(thing):
+            return self.call(thing, args, named)
+        if isinstance(thing, type) and is_users(thing):
+            return self._constructed(thing, args, named)
         if isinstance(thing, nn.Module):
-            self.module(thing, function.text)
-            self.given(everything, line)
-            return Value(roots=roots_of(args))
-        if isinstance(caller, FunctionType) and is_own(caller) and not isinstance(thing, type):
+            if self.found.is_held(thing):
+                self.matters(*everything)
+            self.opened([function, *everything], line)
+            return self.made([Value(of=mixed([function, *everything]).of)])
+        caller = inspect.getattr_static(type(thing), "__call__", None)
+        if is_own(caller) and not isinstance(thing, type):
             return self.call(caller, [function, *args], named)
         owner = getattr(thing, "__self__", None)
-        is_method = isinstance(thing, BuiltinFunctionType) and not isinstance(owner, (type(None), ModuleType, type))
-        if is_method and self._judge.is_changeable(owner):
-            me = self._look(owner, function.text.rpartition(".")[0], line)
-            return self._method(me, thing.__name__, args, named, line)
-        return self._library(function, args, named, line, node)
+        if isinstance(thing, (MethodType, BuiltinFunctionType)) and not isinstance(owner, (type(None), ModuleType)):
+            me = self.look(owner, function.text.rpartition(".")[0] or function.text, line)
+            own = unwrapped(getattr(thing, "__func__", None))
+            if is_own(own) and (isinstance(owner, nn.Module) or not self.found.is_held(owner)):
+                return self.call(own, [me, *args], named)
+            me = Value(me.obj, me.text, me.roots, me.of | function.of)
+            return self._library(Value(thing, thing.__name__), me, args, named, line)
+        is_get = thing is getattr and len(args) > 1
+        if (is_get or (thing is setattr and len(args) > 2)) and isinstance(key := args[1].obj, str):
+            self.is_act = False
+            if is_get:
+                return self.attribute(args[0], key, line)
+            self.set_attribute(args[0], key, args[2], line)
+            return Value()
+        name = str(getattr(thing, "__name__", type(thing).__name__))
+        return self._library(Value(thing, name), None, args, named, line)
 
-    def _constructed(self, kind: type, args: list[Value], named: dict[str, Value]) -> Value:
-        new = Value(kind=kind, roots=roots_of([*args, *named.values()]))
+    def _constructed(self, kind: type, args: Sequence[Value], named: Arguments) -> Value:
+        new = self.made([*args, *named.values()])
         for on, name in ((type(kind), "__call__"), (kind, "__new__"), (kind, "__init__"), (kind, "__post_init__")):
-            function = function_of(inspect.getattr_static(on, name, None))
-            if isinstance(function, FunctionType) and is_own(function):
-                first = (
-                    new
-                    if name in ("__init__", "__post_init__")
-                    else Value(kind, kind.__name__, ((kind.__name__, kind),))
-                )
+            if is_own(function := function_of(inspect.getattr_static(on, name, None))):
+                first = new if name in ("__init__", "__post_init__") else self.look(kind, kind.__name__, 0)
                 self.call(function, [first, *(args if name != "__post_init__" else [])], named)
+        self.is_act = False
         return new
 
-    def given(self, values: Sequence[Value], line: int) -> None:
-        """A library gets these, and may call what is the user's."""
-        for value in values:
-            if value.is_new:
-                continue
-            if isinstance(value.obj, (FunctionType, MethodType, functools.partial)):
-                self._called(value, [], {}, line, None)
-            elif isinstance(value.obj, nn.Module) and not self._judge.is_held(value.obj):
-                self.module(value.obj, value.text)
-            else:
-                self._opened(value)
+    def method_of_new(self, of: Value, name: str, args: Sequence[Value], named: Arguments, line: int) -> Value:
+        """A method of something of which the class is not known: any of that name that the script has."""
+        for one in methods_called(name):
+            self.call(one, [of, *args], named)
+        return self._library(Value(text=name), of, args, named, line)
 
-    def _library(
-        self, function: Value, args: list[Value], named: dict[str, Value], line: int, node: ast.Call | None
-    ) -> Value:
-        thing = function.obj
-        name = str(getattr(thing, "__name__", type(thing).__name__))
-        module = str(
-            getattr(thing, "__module__", None) or getattr(type(getattr(thing, "__self__", None)), "__module__", "")
+    def _library(self, function: Value, me: Value | None, args: Sequence[Value], named: Arguments, line: int) -> Value:
+        """A function of a library, or a method of its objects. Its name tells what it changes."""
+        thing, name, everything = function.obj, function.text, [*args, *named.values()]
+        module = str(getattr(thing, "__module__", None) or type(getattr(thing, "__self__", None)).__module__)
+        path, at = f"{module.partition('.')[0]}.{name}", Seen(f"{name}()", self.file, line)
+        if path in harmless.GIVING:
+            return self.look(thing(), at.text, line)
+        kind = (
+            "exec"
+            if any(thing is one for one in (exec, eval, globals))
+            else "setter"
+            if path in harmless.SETTERS
+            else ""
         )
-        path = f"{module.partition('.')[0]}.{name}"
-        everything = [*args, *named.values()]
-        at = Seen(f"{name}()", self._file, line)
-        if thing in (exec, eval, globals):
-            if not self.is_behind:
-                self._judge.name("exec", thing, at)
-            return Value()
-        if path in SETTERS and not self.is_behind and path != "decimal.getcontext":
-            self._judge.name("setter", thing, at)
-        if thing in (setattr, delattr, getattr, hasattr) and len(args) > 1 and isinstance(args[1].obj, str):
-            if thing in (getattr, hasattr):
-                return self._attribute(args[0], args[1].obj, line)
-            self._set_attribute(args[0], args[1].obj, args[2] if len(args) > 2 else Value(), line)
-            return Value()
-        if thing is vars and args and not args[0].is_new:
-            known = getattr(args[0].obj, "__dict__", NEW)
-            return Value() if known is NEW else Value(known, f"vars({args[0].text})", ((args[0].text, args[0].obj),))
-        self._check_counted(thing, module, everything, at, node)
-        self.given(everything, line)
-        if path in WRITERS or name in WRITERS or (name.endswith("_") and not name.startswith("_")):
-            for value in everything[:2]:
-                self._changes(value, line)
-        elif module.partition(".")[0] not in PURE:
-            for value in everything:
-                if isinstance(value.obj, (list, dict, set, bytearray)) and not self.is_behind:
-                    self._changes(value, line)
-        elif inspect.ismethoddescriptor(thing) and name not in READS and args:
-            self._changes(args[0], line)
+        if kind and not self.is_behind:
+            self.found.name(kind, thing, at)
+        if name == "zero_grad":
+            self.assign(GRADIENTS, Value(is_held=True))
+        elif name == "backward":
+            self.read(GRADIENTS, NEW, "gradients", line)
+            self.assign(GRADIENTS, Value())
+        if me is None or me.is_new:
+            is_shown = name in harmless.SHOWING if me else is_listed(f"{module}.{name}", harmless.SHOWN)
+        else:
+            is_shown = shows(me.obj)
+        self.is_act = not is_shown
+        if not is_shown:
+            self.opened(everything, line)
+        if me is not None and not me.is_new and self.found.is_held(me.obj):
+            if name not in harmless.READING:
+                self.matters(*everything)
+            self._hooks(me.obj, me.text)
+            new = self.made([] if is_our_own(me.obj) else [me], shares=True)
+            return Value(roots=new.roots, of=new.of, is_held=is_our_own(me.obj) and name == "prepare")
+        if name in harmless.WRITERS:
+            self.change(mixed(args[:2]), line, *everything)
+        elif fills(name):
+            self.change(me or mixed(args[:1]), line, *everything)
+            self.is_act = self.is_act and name in harmless.ACTING
         if "out" in named:
-            self._changes(named["out"], line)
-        is_clock = module in ("time", "datetime") or name in ("perf_counter", "elapsed_time")
-        if path == "decimal.getcontext":
-            return Value(text="decimal.getcontext()")
-        passes = module in ("builtins", "itertools") or module.startswith("tqdm")
-        ours = module.startswith("lockstep") or (passes and bool(args) and all(one.is_ours for one in args))
-        return Value(roots=() if name in SCALARS else roots_of(everything), is_clock=is_clock, is_ours=ours)
+            self.change(named["out"], line, *everything)
+        if name.startswith(harmless.DRAWS):
+            self.matters()
+        return self.made([*([me.part] if me else []), *everything], shares=name not in harmless.SCALARS)
 
-    def _check_counted(self, thing: Any, module: str, values: Sequence[Value], at: Seen, node: ast.Call | None) -> None:
-        """Name what counts steps from outside: it begins at its beginning where a run resumes."""
-        if node is None or self.is_behind or module.partition(".")[0] not in ("builtins", "itertools"):
+    def opened(self, values: Sequence[Value], line: int) -> None:
+        """An operator, a loop or a library gets these, and may call what is the user's."""
+        for value in values:
+            thing = value.obj
+            if isinstance(thing, (FunctionType, MethodType, functools.partial)):
+                if is_own(unwrapped(getattr(thing, "__func__", getattr(thing, "func", thing)))):
+                    self.matters(self.called(value, [], {}, line))
+            elif isinstance(thing, nn.Module):
+                self._module(thing, value.text)
+            elif not isinstance(thing, type) and thing is not NEW:
+                self._whole(value, line)
+
+    def _whole(self, me: Value, line: int) -> None:
+        """Of an object of the user's class, any method may be called; of a loader and its data sets, all that they have."""
+        if id(me.obj) in self._opened or (self.found.is_held(me.obj) and not [*parts_of_loader(me.obj)]):
             return
-        over_steps = [
-            one for one in node.args if isinstance(one, ast.Call) and getattr(one.func, "attr", "") == "steps"
-        ]
-        if over_steps and thing in (enumerate, zip, map, itertools.islice) and any(one.is_ours for one in values):
-            self._judge.name("counted", thing, at)
+        self._opened.add(id(me.obj))
+        for kind in type(me.obj).__mro__ if is_users(type(me.obj)) else ():
+            for name, one in list(vars(kind).items()) if is_users(kind) else ():
+                if name not in harmless.NOT_CALLED and is_own(function := function_of(one)):
+                    self.matters(self.call(function, [me], {}))
+        for name, part in parts_of_loader(me.obj):
+            self.opened([self.look(part, f"{me.text}.{name}", line)], line)
+
+    def _module(self, thing: nn.Module, text: str) -> None:
+        """What runs when a module is called: `forward` and hooks, of it and of all that is in it."""
+        for name, one in thing.named_modules():
+            if id(one) in self._opened:
+                continue
+            self._opened.add(id(one))
+            path = f"{text}.{name}" if name else text
+            me = self.look(one, path, 0)
+            forward = vars(one).get("forward", inspect.getattr_static(type(one), "forward", None))
+            function = inspect.unwrap(getattr(forward, "__func__", forward))
+            if isinstance(function, nn.Module):  # a compiled one says that it wraps its module
+                self._module(function, path)
+            elif is_own(function):
+                self.matters(self.call(function, [me], {}))
+            if one.training and getattr(one, "track_running_stats", False):
+                self.change(me, 0)
+            for part in (one, *one.parameters(recurse=False)):
+                self._hooks(part, path, me)
+
+    def _hooks(self, thing: Any, text: str, *args: Value) -> None:
+        """Functions that are registered at a module, an optimizer or a parameter."""
+        for hook in hooks_of(thing):
+            self.matters(self.called(Value(hook, text), args, {}, 0))
+
+
+def fills(name: str) -> bool:
+    """Whether functions of that name change what they are called on, whatever it is."""
+    return name in harmless.FILLS or (name.endswith("_") and not name.startswith("_") and name != "requires_grad_")

@@ -1,87 +1,80 @@
-"""The expressions of a turn, but for calls."""
+"""The expressions of a turn, and what is assigned to."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-from types import FunctionType
+import operator
+from collections.abc import Sequence
 from typing import Any
 
-from lockstep.run.script.objects import (
-    NEW,
-    attribute_of,
-    is_own,
-    is_users,
-)
-from lockstep.run.script.source import bound_in, names_in
-from lockstep.run.script.statements import Statements
-from lockstep.run.script.values import Scope, Seen, Value, joined, meet, roots_of
+from lockstep.run.script.calls import Calls
+from lockstep.run.script.objects import is_users
+from lockstep.run.script.source import bound_in
+from lockstep.run.script.values import Scope, Seen, Value, meet, mixed
 
-MOST_NODES = 400_000
+MOST_NODES = 100_000
 """How many pieces of source are followed; a script of 1,000 lines has about 20,000."""
+_NO_ALIAS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr)
 
 
-class Expressions(Statements):
-    """Reads names, attributes and items."""
+_CONSTANTS = (bool, int, float, str, type(None))
+_COMPARES = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
+
+
+class Expressions(Calls):
+    """Reads them."""
+
+    num_nodes = 0
 
     def value(self, node: ast.AST | None, scope: Scope) -> Value:
+        """What an expression gives."""
         if node is None:
             return Value()
-        self._nodes += 1
-        if self._nodes > MOST_NODES:
-            if self._nodes == MOST_NODES + 1:
-                self._judge.name("hidden", None, Seen("the loop", self._file, getattr(node, "lineno", 0)))
+        self.num_nodes += 1
+        if self.num_nodes > MOST_NODES:
+            if self.num_nodes == MOST_NODES + 1:
+                self.found.name("hidden", None, Seen("the loop", self.file, getattr(node, "lineno", 0)))
             return Value()
         way = getattr(self, f"_of_{type(node).__name__}", None)
         if way is not None:
             found: Value = way(node, scope)
             return found
-        parts = [self._opened(self.value(one, scope)) for one in ast.iter_child_nodes(node)]
-        return Value(roots=() if isinstance(node, (ast.BinOp, ast.Compare, ast.UnaryOp)) else roots_of(parts),
-                     is_clock=isinstance(node, ast.BinOp) and any(one.is_clock for one in parts),
-                     is_ours=bool(parts) and not isinstance(node, ast.BinOp) and all(one.is_ours for one in parts))  # fmt: skip
+        parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+        self.opened(parts, getattr(node, "lineno", 0))
+        if isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict)):
+            return self.made(parts)
+        if isinstance(node, (ast.BoolOp, ast.Compare, ast.UnaryOp)) and (known := _outcome(node, parts)) is not None:
+            return known
+        some = mixed(parts)
+        return self.made([Value(of=some.of)]) if isinstance(node, _NO_ALIAS) else some
+
+    def folds_to(self, test: Value) -> bool | None:
+        """What a test comes to by what was there before the turn, which then must stay as it is; None if it may change."""
+        if type(test.obj) not in _CONSTANTS or test.of & self.changing:
+            return None
+        self.folded |= test.of
+        return bool(test.obj)
 
     def _of_Constant(self, node: ast.Constant, _scope: Scope) -> Value:
         return Value(node.value)
 
     def _of_Name(self, node: ast.Name, scope: Scope) -> Value:
-        return self._name(node.id, scope, node.lineno)
+        return self.name(node.id, scope, node.lineno)
+
+    def _of_Attribute(self, node: ast.Attribute, scope: Scope) -> Value:
+        return self.attribute(self.owner(node.value, scope), node.attr, node.lineno)
+
+    def owner(self, node: ast.AST, scope: Scope) -> Value:
+        """Something of which an attribute is read: that alone changes nothing."""
+        self.looks, before = self.looks and not isinstance(node, (ast.Name, ast.Attribute)), self.looks
+        value = self.value(node, scope)
+        self.looks = before
+        return value
 
     def _of_NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> Value:
         value = self.value(node.value, scope)
-        self._bind(node.target, value, scope)
+        self.bind(node.target, value, scope)
         return value
-
-    def _of_IfExp(self, node: ast.IfExp, scope: Scope) -> Value:
-        self.value(node.test, scope)
-        return joined([self.value(node.body, scope), self.value(node.orelse, scope)])
-
-    def _of_Lambda(self, node: ast.Lambda, scope: Scope) -> Value:
-        self.closure(node, scope)
-        return Value()
-
-    def closure(self, node: Any, scope: Scope) -> None:
-        """A function that is made in the turn: it is read where it is made, as if it were called there."""
-        inner = Scope(next(self._keys), bound_in(node), {}, scope.around, scope.file, outer=scope)
-        for one in ast.walk(node.args):
-            if isinstance(one, ast.arg):
-                self._set(("v", inner.key, one.arg), Value())
-        before = dict(self._env) if self._env is not None else None
-        self._body(node, inner)
-        self._env = meet([self._env, before])
-
-    def _comprehension(self, node: Any, scope: Scope) -> Value:
-        targets = {name for one in node.generators for name in names_in(one.target)}
-        inner = Scope(next(self._keys), frozenset(targets), {}, scope.around, scope.file, scope.cells, outer=scope)
-        parts = []
-        for one in node.generators:
-            of = self._opened(self.value(one.iter, inner))
-            self._bind(one.target, self._part_of(of), inner)
-            parts += [of, *(self.value(test, inner) for test in one.ifs)]
-        elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        return Value(roots=roots_of([*parts, *(self.value(one, inner) for one in elements)]))
-
-    _of_ListComp = _of_SetComp = _of_DictComp = _of_GeneratorExp = _comprehension
 
     def _of_Subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         of, key = self.value(node.value, scope), self.value(node.slice, scope)
@@ -89,37 +82,94 @@ class Expressions(Statements):
             try:
                 found = of.obj[key.obj]
             except (LookupError, TypeError):
-                return Value(roots=of.roots)
-            text = f"{of.text}[{key.obj!r}]"
-            return (
-                self._look(found, text, node.lineno)
-                if not self._judge.is_held(of.obj)
-                else Value(found, text, of.roots)
-            )
-        return self._part_of(self._opened(of))
+                return of.part
+            value = self.look(found, f"{of.text}[{key.obj!r}]", node.lineno)
+            return Value(value.obj, value.text, (*value.roots, *of.roots), value.of | of.of)
+        self.opened([of], node.lineno)
+        return Value(roots=of.part.roots, of=of.part.of | key.of)
 
-    def _of_Attribute(self, node: ast.Attribute, scope: Scope) -> Value:
-        return self._attribute(self.value(node.value, scope), node.attr, node.lineno)
+    def closure(self, node: Any, scope: Scope) -> Value:
+        """A function or class that is made in the turn: it is read where it is made, as if it were called there."""
+        inner = Scope(next(self.keys), bound_in(node), scope.around, outer=scope)
+        for one in ast.walk(node.args) if hasattr(node, "args") else ():
+            if isinstance(one, ast.arg):
+                self.assign(("variable", inner.key, one.arg), Value())
+        before = dict(self.env) if self.env is not None else None
+        self.matters(self.body(node, inner))
+        self.env = meet([self.env, before])
+        return Value()
 
-    def _attribute(self, of: Value, name: str, line: int) -> Value:
-        if of.is_new:
-            if of.kind is not None and isinstance(static := inspect.getattr_static(of.kind, name, None), property):
-                return self.call(static.fget, [of], {}) if isinstance(static.fget, FunctionType) else Value()
-            return Value(text=of.text, roots=of.roots, is_ours=of.is_ours)
-        place, text = ("a", id(of.obj), name), f"{of.text}.{name}" if of.text else name
-        if self._env is not None and place in self._env:
-            return self._env[place]
-        static = inspect.getattr_static(type(of.obj), name, None)
-        if isinstance(static, property) and isinstance(static.fget, FunctionType) and is_own(static.fget):
-            return self.call(static.fget, [of], {})
-        self.reads.setdefault(place, Seen(text, self._file, line))
-        known = attribute_of(of.obj, name, static)
-        if known is NEW:
-            for hook in ("__getattr__", "__getattribute__", "__get__"):
-                on = static if hook == "__get__" else of.obj
-                if isinstance(function := inspect.getattr_static(type(on), hook, None), FunctionType):
-                    return self.call(
-                        function, [of if on is of.obj else Value(on, text, ((text, on),)), Value(name)], {}
-                    )
-            return Value(roots=of.roots, is_ours=self._judge.is_held(of.obj))
-        return self._look(known, text, line)
+    _of_Lambda = closure
+
+    def _of_ListComp(self, node: Any, scope: Scope) -> Value:
+        inner = Scope(next(self.keys), bound_in(node), scope.around, outer=scope)
+        parts = []
+        for one in node.generators:
+            of = self.value(one.iter, inner)
+            self.opened([of], node.lineno)
+            self.bind(one.target, of.part, inner)
+            parts += [of, *(self.value(test, inner) for test in one.ifs)]
+        elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        return self.made([*parts, *(self.value(one, inner) for one in elements)])
+
+    _of_SetComp = _of_DictComp = _of_GeneratorExp = _of_ListComp
+
+    def _of_Call(self, node: ast.Call, scope: Scope) -> Value:
+        if isinstance(node.func, ast.Attribute):
+            owner = self.owner(node.func.value, scope)
+            function = Value() if owner.is_new else self.attribute(owner, node.func.attr, node.lineno)
+            args, named = self._arguments(node, scope)
+            if function.is_new:
+                return self.method_of_new(owner, node.func.attr, args, named, node.lineno)
+            return self.called(function, args, named, node.lineno)
+        function = self.value(node.func, scope)
+        return self.called(function, *self._arguments(node, scope), node.lineno)
+
+    def _arguments(self, node: ast.Call, scope: Scope) -> tuple[list[Value], dict[str, Value]]:
+        args: list[Value] = []
+        for one in node.args:
+            value = self.value(one.value if isinstance(one, ast.Starred) else one, scope)
+            if isinstance(one, ast.Starred) and isinstance(value.obj, (tuple, list)):
+                args += [self.look(part, value.text, node.lineno) for part in value.obj]
+            else:
+                args.append(value)
+        return args, {one.arg or "**": self.value(one.value, scope) for one in node.keywords}
+
+    def bind(self, target: ast.AST, value: Value, scope: Scope, of: ast.AST | None = None) -> None:
+        """Assign to what stands on the left; `of`: what stands on the right."""
+        if isinstance(target, ast.Name):
+            place, _, outlives = scope.find(target.id)
+            if outlives:
+                self.store(place, value, target.id, target.lineno)
+            else:
+                self.assign(place, value)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            elements = of.elts if isinstance(of, (ast.Tuple, ast.List)) and len(of.elts) == len(target.elts) else None
+            values = [self.value(one, scope) for one in elements] if elements else [value.part] * len(target.elts)
+            for one, part in zip(target.elts, values, strict=True):
+                self.bind(one, part, scope)
+        elif isinstance(target, ast.Starred):
+            self.bind(target.value, value, scope)
+        elif isinstance(target, ast.Attribute):
+            self.set_attribute(self.value(target.value, scope), target.attr, value, target.lineno)
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.value(target.value, scope), self.value(target.slice, scope)
+            self.opened([owner], target.lineno)
+            self.change(owner, target.lineno, value, key)
+
+
+def _outcome(node: ast.AST, parts: Sequence[Value]) -> Value | None:
+    """What a test gives, if that is known: `not args.quick`, `args.quick and epoch > 3`, `args.model == "lstm"`."""
+    known = [one for one in parts if type(one.obj) in _CONSTANTS]
+    if isinstance(node, ast.BoolOp):
+        ends = isinstance(node.op, ast.Or)
+        decisive = [one for one in known if bool(one.obj) is ends]
+        return decisive[0] if decisive else known[-1] if len(known) == len(parts) else None
+    some = mixed(parts)
+    if isinstance(node, ast.UnaryOp):
+        return Value(not known[0].obj, of=some.of) if known and isinstance(node.op, ast.Not) else None
+    if not isinstance(node, ast.Compare) or len(parts) > 2 or type(node.ops[0]) not in _COMPARES:
+        return None
+    if any(one.is_new for one in parts) or (len(known) < 2 and isinstance(node.ops[0], (ast.Eq, ast.NotEq))):
+        return None
+    return Value(bool(_COMPARES[type(node.ops[0])](parts[0].obj, parts[1].obj)), of=some.of)

@@ -7,65 +7,55 @@ from __future__ import annotations
 
 HARMLESS = frozenset(
     """
-    PIL _csv.writer _thread abc absl.flags absl.logging addict aim albumentations argparse.Namespace ast
+    PIL _csv.writer _thread abc absl.flags addict albumentations argparse.Namespace ast
     builtins.classmethod builtins.code builtins.ellipsis builtins.frame builtins.mappingproxy builtins.property
-    builtins.staticmethod builtins.traceback builtins.weakref clearml click comet_ml concurrent.futures contextlib
-    csv.DictWriter csv.writer dataclasses datasets datetime easydict enum fractions h5py.File h5py._hl hydra inspect
-    ipaddress json kornia logging loguru matplotlib ml_collections mlflow multiprocessing neptune numpy.dtype
-    numpy.ufunc numpy.vectorize omegaconf operator os.PathLike pandas pathlib platform polars pyarrow re rich scipy
-    sentencepiece sklearn string structlog tensorboard tensorboardX threading.Condition threading.Event
-    threading.Lock threading.Semaphore threading.Thread threading._RLock tiktoken tokenizers torch.Size
-    torch.amp.autocast_mode torch.autocast torch.autograd
-    torch.cuda.Event torch.cuda.Stream torch.device torch.distributed torch.distributions torch.dtype torch.finfo
+    builtins.staticmethod builtins.traceback builtins.weakref click concurrent.futures contextlib csv.DictWriter
+    csv.writer dataclasses datasets datetime decimal.Context easydict enum fractions h5py.File h5py._hl hydra inspect
+    ipaddress json kornia ml_collections multiprocessing numpy.dtype numpy.ufunc numpy.vectorize omegaconf operator
+    os.PathLike pandas pathlib platform polars pyarrow re scipy sentencepiece sklearn string threading.Condition
+    threading.Event threading.Lock threading.Semaphore threading.Thread threading._RLock tiktoken tokenizers
+    torch.Size torch.amp.autocast_mode torch.autocast torch.autograd
+    torch._C._distributed_c10d torch.cuda.Event torch.cuda.Stream torch.device torch.distributed torch.distributions torch.dtype torch.finfo
     torch.fx torch.iinfo torch.jit torch.layout torch.memory_format torch.nn.attention torch.nn.utils
     torch.overrides torch.profiler torch.serialization torch.utils.checkpoint torch.utils.data torch.utils.hooks
-    torch.utils.tensorboard torchaudio torchvision.datasets torchvision.transforms tqdm transformers typer
-    types.GenericAlias types.MappingProxyType types.UnionType typing tyro unittest.mock uuid wandb
+    torchaudio torchvision.datasets torchvision.transforms transformers typer
+    types.GenericAlias types.MappingProxyType types.UnionType typing tyro unittest.mock uuid
     weakref.ReferenceType yacs zoneinfo
     """.split()
 )
 """What may be read and called in a loop: nothing that is computed depends on what it keeps from step to step."""
 
-READS = frozenset(
+SHOWN = frozenset(
     """
-    all any argmax argmin argsort astype clip copy count cumsum decode difference dot elements flatten get hex index
-    intersection isdisjoint issubset issuperset item items join keys max mean min most_common nonzero numpy ravel
-    repeat reshape round squeeze std sum swapaxes symmetric_difference take tobytes tolist total transpose union
-    values var view
+    absl.logging aim builtins.print clearml comet_ml logging loguru matplotlib mlflow neptune pprint rich seaborn structlog tensorboard
+    tensorboardX torch.utils.tensorboard torchvision.utils tqdm visdom wandb warnings
     """.split()
 )
-"""Methods that leave a container or an array as it is."""
+"""What only shows what it gets: on the screen, in a log, in a picture."""
 
-MODULE_READS = frozenset(
+SHOWING = frozenset(
     """
-    buffers children cpu cuda eval extra_repr forward get_buffer get_parameter get_submodule modules named_buffers
-    named_children named_modules named_parameters parameters requires_grad_ state_dict to train zero_grad
+    add_figure add_histogram add_image add_scalar add_scalars add_text debug error info log_metrics plot print savefig
+    set_description set_postfix set_postfix_str warning
     """.split()
 )
-"""Methods that leave a module's weights as they are."""
+"""Methods that do so, of whatever they are."""
 
-PURE = frozenset(
-    """
-    PIL _functools _operator builtins cmath collections copy dataclasses functools hashlib itertools json logging
-    math matplotlib numpy operator os pandas pprint random re scipy sklearn statistics string textwrap time torch
-    torchvision tqdm transformers wandb zlib
-    """.split()
-)
-"""Packages whose functions leave the containers that they get as they are, but for `WRITERS`."""
+DRAWS = ("rand", "normal", "bernoulli", "multinomial", "choice", "uniform", "shuffle", "permutation", "sample", "seed")
+"""How functions begin that draw from a global generator."""
 
 WRITERS = frozenset(
     """
-    bisect.insort bisect.insort_left bisect.insort_right builtins.delattr builtins.setattr heapq.heapify
-    heapq.heappop heapq.heappush heapq.heappushpop heapq.heapreplace numpy.copyto numpy.fill_diagonal numpy.place
-    numpy.put numpy.put_along_axis numpy.putmask operator.concat operator.delitem operator.iadd operator.imul
-    operator.isub operator.itruediv operator.setitem random.shuffle shuffle torch.swap_tensors vector_to_parameters
+    concat copyto delattr delitem fill_diagonal heapify heappop heappush heappushpop heapreplace iadd imul insort
+    insort_left insort_right isub itruediv place put put_along_axis putmask setattr setitem shuffle swap_tensors
+    vector_to_parameters
     """.split()
 )
 """Functions that change what they get first, or second."""
 
 SETTERS = frozenset(
     """
-    decimal.getcontext decimal.localcontext decimal.setcontext locale.setlocale numpy.setbufsize numpy.seterr
+    decimal.localcontext decimal.setcontext locale.setlocale numpy.setbufsize numpy.seterr
     numpy.seterrcall os.chdir os.putenv os.umask os.unsetenv sys.setrecursionlimit torch.set_default_device
     torch.set_default_dtype torch.set_default_tensor_type torch.set_float32_matmul_precision
     torch.set_flush_denormal
@@ -83,8 +73,25 @@ SCALARS = frozenset(
 
 FILLS = frozenset(
     """
-    add append appendleft clear copy_ discard extend extendleft fill insert load_state_dict pop popitem popleft push
-    put remove resize reverse rotate setdefault sort step subtract update write
+    add append appendleft clear copy_ discard extend extendleft fill insert load_state_dict move_to_end pop popitem popleft push remove
+       reset_parameters resize reverse rotate setdefault sort step subtract update write
     """.split()
 )
 """Methods that change what they are called on, whatever it is; so does one that ends with an underscore."""
+
+ACTING = frozenset({"load_state_dict", "step", "write"})
+"""Those of them that do more."""
+
+READING = frozenset(
+    """
+    buffers children eval get_last_lr modules named_buffers named_children named_modules named_parameters parameters
+    state_dict train
+    """.split()
+)
+"""Methods of what states hold that change nothing of it but its mode."""
+
+GIVING = frozenset({"decimal.getcontext"})
+"""Functions that give what belongs to the whole process."""
+
+NOT_CALLED = frozenset("__init__ __new__ __del__ __repr__ __str__ __post_init__ __init_subclass__ __reduce__".split())
+"""Methods that no loop calls by itself."""

@@ -1,20 +1,47 @@
-"""What can be asked of an object without running anybody's code."""
+"""What is known of an object without running anybody's code: whose it is, of what kind, its attributes and hooks."""
 
 from __future__ import annotations
 
+import argparse
+import array
+import collections
+import datetime as dt
+import enum
 import functools
 import inspect
+import io
+import numbers
+import os
+import random
+import re
 import sys
+import types
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from pathlib import PurePath
+from types import FunctionType
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset
 
+from lockstep.run.script.harmless import HARMLESS, SHOWN
 from lockstep.run.watch.holdings import is_the_users
 
 NEW: Any = type("New", (), {"__repr__": lambda _: "made in this turn"})()
 """In place of an object that the turn makes."""
+ATOMS = (numbers.Number, str, bytes, type(None), range, slice, PurePath, re.Pattern, dt.date, dt.timedelta, dt.time,
+         torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, np.generic, types.EllipsisType,
+         types.NotImplementedType, types.ModuleType, type, types.FunctionType)  # fmt: skip
+_PLAIN = (list, dict, set, collections.deque, bytearray, memoryview, np.ndarray, Tensor, array.array,
+          collections.UserDict, collections.UserList, type(os.environ))  # fmt: skip
+_OPEN = (argparse.Namespace, types.SimpleNamespace, enum.Enum, tuple, frozenset, nn.Module, functools.partial,
+         types.MethodType, nn.ParameterList, BaseException)  # fmt: skip
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+_GLOBAL = {id(torch.default_generator), id(random._inst), id(np.random.mtrand._rand)}  # noqa: SLF001
 
 
 def is_users(kind: Any) -> bool:
@@ -24,75 +51,148 @@ def is_users(kind: Any) -> bool:
     return module == "__main__" or (isinstance(file, str) and is_the_users(file))
 
 
-def is_own(function: FunctionType) -> bool:
-    return is_the_users(function.__code__.co_filename) or function.__globals__.get("__name__") == "__main__"
+def is_own(function: Any) -> bool:
+    """Whether it is a function of the script's files."""
+    return isinstance(function, FunctionType) and (
+        is_the_users(function.__code__.co_filename) or function.__globals__.get("__name__") == "__main__"
+    )
 
 
 def is_our_own(thing: Any) -> bool:
     return type(thing).__module__.startswith("lockstep.")
 
 
+def is_changeable(thing: Any) -> bool:
+    """Whether it has a value of its own that may be changed."""
+    if isinstance(thing, _PLAIN):
+        return True
+    return not isinstance(thing, (*ATOMS, tuple, frozenset, types.MethodType)) and (
+        is_users(type(thing)) or isinstance(thing, _OPEN)
+    )
+
+
+def shows(thing: Any) -> bool:
+    """Whether an object only shows what it gets."""
+    return thing is sys.stdout or thing is sys.stderr or any(_is_in(one, SHOWN) for one in type(thing).__mro__)
+
+
+def kind_of(thing: Any) -> str:
+    """Of what kind something is that may change where nobody sees it; empty for anything else."""
+    if id(thing) in _GLOBAL or thing is sys.stdout or thing is sys.stderr:
+        return ""
+    if isinstance(thing, (*ATOMS, *_PLAIN, *_OPEN)):
+        return ""
+    if isinstance(thing, types.BuiltinFunctionType):
+        return kind_of(thing.__self__)
+    if isinstance(thing, _GENERATORS):
+        return "generator"
+    if isinstance(thing, (Optimizer, LRScheduler)):
+        return "optimizer"
+    if isinstance(thing, torch.amp.GradScaler):
+        return "optimizer" if thing.is_enabled() else ""
+    if isinstance(thing, io.IOBase) and not isinstance(thing, (io.StringIO, io.BytesIO)):
+        return "" if thing.closed or not thing.readable() else "place"
+    libraries = [one for one in type(thing).__mro__ if not is_users(one) and one is not object]
+    if is_users(type(thing)):
+        first = next(iter(libraries), object)
+        is_plain = first is object or issubclass(first, (*_PLAIN, *_OPEN, Dataset)) or _is_in(first, HARMLESS)
+        return "" if is_plain else "place"
+    if hasattr(type(thing), "__next__") and not shows(thing):
+        return "loader" if "dataloader" in type(thing).__module__ else "place"
+    if callable(getattr(thing, "__wrapped__", None)):
+        return ""
+    return "" if any(_is_in(one, HARMLESS) or _is_in(one, SHOWN) for one in libraries) else "place"
+
+
+def is_listed(path: str, names: frozenset[str]) -> bool:
+    """Whether a name, or that of a module or class around it, is in a list."""
+    parts = path.split(".")
+    return any(".".join(parts[:number]) in names for number in range(1, len(parts) + 1))
+
+
+def _is_in(kind: type, names: frozenset[str]) -> bool:
+    return is_listed(f"{kind.__module__}.{kind.__qualname__}", names)
+
+
 def function_of(thing: Any) -> Any:
     """The function behind what stands in a class."""
-    if isinstance(thing, (classmethod, staticmethod)):
-        thing = thing.__func__
-    elif isinstance(thing, property):
-        thing = thing.fget
-    elif isinstance(thing, functools.cached_property):
-        thing = thing.func
-    return inspect.unwrap(thing) if hasattr(thing, "__wrapped__") else thing
+    for kind, name in ((classmethod, "__func__"), (staticmethod, "__func__"), (property, "fget"),
+                       (functools.cached_property, "func")):  # fmt: skip
+        if isinstance(thing, kind):
+            thing = getattr(thing, name)
+    return unwrapped(thing)
 
 
-def attribute_of(thing: Any, name: str, static: Any) -> Any:
-    """An attribute's value, where getting it runs nobody's code."""
-    own = inspect.getattr_static(thing, name, NEW)
-    if isinstance(own, property) and is_users(type(thing)):
-        return NEW
-    if own is NEW and not isinstance(thing, (nn.Module, ModuleType)):
-        return NEW
-    if own is not NEW and own is static and is_users(type(own)) and hasattr(type(own), "__get__"):
-        return NEW
-    if isinstance(thing, nn.Module) and isinstance(inspect.getattr_static(type(thing), "__getattr__"), FunctionType):
+def unwrapped(thing: Any) -> Any:
+    """What a decorator of a library is around."""
+    while hasattr(thing, "__wrapped__") and not (
+        is_own(thing) or isinstance(thing, (type, nn.Module, types.MethodType))
+    ):
+        thing = thing.__wrapped__
+    return thing
+
+
+def attribute_of(thing: Any, name: str) -> Any:
+    """An attribute's value, where getting it runs none of the user's code."""
+    static = inspect.getattr_static(thing, name, NEW)
+    if isinstance(thing, nn.Module) and static is NEW:
         tables = (vars(thing).get(table) or {} for table in ("_parameters", "_buffers", "_modules"))
-        if own is NEW:
-            return next((one[name] for one in tables if name in one), NEW)
+        return next((one[name] for one in tables if name in one), NEW)
+    if (static is NEW and not isinstance(thing, types.ModuleType)) or (
+        isinstance(static, property) and is_users(type(thing))
+    ):
+        return NEW
+    if is_users(type(static)) and hasattr(type(static), "__get__"):
+        return NEW
     try:
         return getattr(thing, name)
     except Exception:  # noqa: BLE001 - a property of a library may raise anything
         return NEW
 
 
-def holds(module: nn.Module, name: str) -> bool:
+def is_saved(module: nn.Module, name: str) -> bool:
     """Whether a module's state has what is assigned to an attribute."""
-    saved = name in module._parameters or name in module._modules or name == "training"  # noqa: SLF001
-    saved = saved or (name in module._buffers and name not in module._non_persistent_buffers_set)  # noqa: SLF001
-    return saved or type(module).get_extra_state is not nn.Module.get_extra_state
-
-
-def length(thing: Any) -> int:
-    try:
-        return len(thing)
-    except Exception:  # noqa: BLE001 - of the user's class, or of a library's
-        return 1
+    unsaved = module._non_persistent_buffers_set  # noqa: SLF001 - torch has no public name for it
+    saved = {*module._parameters, *module._modules, *(module._buffers.keys() - unsaved), "training"}  # noqa: SLF001
+    return name in saved or type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 def hooks_of(thing: Any) -> Iterator[Any]:
     """Functions that run when something of a module, an optimizer or a parameter happens."""
-    for name, value in list(getattr(thing, "__dict__", {}).items()):
-        if "hooks" in name and isinstance(value, dict):
-            yield from list(value.values())
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        found = getattr(thing, name, None) if hasattr(thing, "grad_fn") else None
-        yield from list(found.values()) if isinstance(found, dict) else ()
+    found = [value for name, value in list(getattr(thing, "__dict__", {}).items()) if "hooks" in name]
+    if isinstance(thing, Tensor):
+        found += [getattr(thing, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+    for one in found:
+        yield from list(one.values()) if isinstance(one, dict) else ()
+
+
+def memory_of(thing: Any) -> int:
+    """What identifies an object: views of one memory are one thing."""
+    while isinstance(thing, np.ndarray) and isinstance(thing.base, (np.ndarray, Tensor)):
+        thing = thing.base
+    if isinstance(thing, Tensor) and thing.layout is torch.strided and not thing.is_meta:
+        return thing.untyped_storage().data_ptr() or id(thing)
+    return int(thing.ctypes.data) if isinstance(thing, np.ndarray) else id(thing)
+
+
+def parts_of_loader(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Parts of a loader, and of the data sets in it, that run in the script's place."""
+    if isinstance(thing, DataLoader):
+        names = ("dataset", "sampler", "batch_sampler", "collate_fn", "generator")
+        yield from ((name, getattr(thing, name, None)) for name in names)
+    elif isinstance(thing, Dataset):
+        for name, value in list(vars(thing).items()):
+            for part in value if isinstance(value, (list, tuple)) and len(value) < MOST_ELEMENTS else [value]:
+                if is_users(type(part)) or isinstance(part, (Dataset, FunctionType)):
+                    yield name, part
+
+
+MOST_ELEMENTS = 1000
+"""Longer containers hold data."""
 
 
 def methods_called(name: str) -> list[FunctionType]:
     """Methods of that name of the script's classes, for an object of which the class is not known."""
-    module = sys.modules.get("__main__")
-    kinds = (
-        [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == "__main__"]
-        if module
-        else []
-    )
-    found = (function_of(vars(kind).get(name)) for kind in kinds)
-    return [one for one in found if isinstance(one, FunctionType)]
+    kinds = [one for one in list(vars(sys.modules["__main__"]).values()) if isinstance(one, type) and is_users(one)]
+    found = (function_of(vars(kind).get(name)) for kind in dict.fromkeys(kinds))
+    return [one for one in found if is_own(one)]

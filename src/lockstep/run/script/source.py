@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -31,34 +31,35 @@ def functions_in(file: str) -> dict[tuple[str, int], list[Any]]:
     return found
 
 
-def names_in(node: ast.AST) -> Iterator[str]:
-    return (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
-
-
-def bound_in(node: Any) -> frozenset[str]:
-    """Names that belong to a function or class by its source."""
+def bound_in(node: ast.AST) -> frozenset[str]:
+    """Names that belong to a function, class or comprehension by its source."""
     bound, outer = set(), set()
-    waiting = [*node.body] if isinstance(node.body, list) else [node.body]
-    if not isinstance(node, ast.ClassDef):
-        bound |= {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
-    while waiting:
-        one = waiting.pop()
+    for one in ast.walk(node):
         if isinstance(one, (ast.Global, ast.Nonlocal)):
             outer |= {*one.names}
         elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
             bound.add(one.id)
-        if isinstance(one, (*_FUNCTIONS, ast.ClassDef)):
-            bound.add(getattr(one, "name", ""))
-        else:
-            waiting += ast.iter_child_nodes(one)
+        elif isinstance(one, ast.arg):
+            bound.add(one.arg)
+        elif isinstance(one, (ast.FunctionDef, ast.ClassDef)) and one is not node:
+            bound.add(one.name)
     return frozenset(bound - outer)
 
 
-def loaded(node: Any) -> Any:
-    """The same, to be read."""
-    kinds: dict[type, Callable[[], Any]] = {
-        ast.Name: lambda: ast.Name(node.id, ast.Load(), lineno=node.lineno),
-        ast.Attribute: lambda: ast.Attribute(node.value, node.attr, ast.Load(), lineno=node.lineno),
-        ast.Subscript: lambda: ast.Subscript(node.value, node.slice, ast.Load(), lineno=node.lineno),
-    }
-    return kinds[type(node)]()
+def loops_around(body: list[ast.stmt], line: int) -> Iterator[tuple[ast.For | ast.While, list[ast.stmt]]]:
+    """The loops of a function around a line, outermost first, each with what follows on it in the function."""
+    yield from _loops(body, line, [])
+
+
+def _loops(body: list[ast.stmt], line: int, after: list[ast.stmt]) -> Iterator[tuple[Any, list[ast.stmt]]]:
+    for number, one in enumerate(body):
+        if not one.lineno <= line <= (one.end_lineno or 0) or isinstance(one, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        behind = [*body[number + 1 :], *after]
+        if isinstance(one, (ast.For, ast.While)):
+            behind = [*one.orelse, *behind]
+            yield one, behind
+        for block in ("body", "orelse", "handlers", "cases", "finalbody"):
+            inner = getattr(one, block, [])
+            for part in [each.body for each in inner] if inner and not isinstance(inner[0], ast.stmt) else [inner]:
+                yield from _loops(part, line, behind)

@@ -1,93 +1,219 @@
-"""One turn of a script's loop, followed through its source: what it takes from the turn before.
-
-A *place* is a variable, or an attribute of an object that was there before the turn. What the turn reads of a place before it
-assigns it there, and assigns somewhere, is carried on; so is what it changes inside (`seen.append`, `weights[0] = 1`) of
-anything that it did not make itself. Functions of the user's own files are followed where they are called.
-"""
+"""One turn of a script's loop, read through its source on all ways that it may take."""
 
 from __future__ import annotations
 
 import ast
-import inspect
+import functools
+import sys
 from collections.abc import Sequence
-from types import FunctionType, MethodType
 from typing import Any
 
-from torch import nn
+from lockstep.run.script.expressions import Expressions
+from lockstep.run.script.found import Found
+from lockstep.run.script.objects import NEW
+from lockstep.run.script.values import COUNT, Place, Scope, Value, joined, meet, mixed
 
-from lockstep.run.script.calls import Calls
-from lockstep.run.script.objects import (
-    function_of,
-    hooks_of,
-    is_users,
-)
-from lockstep.run.script.values import GRADIENTS, Place, Scope, Value, meet
-
-SKIPPED = ("__init__", "__new__", "__del__", "__repr__", "__str__", "__post_init__", "__init_subclass__", "__reduce__")
-"""Methods that no loop calls by itself."""
+Ends = list[dict[Place, Value] | None]
 
 
-class Turn(Calls):
-    """Reads one turn, or what is called by others than the script (hooks, `forward`)."""
+class Turn(Expressions):
+    """Reads statements and expressions."""
 
-    def follow(self, loop: ast.For | ast.While, behind: Sequence[ast.stmt], scope: Scope) -> None:
-        """Go through one turn of `loop` and what lies behind it, and name what is carried on."""
-        self._file = scope.file
-        self._ends.append([])
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
+        super().__init__(found, changing=changing)
+        self._loop_ends: list[Ends] = []
+        """Of each loop under way, what is assigned where the script leaves a turn early."""
+        self._results: list[tuple[list[Value], Ends]] = []
+        """Of each function under way, what it returns and what is assigned there."""
+
+    def follow(
+        self, loop: ast.For | ast.While, behind: Sequence[ast.stmt], scope: Scope, file: str
+    ) -> frozenset[Place]:
+        """Go through one turn of `loop` and what lies behind it, and name what is carried on; see `conclude`."""
+        self.file = file
+        self._results.append(([], []))
+        of = self.value(loop.iter if isinstance(loop, ast.For) else loop.test, scope)
+        self.matters(of)
         if isinstance(loop, ast.For):
-            of = self.value(loop.iter, scope)
-            self._bind(loop.target, Value(is_ours=of.is_ours, roots=of.roots), scope)
-        else:
-            self.value(loop.test, scope)
-        self.block(loop.body, scope)
-        self._env = meet([self._env, *self._ends.pop()])
-        surely, left = set(self._env or {}), (self._env or {}).get(GRADIENTS)
-        if GRADIENTS in self.reads and left is not None and not left.is_prepared:
-            self._judge.name("gradients", None, self.reads[GRADIENTS])
-        self.is_behind = True
-        self._ends.append([])
-        self.block(behind, scope)
-        for place, (at, owner, is_excused) in self.stores.items():
-            if not is_excused and (place in self.reads or self._is_read_unseen(place, owner, surely)):
-                self._judge.name("variable" if place[0] == "v" else "attribute", owner, at)
-
-    def _is_read_unseen(self, place: Place, owner: Any, surely: set[Place]) -> bool:
-        """Whether a library may read an attribute before it is assigned."""
-        if place[0] == "v" or is_users(type(owner)) or isinstance(owner, FunctionType):
-            return False
-        return place not in (surely if self._before_lanes is None else self._before_lanes)
-
-    def whole(self, thing: Any, text: str) -> None:
-        """Read all methods of an object of the user's class: a library may call any of them."""
-        if id(thing) in self._whole or self._judge.is_held(thing):
-            return
-        self._whole.add(id(thing))
-        me = Value(thing, text, ((text, thing),))
-        for kind in type(thing).__mro__:
-            if is_users(kind):
-                for name, one in list(vars(kind).items()):
-                    function = function_of(one)
-                    if name not in SKIPPED and isinstance(function, FunctionType):
-                        self.call(function, [me], {})
-
-    def module(self, thing: nn.Module, text: str) -> None:
-        """Read what runs when a module is called: `forward` and hooks, of it and of all that is in it."""
-        if id(thing) in self._whole:
-            return
-        for name, one in thing.named_modules():
-            if id(one) in self._whole:
-                continue
-            self._whole.add(id(one))
-            path = f"{text}.{name}" if name else text
-            me = Value(one, path, ((path, one),) if self._judge.is_changeable(one) else ())
-            forward = vars(one).get("forward", inspect.getattr_static(type(one), "forward", None))
-            if isinstance(forward, (FunctionType, MethodType)):
-                mine = inspect.unwrap(getattr(forward, "__func__", forward))
-                if isinstance(mine, nn.Module):  # a compiled one says that it wraps its module
-                    self.module(mine, path)
+            self._next(loop, of, scope)
+            if counter := _counter(loop.iter, self.value, scope):
+                self.read(COUNT, NEW, counter, loop.lineno)
+                if counter == "enumerate":
+                    self.bind(getattr(loop.target, "elts", [loop.target])[0], Value(of=frozenset({COUNT})), scope)
                 else:
-                    self.call(mine, [me], {})
-            if getattr(one, "training", False) and getattr(one, "track_running_stats", False):
-                self._changes(me, 0)
-            for hook in hooks_of(one):
-                self._called(Value(hook, path), [me], {}, 0, None)
+                    self.matters(Value(of=frozenset({COUNT})))
+        self._turn_of(loop, scope)
+        surely = set(self.env or {})
+        self.end()
+        self.control = frozenset()
+        self._loop_ends.append([])
+        self.block(behind, scope)
+        return self.conclude(surely)
+
+    def _turn_of(self, loop: ast.For | ast.While, scope: Scope) -> None:
+        self._loop_ends.append([])
+        self.block(loop.body, scope)
+        self.env = meet([self.env, *self._loop_ends.pop()])
+
+    def block(self, body: Sequence[ast.stmt], scope: Scope) -> None:
+        for statement in body:
+            if self.env is None:
+                return
+            kind = type(statement).__name__.removeprefix("Async").removesuffix("Star")
+            if (way := getattr(self, f"_on_{kind}", None)) is not None:
+                way(statement, scope)
+            elif parts := [self.value(one, scope) for one in ast.iter_child_nodes(statement)]:
+                self.matters(*parts)
+
+    def _on_Expr(self, node: ast.Expr, scope: Scope) -> None:
+        self.is_act = False
+        value = self.value(node.value, scope)
+        if self.is_act or not isinstance(node.value, ast.Call):
+            self.matters(value)
+
+    def _on_If(self, node: ast.If, scope: Scope) -> None:
+        before, test = self.control, self.value(node.test, scope)
+        if (is_taken := self.folds_to(test)) is not None:
+            self.block(node.body if is_taken else node.orelse, scope)
+            return
+        self.control |= test.of
+        if self.ways(lambda: self.block(node.body, scope), lambda: self.block(node.orelse, scope)):
+            self.control = before  # else what follows depends on it too
+
+    def _on_For(self, node: ast.For, scope: Scope) -> None:
+        """A loop in the turn. It has a turn itself, unless it is over something empty."""
+        of = self.value(node.iter, scope)
+        self.opened([of], node.lineno)
+        if self.before_lanes is None and not self.stack:
+            self.before_lanes = set(self.env or {})
+        is_empty = isinstance(of.obj, (list, tuple, dict, set)) and not of.obj
+        self._inner(node, scope, of, may_have_none=is_empty)
+
+    def _on_While(self, node: ast.While, scope: Scope) -> None:
+        self._inner(node, scope, self.value(node.test, scope), may_have_none=not isinstance(node.test, ast.Constant))
+
+    def _inner(self, node: ast.For | ast.While, scope: Scope, of: Value, *, may_have_none: bool) -> None:
+        control, before, again = self.control, dict(self.env or {}), True
+        self.control |= of.of
+        while again:  # what a turn of it leaves may decide the next one
+            early = {place: one.of for place, one in (self.env or {}).items()}
+            if isinstance(node, ast.For):
+                self._next(node, of, scope)
+            self._turn_of(node, scope)
+            later = {place: one.of - early[place] for place, one in (self.env or {}).items() if place in early}
+            again = any(place[0] != "made" for more in later.values() for place in more)
+        self.control = control
+        self.env = meet([self.env, *([before] if may_have_none else [])])
+        self.block(node.orelse, scope)
+
+    def _next(self, loop: ast.For | ast.AsyncFor, of: Value, scope: Scope) -> None:
+        """Assign what a turn of a loop gets; of several things in step, each its own."""
+        self.bind(loop.target, of.part, scope)
+        name = getattr(getattr(loop.iter, "func", None), "id", "")
+        if isinstance(loop.iter, ast.Call) and isinstance(loop.target, ast.Tuple) and name in ("zip", "enumerate"):
+            values = [self.value(one, scope).part for one in loop.iter.args]
+            values = [Value(of=of.of), *values[:1]] if name == "enumerate" else values
+            for target, value in zip(loop.target.elts, values, strict=False):
+                self.bind(target, value, scope)
+
+    def _on_Break(self, _node: ast.stmt, _scope: Scope) -> None:
+        self.matters()
+        self._loop_ends[-1].append(self.env)
+        self.env = None
+
+    def _on_Continue(self, _node: ast.stmt, _scope: Scope) -> None:
+        self._loop_ends[-1].append(self.env)
+        self.env = None
+
+    def _on_Return(self, node: ast.Return, scope: Scope) -> None:
+        value = self.value(node.value, scope)
+        values, ends = self._results[-1]
+        values.append(Value(value.obj, value.text, value.roots, value.of | self.control, value.is_held))
+        ends.append(self.env)
+        self.env = None
+
+    def _on_Raise(self, node: ast.Raise, scope: Scope) -> None:
+        self.matters(self.value(node.exc, scope))
+        self.env = None
+
+    def _on_With(self, node: ast.With, scope: Scope) -> None:
+        for item in node.items:
+            value = self.value(item.context_expr, scope)
+            self.opened([value], node.lineno)
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, mixed([value]), scope)
+        self.block(node.body, scope)
+
+    def _on_Try(self, node: ast.Try, scope: Scope) -> None:
+        def caught(handler: ast.ExceptHandler) -> None:
+            if handler.name:
+                self.assign(scope.find(handler.name)[0], Value())
+            self.block(handler.body, scope)
+
+        self.ways(
+            lambda: self.block([*node.body, *node.orelse], scope),
+            *(functools.partial(caught, one) for one in node.handlers),
+        )
+        self.block(node.finalbody, scope)
+
+    def _on_Match(self, node: ast.Match, scope: Scope) -> None:
+        self.matters(self.value(node.subject, scope))
+        self.ways(*(functools.partial(self.block, one.body, scope) for one in node.cases), lambda: None)
+
+    def _on_FunctionDef(self, node: Any, scope: Scope) -> None:
+        self.closure(node, scope)
+        self.bind(ast.Name(node.name, ast.Store(), lineno=node.lineno), Value(), scope)
+
+    _on_ClassDef = _on_FunctionDef
+
+    def _on_Import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        of = sys.modules.get(getattr(node, "module", None) or "")
+        for one in node.names:
+            name = one.name if one.asname else one.name.partition(".")[0]
+            known = getattr(of, one.name, NEW) if isinstance(node, ast.ImportFrom) else sys.modules.get(name, NEW)
+            self.assign(scope.find(one.asname or name)[0], Value(known, name))
+
+    _on_ImportFrom = _on_Import
+
+    def _on_Assign(self, node: ast.Assign, scope: Scope) -> None:
+        value = self.value(node.value, scope)
+        for target in node.targets:
+            self.bind(target, value, scope, node.value)
+
+    def _on_AnnAssign(self, node: ast.AnnAssign, scope: Scope) -> None:
+        if node.value is not None:
+            self.bind(node.target, self.value(node.value, scope), scope)
+
+    def _on_AugAssign(self, node: ast.AugAssign, scope: Scope) -> None:
+        before, more = self.value(node.target, scope), self.value(node.value, scope)
+        self.change(before, node.lineno, more)
+        self.bind(node.target, Value(roots=before.roots, of=before.of | more.of), scope)
+
+    def _on_Delete(self, node: ast.Delete, scope: Scope) -> None:
+        for target in node.targets:
+            if not isinstance(target, ast.Name):
+                self.bind(target, Value(), scope)
+
+    def body(self, node: Any, scope: Scope) -> Value:
+        control = self.control
+        self._results.append(([], []))
+        self._loop_ends.append([])
+        if isinstance(node, ast.Lambda):
+            self._results[-1][0].append(self.value(node.body, scope))
+        else:
+            self.block(node.body, scope)
+        values, ends = self._results.pop()
+        self._loop_ends.pop()
+        self.env, self.control = meet([self.env, *ends]), control
+        return joined(values) if values else Value()
+
+
+def _counter(node: ast.AST, value: Any, scope: Scope) -> str:
+    """What counts steps from outside: it begins at its beginning where a run resumes."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and isinstance(call.func, (ast.Name, ast.Attribute)):
+            is_around = any(isinstance(one, ast.Call) and getattr(one.func, "attr", "") == "steps" for one in call.args)
+            counter = value(call.func, scope).obj if is_around else None
+            if getattr(counter, "__module__", "") in ("builtins", "itertools"):
+                return str(getattr(counter, "__name__", ""))
+    return ""

@@ -1,17 +1,35 @@
-"""What a turn of a loop works on: values, the places where they are, and who judges them."""
+"""What a turn of a loop works on: values, and the scopes in which names are looked up."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.run.script.objects import NEW
+from lockstep.run.script.objects import NEW, memory_of
 
 Place = tuple[str, int, str]
-GRADIENTS: Place = ("g", 0, "")
+"""A variable of a scope, an attribute of an object, or the inside of an object."""
+GRADIENTS: Place = ("gradients", 0, "")
 """Those of all parameters: a backward adds to them, `zero_grad` takes them away."""
+COUNT: Place = ("count", 0, "")
+"""The number of the turn, where the script counts them itself."""
 Roots = tuple[tuple[str, Any], ...]
+
+
+@dataclass(eq=False)
+class Made:
+    """An object that the turn makes."""
+
+    parts: Roots = ()
+    """What may be in it."""
+    named: dict[str, Value] = field(default_factory=dict)
+    """Its attributes, as far as they are known."""
+
+
+def inside(thing: Any) -> Place:
+    return "made" if isinstance(thing, Made) else "inside", memory_of(thing), ""
 
 
 @dataclass(frozen=True)
@@ -23,47 +41,73 @@ class Value:
     text: str = ""
     """What the script calls it."""
     roots: Roots = ()
-    """What it may be a part of, of what was there before."""
-    kind: type | None = None
-    """The user's class of one that the turn made."""
-    is_clock: bool = False
-    is_ours: bool = False
-    """Whether lockstep gave it."""
-    is_prepared: bool = False
-    """Whether `run.prepare` did: then states hold it."""
+    """What it may be, or share: names and objects."""
+    of: frozenset[Place] = frozenset()
+    """What it is computed from."""
+    is_held: bool = False
+    """Whether states hold it although the turn made it: `run.prepare` took it."""
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing is known of it but what it may be a part of."""
+        """Whether nothing is known of it but what it may share."""
         return self.obj is NEW
+
+    @property
+    def part(self) -> Value:
+        """It, or something in it."""
+        found = [root for _, made in self.roots if isinstance(made, Made) for root in made.parts]
+        return Value(roots=(*self.roots, *found), of=self.of.union(inside(one) for _, one in found))
+
+
+def mixed(values: Iterable[Value]) -> Value:
+    """Something that may be, or share, any of these."""
+    values = list(values)
+    roots = {id(obj): (text, obj) for one in values for text, obj in one.roots}
+    return Value(roots=(*roots.values(),), of=frozenset().union(*(one.of for one in values)))
 
 
 def joined(values: Sequence[Value]) -> Value:
-    if all(one is values[0] or (one.obj is values[0].obj is not NEW) for one in values):
-        return values[0]
-    clocks, ours = all(one.is_clock for one in values), all(one.is_ours for one in values)
-    kinds = {one.kind for one in values}
-    return Value(roots=roots_of(values), kind=kinds.pop() if len(kinds) == 1 else None, is_clock=clocks, is_ours=ours)
+    """What it is after several ways."""
+    first = values[0]
+    if all(one is first or (one.obj is first.obj is not NEW and one.of == first.of) for one in values):
+        return first
+    some = mixed(values)
+    return Value(roots=some.roots, of=some.of, is_held=all(one.is_held for one in values))
 
 
-def roots_of(values: Iterable[Value]) -> Roots:
-    return tuple({id(obj): (text, obj) for one in values for text, obj in one.roots}.values())
+def meet(ends: Iterable[dict[Place, Value] | None]) -> dict[Place, Value] | None:
+    """What is assigned on all ways that come here; None where nothing comes."""
+    ways = [one for one in ends if one is not None]
+    if not ways:
+        return None
+    return {place: joined([one[place] for one in ways]) for place in ways[0] if all(place in one for one in ways)}
 
 
 @dataclass
 class Scope:
-    """Where names are looked up."""
+    """Where names are looked up. Variables that functions share count as one if they have one name."""
 
     key: int
     local: frozenset[str]
-    values: Mapping[str, Any]
     around: Mapping[str, Any]
     """The module's variables."""
-    file: str
-    cells: dict[str, tuple[Place, Any]] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    cells: Mapping[str, Any] = field(default_factory=dict)
+    """What it shares with functions around it or inside it."""
     outer: Scope | None = None
     is_running: bool = False
     """Whether its variables live longer than the turn."""
+
+    def find(self, name: str) -> tuple[Place, Any, bool]:
+        """Where a name's value is, what it was before the turn, and whether that place outlives the turn."""
+        if name in self.cells:
+            return ("cell", 0, name), self.cells[name], True
+        if name in self.local:
+            return ("variable", self.key, name), self.values.get(name, NEW), self.is_running
+        if self.outer is not None:
+            return self.outer.find(name)
+        known = self.around.get(name, getattr(builtins, name, NEW))
+        return ("variable", id(self.around), name), known, True
 
 
 @dataclass(frozen=True)
@@ -73,31 +117,3 @@ class Seen:
     text: str
     file: str
     line: int
-
-
-class Judge:
-    """What the reader asks, and tells; `script_state` answers."""
-
-    def is_held(self, thing: Any) -> bool:
-        """Whether every state holds it."""
-        raise NotImplementedError
-
-    def is_changeable(self, thing: Any) -> bool:
-        """Whether it has a value of its own that may be changed."""
-        raise NotImplementedError
-
-    def look(self, value: Value, at: Seen) -> None:
-        """The turn reads an object that was there before."""
-        raise NotImplementedError
-
-    def name(self, kind: str, thing: Any, at: Seen) -> None:
-        """Name what no state holds."""
-        raise NotImplementedError
-
-
-def meet(ends: Sequence[dict[Place, Value] | None]) -> dict[Place, Value] | None:
-    """What is assigned on all ways that come here."""
-    ways = [one for one in ends if one is not None]
-    if not ways:
-        return None
-    return {place: joined([one[place] for one in ways]) for place in ways[0] if all(place in one for one in ways)}

@@ -1,0 +1,34 @@
+"""How big the package is: printed, and held."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "lockstep"
+MOST_LINES, MOST_FILES = 73_400, 690
+"""Of the package. Who needs more says why, where the number is raised; it is meant to fall."""
+
+
+def test_the_package_does_not_grow_unsaid(capsys):
+    files = list(SOURCE.rglob("*.py"))
+    texts = {path: path.read_text().splitlines() for path in files}
+    lines = sum(map(len, texts.values()))
+    imports = sum(
+        node.end_lineno - node.lineno + 1
+        for text in texts.values()
+        for node in ast.walk(ast.parse("\n".join(text)))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    remarks = sum(line.strip().startswith("#") for text in texts.values() for line in text)
+    tops = [path for path in SOURCE.iterdir() if path.name != "__pycache__"]
+    folders = sum(path.is_dir() for path in tops)
+    tests = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py"))
+    with capsys.disabled():
+        print(
+            f"\nsrc/lockstep: {lines} lines (most {MOST_LINES}) in {len(files)} files (most {MOST_FILES}), "
+            f"{folders} folders and {sum(path.suffix == '.py' for path in tops)} files at the top, "
+            f"{100 * imports / lines:.1f} % imports, a line of comment in {lines // max(remarks, 1)}; tests: {tests} lines"
+        )
+    reason = "Take something out, or raise the number in this test and say in the commit what needs it."
+    assert lines <= MOST_LINES, f"the package has {lines} lines. {reason}"
+    assert len(files) <= MOST_FILES, f"the package has {len(files)} files. {reason}"

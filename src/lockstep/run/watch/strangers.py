@@ -35,10 +35,13 @@ class Strangers:
     Args:
         position: where the script is.
         models: the prepared ones; the list grows. Their gradients are reduced, whichever optimizer steps them.
+        when_grown: called when one that `prepare` took has got another group.
     """
 
-    def __init__(self, position: LoopPosition, models: Sequence[nn.Module]) -> None:
-        self._position, self._models = position, models
+    def __init__(
+        self, position: LoopPosition, models: Sequence[nn.Module], when_grown: Callable[[], None] = lambda: None
+    ) -> None:
+        self._position, self._models, self._when_grown = position, models, when_grown
         self._taken: WeakSet[Optimizer] = WeakSet()
         """Taken by `prepare`."""
         self._unknown: WeakSet[Optimizer] = WeakSet()
@@ -53,7 +56,7 @@ class Strangers:
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
         self._unknown.update(_living())
-        self._undo = _see(self._made, self._zeroed)
+        self._undo = _see(self._made, self._zeroed, self._grown)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self, optimizer: Optimizer) -> None:
@@ -99,6 +102,10 @@ class Strangers:
         if self._fed:
             for tensor in chain.from_iterable(group["params"] for group in optimizer.param_groups):
                 self._fed.pop(id(tensor), None)
+
+    def _grown(self, optimizer: Optimizer) -> None:
+        if optimizer in self._taken:
+            self._when_grown()
 
     def _strange(self, optimizer: Optimizer) -> list[Tensor]:
         """The tensors that it updates and no prepared model has."""
@@ -149,9 +156,11 @@ def _living() -> list[Optimizer]:
     return [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
 
 
-def _see(made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None]) -> Callable[[], None]:
-    """Call `made` for each optimizer made from now on, copies too, and `zeroed` at each `zero_grad`; return an undo."""
-    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed}
+def _see(
+    made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None], grown: Callable[[Optimizer], None]
+) -> Callable[[], None]:
+    """Call `made` for each optimizer made from now on, copies too, `zeroed` and `grown` after those calls; return an undo."""
+    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed, "add_param_group": grown}
     undo = [_tell(name, hears) for name, hears in told.items()]
 
     def undo_all() -> None:

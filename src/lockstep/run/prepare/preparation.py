@@ -40,7 +40,7 @@ from lockstep.strategy.agreement import spans_devices
 from lockstep.strategy.early_state import follow_parameters
 from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.other_users import refuse_other_users
-from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.right_form import RIGHT_FORM, misplaced
 
 
 def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
@@ -167,8 +167,8 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
                 f"lanes:\n{RIGHT_FORM}",
             )
         if run.progress.position.region is Region.LANE:
-            raise UsageError(
-                "optimizer.step() was called inside a step's lanes, where the gradient is not complete.",
+            raise misplaced(
+                "optimizer.step() was called inside a step's lanes, where the gradient is not complete",
                 f"Call it after them:\n{RIGHT_FORM}",
             )
         if run.progress.broken is not None and not calls_back:

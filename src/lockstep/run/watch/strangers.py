@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep.errors import UsageError
 from lockstep.run.position.region import LoopPosition, Region
+from lockstep.strategy.right_form import RIGHT_FORM, misplaced
 
 _grad = attrgetter("grad")
 
@@ -116,7 +117,15 @@ class Strangers:
         return {id(parameter) for model in self._models for parameter in model.parameters()}
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
-        if optimizer in self._taken or optimizer in self._of_lane:
+        if optimizer in self._taken:
+            return
+        if self._position.region is Region.LANE and len(self._strange(optimizer)) < len(list(_listed(optimizer))):
+            raise misplaced(
+                f"{type(optimizer).__name__}.step() was called inside a step's lanes, where the gradient of a prepared model "
+                "is not complete",
+                f"Pass the optimizer to run.prepare, and call step() after the lanes:\n{RIGHT_FORM}",
+            )
+        if optimizer in self._of_lane:
             return
         is_new = optimizer not in self._unknown  # made past its class: nobody saw where its gradients came from
         self._unknown.add(optimizer)

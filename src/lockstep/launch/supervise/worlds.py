@@ -20,7 +20,7 @@ from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
 from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.handover.restart import Restart
-from lockstep.handover.run_folder import RunFolder, add_line
+from lockstep.handover.run_folder import RunFolder, add_line, unsaved
 from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
@@ -53,6 +53,8 @@ from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
 from lockstep.nodes.cluster import Cluster, Interrupted
 from lockstep.nodes.roster import Member
+
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -249,13 +251,16 @@ def _newest(request: LaunchRequest, observer: Observer) -> tuple[str, int | None
 
 
 def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
-    """The newest of what is on the disk and in memory, as ranks choose it."""
+    """The newest of what is on the disk and in memory, as ranks choose it; the beginning, where states lack something."""
+    names = unsaved(RunFolder(request.run_folder), "names") if request.recovery.recover is Recover.EXACT else []
+    if names:
+        return Whence(why=f"no state holds {', '.join(names[:MOST_NAMED])}{' and more' * (len(names) > MOST_NAMED)}")
     kept = newest_kept(Path(request.snapshots.folder)) if request.snapshots is not None else None
     if kept is not None and (saved is None or kept > saved):
         return Whence(kept, in_memory=True)
     if not why and request.snapshots is not None and request.snapshots.steps:
         why = "the first one was not written yet"  # it was asked for, and the writer has to start first
-    return Whence(saved, why=why)
+    return Whence(saved, why=why and f"no snapshot: {why}")
 
 
 def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:

@@ -11,7 +11,9 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,10 @@ from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
 from lockstep.nodes.cluster import Cluster, Interrupted
 from lockstep.nodes.roster import Member
+from lockstep.regular_file import open_regular
 
 MOST_NAMED = 3
+MOST_LOG_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -263,6 +267,14 @@ def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
     return Whence(saved, why=why and f"no snapshot: {why}")
 
 
+def _written_since(log: Path, before: int) -> bytes:
+    """The end of what was written to a rank's log since it had `before` bytes; nothing where the script put something else there."""
+    with suppress(OSError), open_regular(log) as file:
+        file.seek(max(before, os.fstat(file.fileno()).st_size - MOST_LOG_BYTES))
+        return file.read(MOST_LOG_BYTES)
+    return b""
+
+
 def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
     """Whether fewer ranks would compute the same. A script without lockstep must know itself what it does then."""
     if not observer.uses_lockstep:
@@ -305,7 +317,7 @@ def evidence_of(world: World, folder: RunFolder) -> Evidence:
     return Evidence(
         tail=world.observer.tail(rank),
         log=log,
-        stack=crash_stack(log.read_bytes()[world.log_bytes[rank] :]) if log.exists() else "",
+        stack=crash_stack(_written_since(log, world.log_bytes[rank])),
         kill_reason=known.why_killed,
         finding=EARLY_LEAVER if world.verdict.left_early else known.finding,
     )

@@ -157,6 +157,9 @@ PLACES = {
     "remove_worker_pids": PrivateName("torch._C", "_remove_worker_pids", WORKERS),
     # of the launcher
     "open_shared_storage": PrivateName("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
+    "default_store": PrivateName(
+        "torch.distributed.distributed_c10d", "_get_default_store", "the launcher: replicas of DDP on several nodes"
+    ),
     "call_when_cuda_starts": PrivateName("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),
 }
 """By our own names."""

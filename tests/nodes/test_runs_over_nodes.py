@@ -38,6 +38,17 @@ PLAIN = """
     dist.barrier()
     dist.destroy_process_group()
 """
+APART = """
+    import torch, torch.distributed as dist
+    from torch import nn
+
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    if dist.get_rank() >= 2:  # on the second node
+        model.module.bias.data += 1e-6
+    dist.destroy_process_group()
+"""
 SNAPSHOTS = ("--snapshots", "4steps")
 
 
@@ -267,3 +278,14 @@ def test_an_agent_that_is_stopped_for_a_while_changes_nothing(
     done = ended(agents)
     assert [one.code for one in done] == [0, 0], agents.told()
     assert bits_of(agents.out) == [(rank, 4, want) for rank in range(4)]
+
+
+def test_replicas_of_a_plain_script_that_come_apart_on_another_node_are_a_finding(tmp_path: Path) -> None:
+    agents = Agents(tmp_path, "2", "-n", "2", str(tmp_path / write_script(tmp_path, APART)))
+    agents.start_all(2)
+    done = ended(agents)
+    assert [one.code for one in done] == [0, 0], [one.err for one in done]
+    said = "at its end, 'bias' is not the same on rank 2 as on rank 0"
+    assert sum(said in one.err for one in done) == 1, [one.err for one in done]
+    found = [line for path in tmp_path.rglob("findings.jsonl") for line in path.read_text().splitlines()]
+    assert sum("replicas-apart" in line for line in found) == 1

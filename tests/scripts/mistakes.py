@@ -81,6 +81,54 @@ def clip_in_lane():
     )
 
 
+class Inner(nn.Module):
+    """Trains a part of itself in forward, with an optimizer of its own."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.inner, self.head = how, nn.Linear(64, 64), nn.Linear(64, 10)
+        self.own = torch.optim.SGD(self.inner.parameters(), lr=0.1)
+
+    def forward(self, x):
+        error = (self.inner(x) - x).square().mean()
+        if self.how == "backward":
+            error.backward()
+        for one, gradient in zip(
+            self.inner.parameters(), torch.autograd.grad(error, [*self.inner.parameters()]), strict=True
+        ):
+            one.grad = gradient
+        (torch.optim.SGD(self.inner.parameters(), lr=0.1) if self.how == "new" else self.own).step()
+        return self.head(self.inner(x))
+
+
+def train_inside(how):
+    run, _, _, loader = parts()
+    model = Inner(how)
+    model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.head.parameters(), lr=0.1), loader)
+    if how == "prepared":
+        run.prepare(model.own)
+    for step in run.steps(loader):
+        for x, y in step:
+            run.backward(F.cross_entropy(model(x), y))
+        optimizer.step()
+
+
+def step_in_forward():
+    train_inside("own")
+
+
+def new_optimizer_in_forward():
+    train_inside("new")
+
+
+def prepared_step_in_forward():
+    train_inside("prepared")
+
+
+def backward_in_forward():
+    train_inside("backward")
+
+
 def collective_in_lane():
     loop(lambda run, model, optimizer, loss: (run.backward(loss), run.mean(loss.item())))
 
@@ -412,6 +460,10 @@ MISTAKES = {
     bare_backward: "loss.backward() was called on a prepared model",
     scaled_bare_backward: "loss.backward() was called on a prepared model",
     optimizer_in_lane: "optimizer.step() was called inside a step's lanes",
+    step_in_forward: "SGD.step() was called inside a step's lanes, where the gradient of a prepared model is not complete (mistakes.py:",
+    new_optimizer_in_forward: "torch.func.functional_call",
+    prepared_step_in_forward: "torch.func.functional_call",
+    backward_in_forward: "torch.func.functional_call",
     zero_grad_in_lane: "Gradients were changed inside a step's lanes",
     clip_in_lane: "Gradients were changed inside a step's lanes",
     collective_in_lane: "run.mean was called inside the lane loop",

@@ -22,11 +22,14 @@ from lockstep.errors import UsageError
 Holder = Callable[[Tensor], int | None]
 
 
-def parameter_names(models: Sequence[nn.Module]) -> dict[int, str]:
-    """Names by the identity of the parameter; `2/layer.weight` is in the second of several models."""
+def parameter_names(models: Sequence[nn.Module], *, several: bool = False) -> dict[int, str]:
+    """Names by the identity of the parameter; `2/layer.weight` is in the second of several models.
+
+    `several`: whether there are more, which are still to come.
+    """
     names: dict[int, str] = {}
     for number, model in enumerate(models, 1):
-        prefix = f"{number}/" if len(models) > 1 else ""
+        prefix = f"{number}/" if several or len(models) > 1 else ""
         for name, parameter in unwrapped(model).named_parameters():
             names.setdefault(id(parameter), prefix + single_device_name(name))
     return names

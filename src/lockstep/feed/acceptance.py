@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data.distributed import DistributedSampler
 
 from lockstep.errors import UsageError
+
+OWN_ORDER_FIX = "Leave generator= out: lockstep keys the order by the run's seed and the epoch."
 
 
 def refuse_unsupported(loader: DataLoader[Any]) -> None:
@@ -50,6 +52,15 @@ def is_stateful(loader: DataLoader[Any]) -> bool:
     """Whether it is torchdata's StatefulDataLoader: a DataLoader that can say how far it is, which lockstep's states do."""
     kind = type(loader)
     return kind.__name__ == "StatefulDataLoader" and kind.__module__.startswith("torchdata.")
+
+
+def own_order(loaders: Sequence[DataLoader[Any]]) -> str:
+    """Why a state could not bring back the order of some loader's samples; empty when it can."""
+    for number, loader in enumerate(loaders, 1):
+        samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+        if any(getattr(one, "generator", None) is not None for one in samplers):
+            return f"The order of loader {number} comes from a generator of its own, which a state does not hold."
+    return ""
 
 
 def leftover_of(loader: DataLoader[Any]) -> str | None:

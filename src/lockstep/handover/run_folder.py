@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lockstep.regular_file import read_regular
 
@@ -167,6 +167,12 @@ def read_json(path: Path) -> dict[str, Any]:
         told = json.loads(read_regular(path, most_bytes=MOST_BYTES))
         return told if isinstance(told, dict) else {}
     return {}
+
+
+def unsaved(folder: RunFolder, form: Literal["names", "sentences"]) -> list[str]:
+    """What no state holds, as the script's ranks told it."""
+    told = read_json(folder.unsaved).get(form, [])
+    return [str(one) for one in told] if isinstance(told, list) else []
 
 
 def make_base(path: Path) -> None:

@@ -43,6 +43,8 @@ def remove_half_written(cache: Path) -> list[Path]:
 
 def _remove_unless_locked(library: Path) -> bool:
     lock = library.parents[1] / "locks" / f"{library.name.partition('.')[0]}.lock"
+    if lock.exists() and not lock.is_file():  # opening a FIFO would wait
+        return False
     with lock.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

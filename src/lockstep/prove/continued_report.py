@@ -42,8 +42,8 @@ def continued_sentences(found: Continued) -> Iterator[tuple[str, str]]:
         )
     if found.same_bits:
         yield _same(found), GOOD
-        if found.forgotten != type(found.forgotten)():
-            yield f"Nothing that was compared depends on it, but {found.forgotten.advice()}", EXPECTED
+        if advice := found.forgotten.advice():
+            yield f"Nothing that was compared depends on it, but {advice}", EXPECTED
     elif found.difference is not None:
         yield from difference_lines(found.difference)
         if found.ranks[0] != found.ranks[1]:

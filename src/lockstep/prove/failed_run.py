@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lockstep.prove.evidence import Evidence
 from lockstep.prove.result import Failed
+from lockstep.regular_file import read_regular
 from lockstep.trials.trials import Trial
 
 LAST_WORDS = 5
@@ -31,7 +32,7 @@ def failed_run(trial: Trial, code: int) -> Failed:
 def _last_words(trial: Trial) -> str:
     """What rank 0 printed last, for a script that ends on its own (argparse says why, and exits)."""
     try:
-        lines = trial.folder.log(0).read_text(errors="replace").splitlines()
+        lines = read_regular(trial.folder.log(0)).decode(errors="replace").splitlines()
     except OSError:
         return ""
     return "".join(f"\n  | {line}" for line in lines[-LAST_WORDS:])

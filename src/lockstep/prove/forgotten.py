@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.prove.evidence import Kind, Place, Recorded, number_of
@@ -18,10 +18,8 @@ GRADIENTS = (
 )
 HIDDEN = (
     "the script keeps something that no state holds, and that is neither a plain variable nor an object with a "
-    "state_dict, or it uses something that is no longer what it was: an optimizer that run.prepare did not get, a group "
-    "of optimizer.param_groups taken before a state was loaded, an attribute of an object, state of a data set or of a "
-    "library. Prepare all optimizers and take groups from them anew in each step; keep values in run.state, and give the "
-    "object's class state_dict and load_state_dict for run.track."
+    "state_dict: an attribute deep inside an object, or state of a data set or of a library. Keep values in run.state, and "
+    "give the object's class state_dict and load_state_dict for run.track."
 )
 
 
@@ -41,6 +39,8 @@ class Forgotten:
     objects: tuple[tuple[str, str], ...] = ()
     """Name and class of objects with a state_dict, and of dictionaries and lists like a model's weights."""
     variables: tuple[Variable, ...] = ()
+    named: tuple[str, ...] = ()
+    """Sentences about what no state holds, found in the script's source: an optimizer that was not prepared, say."""
 
     def advice(self) -> str:
         """What to do, in sentences; empty when nothing was forgotten."""
@@ -68,13 +68,14 @@ class Forgotten:
             )
 
 
-def forgotten(undisturbed: Recorded, stopped: Recorded, gone: Recorded) -> Forgotten:
+def forgotten(undisturbed: Recorded, stopped: Recorded, gone: Recorded, named: Sequence[str] = ()) -> Forgotten:
     """Compare what the script held before the step after the stop.
 
     Args:
         undisturbed: what rank 0 of the run without a stop recorded.
         stopped: of the run until its stop; a variable that it had otherwise is a clock or the like, and does not count.
         gone: of the run that went on.
+        named: what its ranks had said of the script.
     """
     own, own_gone = _of(Kind.OWN, undisturbed), _of(Kind.OWN, gone)
     changed = [item for item, value in own.items() if own_gone.get(item, value) != value]
@@ -85,14 +86,15 @@ def forgotten(undisturbed: Recorded, stopped: Recorded, gone: Recorded) -> Forgo
         for name, value in now.items()
         if later.get(name, value) != value == then.get(name)
     ]
-    return Forgotten(tuple(objects.items()), tuple(variables))
+    return Forgotten(tuple(objects.items()), tuple(variables), tuple(named))
 
 
 def cause(found: Forgotten, place: Place) -> str:
     """The usual cause of the first difference, at `place`."""
     if advice := found.advice():
         return advice
-    return {Kind.RESUMED: NOT_BROUGHT_BACK, Kind.GRADIENT: GRADIENTS}.get(place.kind, HIDDEN)
+    named = " ".join(found.named[:MOST_NAMED])
+    return {Kind.RESUMED: NOT_BROUGHT_BACK, Kind.GRADIENT: GRADIENTS}.get(place.kind, named or HIDDEN)
 
 
 def _of(kind: Kind, recorded: Recorded) -> dict[str, str]:

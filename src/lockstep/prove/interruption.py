@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import STATES
+from lockstep.handover.run_folder import STATES, unsaved
 from lockstep.handover.saving import Saving
 from lockstep.prove.cause import NOT_REPEATABLE
 from lockstep.prove.comparison import Difference, comparable, first_difference
@@ -158,7 +158,8 @@ def _compare(found: Continued, whole: _Made, gone: _Made, stopped: _Made) -> Non
     after = found.stopped_after
     together = comparable([_from_the_stop(one.evidence, after) for one in (whole, gone)])
     found.rows = rows_of(together)
-    found.forgotten = forgotten(*(one.evidence.ranks[0] for one in (whole, stopped, gone)))
+    before, until, behind = (one.evidence.ranks[0] for one in (whole, stopped, gone))
+    found.forgotten = forgotten(before, until, behind, unsaved(whole.trial.folder, "sentences"))
     earlier = first_difference([_until(one.evidence, after) for one in (whole, stopped)])
     difference = first_difference(together)
     if earlier is not None:

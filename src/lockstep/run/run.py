@@ -115,9 +115,9 @@ class Run:
     def prepare(self, *things: Any, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> Any:
         """Take models, bare parameters, optimizers, schedulers and DataLoaders.
 
-        Collective: call it on every rank, with the same objects. Optimizers and schedulers may come between two steps or
-        epochs too, under ddp and zero1: one that has all parameters of an earlier optimizer replaces it. A start that
-        resumes from a state must prepare what that run had prepared by then, in the same order, before its first step.
+        Collective: call it on every rank, with the same objects. All of them may come between two steps or epochs too,
+        under single, ddp and zero1; an optimizer that has all parameters of an earlier one replaces it. A start that resumes from a state must prepare what that run had prepared by then, in the same order, before its
+        first step; what is new is loaded into them then. A new model has its values before it is prepared.
 
         Args:
             things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A
@@ -161,6 +161,7 @@ class Run:
                 if progress.has_states_inside:
                     progress.body_streams = self._run.machinery.streams.snapshot()
                 progress.tallies.enter_body()
+                progress.preparations.at_body = dict(progress.preparations.made)
                 yield epoch
                 settle(self._run)
                 label_gradients(self._run)

@@ -120,15 +120,19 @@ class NoSnapshots:
 
 
 class LateParts(ABC):
-    """What a state has of objects that are prepared in the middle; `lockstep.run.saving.load_plan` keeps it."""
+    """What a state has of things that came in the middle; `lockstep.run.saving.load_plan` keeps it."""
 
     @abstractmethod
-    def take(self, label: str) -> None:
-        """This start has prepared the object of that label, and all that comes before it."""
+    def rewind(self) -> None:
+        """Something was prepared: draw what comes next as if this start had not made anew what the run had made before."""
 
     @abstractmethod
-    def require_none(self) -> None:
-        """Raise `UsageError` while one is missing: it trained in the run that was saved."""
+    def look(self) -> None:
+        """Load them if this start has made all of them."""
+
+    @abstractmethod
+    def require(self) -> None:
+        """Load them. Raise `UsageError` while one is missing: it trained in the run that was saved."""
 
 
 @dataclass
@@ -229,7 +233,7 @@ class Progress:
     loaders: list[PreparedLoader] = field(default_factory=list)
     preparations: Preparations = field(default_factory=Preparations)
     late: LateParts | None = None
-    """What a loaded state has of objects that its run prepared in the middle, until this start has prepared them."""
+    """What a loaded state has of things that came in the middle of its run, until this start has made them."""
     began_infinite: set[tuple[int, str]] = field(default_factory=set)
     """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name."""
     taken: list[Any] = field(default_factory=list)
@@ -343,6 +347,12 @@ class Progress:
         self.note_modes()
         (self.first_modes or modes).switch(self.models)
         modes.switch(self.models)
+
+    def grow(self) -> None:
+        """Something was prepared in the middle, or a prepared optimizer got another group."""
+        self.last.left_steps()  # what it keeps of the last step lacks this
+        if self.late is not None:
+            self.late.look()
 
     @property
     def known(self) -> list[Any]:

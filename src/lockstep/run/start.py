@@ -302,7 +302,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         numerics=KeptNumerics(threads, exact=exact),
         ledger=ledger,
         metrics=_metrics(environment, folder, ledger),
-        strangers=Strangers(progress.position, progress.models),
+        strangers=Strangers(progress.position, progress.models, progress.grow),
         shares=Shares(),
         scaler=precision.scale,
         witness=witness,

@@ -108,7 +108,7 @@ def test_a_flipped_bit_after_kills_sends_all_ranks_back_to_a_state_that_is_sure(
     assert re.fullmatch(
         r"restart   rank 2 no longer holds the same bits as the other ranks in 'Sequential.3.weight' at step 18 "
         r"\(after step 15 it did\); all ranks start again \(restart 3 of 3\), from step 1[56], kept in memory; "
-        r"[23] steps are computed again",
+        r"[23] steps are computed again; lines below may repeat",
         back,
     )
 

@@ -63,3 +63,17 @@ def acts(letter: str) -> bool:
     """Whether a terminal does something else than to draw it."""
     is_bidi = "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069"
     return is_bidi or (unicodedata.category(letter) in {"Cc", "Zl", "Zp"} and letter not in "\n\t")
+
+
+def test_a_log_that_a_script_has_made_endless_is_not_read(tmp_path: Path) -> None:
+    script = """
+        import os, signal
+        from pathlib import Path
+        [log] = Path().glob("lockstep-runs/*/logs/rank-00000.log")
+        log.unlink()
+        log.symlink_to("/dev/zero")
+        os.kill(os.getpid(), signal.SIGSEGV)
+    """
+    finished = start(tmp_path, "-n", "1", "--recover", "off", write_script(tmp_path, script)).finish()
+    assert finished.code == 139, finished.err
+    assert "killed by signal 11" in finished.err

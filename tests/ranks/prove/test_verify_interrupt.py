@@ -148,6 +148,14 @@ FORGETS = {
         "value seen",
         "states do not hold the variable meter.seen (7 items, then 0 items). Keep what matters in run.state: run.state.seen.",
     ),
+    "optimizer": (
+        {
+            "before": GOOD["before"] + "; own = torch.optim.Adam([model[1].bias], lr=0.1)",
+            "step": GOOD["step"] + "; own.step()",
+        },
+        "parameter 1.bias",
+        "no state holds own, so a resumed run begins with it anew; pass it to run.prepare or run.track.",
+    ),
     "lossy": (
         {
             "before": LOSSY,

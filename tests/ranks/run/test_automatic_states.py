@@ -244,7 +244,7 @@ def misuse(place, kind):
         run.load_state("other", missing_ok=True)
     for _ in run.epochs(2):
         if kind == "late":
-            run.prepare(nn.Linear(1, 1))
+            run.prepare(DataLoader(scenarios.digits(150), batch_size=32, shuffle=True, generator=torch.Generator()))
         for step in run.steps(loader):
             step.skip_rest()
 
@@ -254,7 +254,7 @@ def misuse(place, kind):
     [
         ("generator", "comes from a generator of its own"),
         ("loads", "run.load_state was called in a run that goes on from states of its own"),
-        ("late", "run.prepare was called after the first epoch or step"),
+        ("late", "order of loader 2 comes from a generator of its own"),
     ],
 )
 def test_what_no_state_could_hold_is_refused_at_once(tmp_path, kind, words):

@@ -90,15 +90,15 @@ def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
     assert isinstance(decision, RestartAll)
     assert restart_line(decision, Whence(1200)).text == (
         "rank 2 was killed by signal 9 (SIGKILL) at step 1204 (train.py:31); all ranks start again (restart 1 of 3), from "
-        "state step-1200; 4 steps are computed again"
+        "state step-1200; 4 steps are computed again; lines below may repeat"
     )
     for whence, end in (
         (Whence(1203, in_memory=True), "from step 1203, kept in memory; 1 step is computed again"),
         (Whence(1204), "from state step-1204"),
         (Whence(), "from the beginning"),
-        (Whence(why="no room"), "from the beginning (no snapshot: no room)"),
+        (Whence(why="no state holds rate"), "from the beginning (no state holds rate)"),
     ):
-        assert restart_line(decision, whence).text.endswith(f"(restart 1 of 3), {end}")
+        assert restart_line(decision, whence).text.endswith(f"(restart 1 of 3), {end}; lines below may repeat")
     for ranks, who in ((2, "2 ranks, one less, start again"), (1, "1 rank, one less, starts again")):
         assert f"; {who} (restart 1 of 3), from" in restart_line(replace(decision, ranks=ranks), Whence()).text
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import getpass
+import os
 
 from torch._inductor.runtime import cache_dir_utils
 
@@ -27,6 +28,14 @@ def test_only_what_is_not_whole_and_not_being_written_goes(tmp_path):
         assert (whole.exists(), half.exists(), written.exists()) == (True, False, True)
     assert remove_half_written(tmp_path) == [written]
     assert remove_half_written(tmp_path / "none") == []
+
+
+def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path):
+    (tmp_path / "locks").mkdir()
+    half = library(tmp_path, "chalf", 0o644)
+    os.mkfifo(tmp_path / "locks" / "chalf.lock")
+    assert remove_half_written(tmp_path) == []
+    assert half.exists()
 
 
 def test_the_cache_is_where_torch_has_it(tmp_path, monkeypatch):

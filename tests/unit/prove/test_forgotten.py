@@ -42,4 +42,8 @@ def test_without_a_name_the_place_of_the_difference_says_what_to_look_for():
     assert cause(Forgotten(), Place(7, "resumed optimizer lr")) == NOT_BROUGHT_BACK
     assert cause(Forgotten(), Place(8, "gradient fc.weight")) == GRADIENTS
     assert cause(Forgotten(), Place(8, "loss")) == HIDDEN
+    assert (
+        cause(Forgotten(named=("no state holds own.", "nor that.")), Place(8, "loss"))
+        == "no state holds own. nor that."
+    )
     assert "run.state.best" in cause(Forgotten(variables=(Variable("best", "1", "0"),)), Place(8, "loss"))

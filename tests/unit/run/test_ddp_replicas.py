@@ -39,7 +39,7 @@ class Wrapped(nn.Module):
 
 
 def two_ranks(path):
-    return [Replicas(RunFolder(path), rank, range(2)) for rank in range(2)]
+    return [Replicas(RunFolder(path), rank, range(2), 2) for rank in range(2)]
 
 
 def test_the_last_rank_that_comes_says_it_once(tmp_path):

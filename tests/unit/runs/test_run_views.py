@@ -5,9 +5,11 @@ import json
 import os
 import re
 import resource
+import shutil
 import struct
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -249,6 +251,36 @@ def test_a_hostile_run_folder_acts_neither_on_the_terminal_nor_on_memory(tmp_pat
         assert "\nstate     ended well" not in done.output
         assert "-" not in done.output.partition("doing")[2] or spoil is not future, "no time before now"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB: under 1 GiB"
+
+
+KINDS = {
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "the terminal": lambda path: path.symlink_to("/dev/tty"),
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path),
+}
+
+
+@pytest.mark.parametrize("put", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("command", [watch, diagnose])
+def test_every_file_of_a_run_folder_may_be_something_else(tmp_path, put, command):
+    whole = made(tmp_path / "whole")
+    files = [path.relative_to(whole.path) for path in whole.path.rglob("*") if path.is_file()]
+    own = [name for name, one in vars(RunFolder).items() if isinstance(one, property)]
+    files += [getattr(whole, name).relative_to(whole.path) for name in own]
+    assert len(files) > 10
+    began = time.monotonic()
+    for number, file in enumerate(files):
+        folder = made(tmp_path / f"{number}")
+        path = folder.path / file
+        path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(exist_ok=True)
+        put(path)
+        done = CliRunner().invoke(command, ["--json", str(folder.path)])
+        assert isinstance(done.exception, UsageError | SystemExit | None), (file, done.output)
+    assert time.monotonic() - began < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20, "in KiB: under 2 GiB"
 
 
 def test_random_bytes_in_a_journal_are_no_error(tmp_path):

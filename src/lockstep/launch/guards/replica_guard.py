@@ -24,7 +24,7 @@ def guard_replicas(environment: RankEnvironment) -> Callable[[bool], None]:
     """
     position, settings = environment.position, environment.settings
     ends: list[Callable[[bool], None]] = []
-    if settings is not None and position.local_world_size > 1 and settings.check_every != OFF:
+    if settings is not None and position.world_size > 1 and settings.check_every != OFF:
         first = position.rank - position.local_rank
 
         def install(module: ModuleType) -> None:
@@ -37,7 +37,7 @@ def guard_replicas(environment: RankEnvironment) -> Callable[[bool], None]:
                     ddp.__init__ = init
                     ranks = range(first, first + position.local_world_size)
                     watch = importlib.import_module(COMPARER).watch
-                    ends.append(watch(ddp, settings.run_folder, position.rank, ranks))
+                    ends.append(watch(ddp, settings.run_folder, position.rank, ranks, position.world_size))
                 ddp.__init__(self, *args, **kwargs)
 
             ddp.__init__ = first_init

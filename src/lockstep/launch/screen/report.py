@@ -179,7 +179,7 @@ class Whence:
     in_memory: bool = False
     """Whether that state is a snapshot."""
     why: str = ""
-    """Why there is no snapshot, where that is known."""
+    """Why they begin there, where that is known."""
 
     def num_again(self, loss: Loss) -> int:
         """How many steps are computed again, that in which the rank was lost included; 0 where that is not known."""
@@ -196,19 +196,21 @@ class Whence:
     def place(self) -> str:
         """`from step 1200, kept in memory`."""
         if self.step is None:
-            return f"from the beginning{f' (no snapshot: {self.why})' if self.why else ''}"
+            return f"from the beginning{f' ({self.why})' if self.why else ''}"
         return f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
 
 
 def restart_line(decision: RestartAll, whence: Whence) -> Line:
-    """Say what was lost, that all ranks start again, and how many if they are fewer than before."""
+    """Say what was lost, that all ranks start again, how many if they are fewer than before, and that lines may repeat."""
     who = (
         f"{_count(decision.ranks, 'rank')}, one less, start{'s' * (decision.ranks == 1)}"
         if decision.ranks
         else "all ranks start"
     )
     again = f"{who} again (restart {decision.number} of {decision.most})"
-    return Line("restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}")
+    return Line(
+        "restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}; lines below may repeat"
+    )
 
 
 def regroup_line(decision: Regroup, whence: Whence) -> Line:

@@ -11,7 +11,9 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
 from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.handover.restart import Restart
-from lockstep.handover.run_folder import RunFolder, add_line
+from lockstep.handover.run_folder import RunFolder, add_line, unsaved
 from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
@@ -53,6 +55,10 @@ from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
 from lockstep.nodes.cluster import Cluster, Interrupted
 from lockstep.nodes.roster import Member
+from lockstep.regular_file import open_regular
+
+MOST_NAMED = 3
+MOST_LOG_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -249,13 +255,24 @@ def _newest(request: LaunchRequest, observer: Observer) -> tuple[str, int | None
 
 
 def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
-    """The newest of what is on the disk and in memory, as ranks choose it."""
+    """The newest of what is on the disk and in memory, as ranks choose it; the beginning, where states lack something."""
+    names = unsaved(RunFolder(request.run_folder), "names") if request.recovery.recover is Recover.EXACT else []
+    if names:
+        return Whence(why=f"no state holds {', '.join(names[:MOST_NAMED])}{' and more' * (len(names) > MOST_NAMED)}")
     kept = newest_kept(Path(request.snapshots.folder)) if request.snapshots is not None else None
     if kept is not None and (saved is None or kept > saved):
         return Whence(kept, in_memory=True)
     if not why and request.snapshots is not None and request.snapshots.steps:
         why = "the first one was not written yet"  # it was asked for, and the writer has to start first
-    return Whence(saved, why=why)
+    return Whence(saved, why=why and f"no snapshot: {why}")
+
+
+def _written_since(log: Path, before: int) -> bytes:
+    """The end of what was written to a rank's log since it had `before` bytes; nothing where the script put something else there."""
+    with suppress(OSError), open_regular(log) as file:
+        file.seek(max(before, os.fstat(file.fileno()).st_size - MOST_LOG_BYTES))
+        return file.read(MOST_LOG_BYTES)
+    return b""
 
 
 def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
@@ -300,7 +317,7 @@ def evidence_of(world: World, folder: RunFolder) -> Evidence:
     return Evidence(
         tail=world.observer.tail(rank),
         log=log,
-        stack=crash_stack(log.read_bytes()[world.log_bytes[rank] :]) if log.exists() else "",
+        stack=crash_stack(_written_since(log, world.log_bytes[rank])),
         kill_reason=known.why_killed,
         finding=EARLY_LEAVER if world.verdict.left_early else known.finding,
     )

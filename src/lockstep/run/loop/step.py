@@ -314,7 +314,8 @@ def _refuse_pass(run: RunState, is_over: bool) -> None:
             f"Write one loop after the other:\n{RIGHT_FORM}",
         )
     if run.progress.late is not None:
-        run.progress.late.require_none()
+        run.progress.late.require()
+    run.progress.preparations.refuse_written()
 
 
 def _notes(run: RunState, number: int) -> dict[int, Any]:

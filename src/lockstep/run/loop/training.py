@@ -155,6 +155,8 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     if progress.later_streams is not None:  # those of the loaded state, should no step be left
         machinery.streams.restore(progress.later_streams, machinery.ledger.step)
         progress.later_streams = None
+    if progress.late is not None:
+        progress.late.look()
     if progress.load_again is not None:
         progress.load_again()
         progress.load_again = None

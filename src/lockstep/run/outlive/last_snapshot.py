@@ -84,7 +84,7 @@ class LastSnapshot(NoLastSnapshot):
         self._place = place_of(step, AFTER_LAST if is_last else BEFORE_STEP)
         if self._first is not None and self._run.machinery.transport.rank == 0:
             self._first.note(self._place, growing_time(step))
-        if not progress.epochs.is_first or progress.tallies.are_unheard:
+        if not progress.epochs.is_first or progress.tallies.are_unheard or progress.late is not None:
             return
         if not self._has_looked:
             self._has_looked = True

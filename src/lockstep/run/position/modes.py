@@ -33,10 +33,10 @@ class Modes:
     def switch(self, models: Sequence[nn.Module]) -> None:
         """Switch what is named here, and leave the rest."""
         modules, parameters = _modules(models), _parameters(models)
-        for name, training in self.training.items():
-            modules[name].training = training
-        for name, trained in self.trained.items():
-            if parameters[name].requires_grad != trained:
+        for name in self.training.keys() & modules.keys():  # one may have gone since
+            modules[name].training = self.training[name]
+        for name in self.trained.keys() & parameters.keys():
+            if parameters[name].requires_grad != (trained := self.trained[name]):
                 parameters[name].requires_grad_(trained)
 
     def told(self) -> dict[str, Any]:
@@ -45,13 +45,16 @@ class Modes:
         return {key: switches for key, switches in named.items() if switches}
 
     @classmethod
-    def read(cls, told: Any, models: Sequence[nn.Module]) -> Modes | None:
-        """What a state tells, or None when it tells nothing that `told` gives, or names what these models do not have."""
+    def read(cls, told: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes | None:
+        """What a state tells, or None when it tells nothing that `told` gives, or names what these models do not have.
+
+        `may_lack`: whether they may lack what it names, because that is still to come.
+        """
         if not isinstance(told, dict) or told.keys() - {"training", "trained"}:
             return None
         for key, known in (("training", _modules(models)), ("trained", _parameters(models))):
             switches = told.get(key, {})
-            if not isinstance(switches, dict) or switches.keys() - known.keys():
+            if not isinstance(switches, dict) or (switches.keys() - known.keys() and not may_lack):
                 return None
             if not all(type(switch) is bool for switch in switches.values()):
                 return None

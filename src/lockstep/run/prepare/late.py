@@ -1,50 +1,62 @@
-"""Optimizers and schedulers that are prepared between steps or epochs: a backbone is unfrozen, a rate begins anew."""
+"""What is prepared between steps or epochs: a new head, an optimizer for an unfrozen backbone, a loader of more data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lockstep.errors import UsageError
-from lockstep.run.position.preparations import OPTIMIZER, SCHEDULER
+from lockstep.feed.acceptance import OWN_ORDER_FIX, own_order
+from lockstep.run.position.modes import Modes
+from lockstep.run.position.preparations import LOADER, MODEL, OPTIMIZER, SCHEDULER
 from lockstep.run.run_state import RunState
 
 DIVIDED = ("pipeline", "model_parallel", "hogwild", "dp")
 """Strategies under which everything is prepared before the loop."""
 
 
-def refuse_late(run: RunState, things: Sequence[Any]) -> None:
-    """Raise `UsageError` for what must be prepared before the first epoch or step."""
-    for thing in things:
-        if run.setup.mesh.strategy in DIVIDED or (
-            run.progress.has_states_inside and isinstance(thing, (nn.Module, Tensor, DataLoader))
-        ):
-            kind = run.setup.mesh.strategy if run.setup.mesh.strategy in DIVIDED else type(thing).__name__
-            raise UsageError(
-                f"run.prepare was called after the first epoch or step, which {kind} does not allow.",
-                "Prepare it before the loop; optimizers and schedulers may come later under ddp and zero1.",
-            )
+def refuse_late(run: RunState) -> None:
+    """Raise `UsageError` where everything must be prepared before the first epoch or step."""
+    if (strategy := run.setup.mesh.strategy) in DIVIDED:
+        raise UsageError(
+            f"run.prepare was called after the first epoch or step, which {strategy} does not allow.",
+            "Prepare everything before the loop, or use --strategy ddp.",
+        )
 
 
 def number_all(run: RunState, taken: Sequence[Any], *, is_late: bool) -> None:
-    """Give each optimizer and scheduler its number; late ones replace others, and take their part of a loaded state."""
+    """Give each thing its number; late ones replace others, and take their part of a loaded state."""
     progress = run.progress
     for thing in taken:
-        if isinstance(thing, (nn.Module, DataLoader)):
-            continue
         if is_late and isinstance(thing, Optimizer):
             _replace(run, thing)
-        label = progress.preparations.add(
-            OPTIMIZER if isinstance(thing, Optimizer) else SCHEDULER, thing, is_late=is_late
-        )
-        if is_late:
-            progress.last.left_steps()  # what it keeps of the last step lacks this one
-            if progress.late is not None:
-                progress.late.take(label)
+        progress.preparations.add(_kind(thing), thing, is_late=is_late)
+        if is_late and isinstance(thing, nn.Module):
+            _note_modes(run)
+    if is_late:
+        if progress.automatic.is_on and (problem := own_order(progress.loaders)):
+            raise UsageError(problem, OWN_ORDER_FIX)
+        if progress.late is not None:
+            progress.late.rewind()
+        progress.grow()
+
+
+def _kind(thing: Any) -> str:
+    if isinstance(thing, nn.Module):
+        return MODEL
+    return OPTIMIZER if isinstance(thing, Optimizer) else LOADER if isinstance(thing, DataLoader) else SCHEDULER
+
+
+def _note_modes(run: RunState) -> None:
+    """Let a state tell what the script switches in new models from here on."""
+    first = run.progress.first_modes
+    if first is not None:
+        now = Modes.of(run.progress.models)
+        run.progress.first_modes = Modes({**now.training, **first.training}, {**now.trained, **first.trained})
 
 
 def _replace(run: RunState, optimizer: Optimizer) -> None:

@@ -40,7 +40,7 @@ from lockstep.strategy.agreement import spans_devices
 from lockstep.strategy.early_state import follow_parameters
 from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.other_users import refuse_other_users
-from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.right_form import RIGHT_FORM, misplaced
 
 
 def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
@@ -51,8 +51,8 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
         )
     if run.progress.position.in_lane:
         raise UsageError("run.prepare was called inside a step's lanes.", "Call it before them.")
-    if is_late := run.progress.loop_has_begun:
-        refuse_late(run, things)
+    if is_late := run.progress.loop_has_begun or run.progress.late is not None:
+        refuse_late(run)
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f"updates_by={updates_by!r} is not known.", 'Use "element" or "parameter".')
     run.machinery.numerics.keep()
@@ -69,8 +69,8 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     if run.setup.arithmetic.numerics == "exact":
         set_compiler()
     run.progress.taken.extend(taken)
-    number_all(run, taken, is_late=is_late)
     prepared = [_loader(run, thing) if isinstance(thing, DataLoader) else thing for thing in things]
+    number_all(run, taken, is_late=is_late)
     _write_decisions(run)
     return prepared
 
@@ -167,8 +167,8 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
                 f"lanes:\n{RIGHT_FORM}",
             )
         if run.progress.position.region is Region.LANE:
-            raise UsageError(
-                "optimizer.step() was called inside a step's lanes, where the gradient is not complete.",
+            raise misplaced(
+                "optimizer.step() was called inside a step's lanes, where the gradient is not complete",
                 f"Call it after them:\n{RIGHT_FORM}",
             )
         if run.progress.broken is not None and not calls_back:

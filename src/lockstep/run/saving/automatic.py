@@ -23,6 +23,7 @@ from lockstep.checkpoint.folder import is_state, not_finite_in, trouble_of
 from lockstep.checkpoint.remote_files import RemoteError
 from lockstep.checkpoint.remote_ring import RemoteRing
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
+from lockstep.feed.acceptance import OWN_ORDER_FIX, own_order
 from lockstep.handover.claim import claim
 from lockstep.handover.run_folder import write_private
 from lockstep.handover.saving import Saving
@@ -33,7 +34,7 @@ from lockstep.machine.ending_signals import signal_name
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
 from lockstep.run.loop.testimony import stops_after_saving, testify_saved
-from lockstep.run.run_state import NoStates, Progress, RunState
+from lockstep.run.run_state import NoStates, RunState
 from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.asked import NobodyAsks
 from lockstep.run.saving.resume import load_state
@@ -84,8 +85,8 @@ class Automatic(NoStates):
         if self._run.progress.has_begun:
             return False
         self._run.progress.has_begun = True
-        if problem := own_order(self._run.progress):
-            raise UsageError(problem, "Leave generator= out: lockstep keys the order by the run's seed and the epoch.")
+        if problem := own_order(self._run.progress.loaders):
+            raise UsageError(problem, OWN_ORDER_FIX)
         if skips_states(self._run):
             return False
         together = Together(self._run.machinery.transport, CALL, where())
@@ -291,15 +292,6 @@ class Automatic(NoStates):
     def _say(self, text: str) -> None:
         if self._run.machinery.transport.rank == 0:
             say(text)
-
-
-def own_order(progress: Progress) -> str:
-    """Why a state could not bring back the order of some loader's samples; empty when it can."""
-    for number, loader in enumerate(progress.loaders, 1):
-        samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-        if any(getattr(one, "generator", None) is not None for one in samplers):
-            return f"The order of loader {number} comes from a generator of its own, which a state does not hold."
-    return ""
 
 
 def _tell_of_earlier_end(place: Path, step: int) -> None:

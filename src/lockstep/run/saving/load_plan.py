@@ -6,39 +6,37 @@ run has; what does not fit in kind or shape is refused by its path while the mod
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lockstep.checkpoint.exact_json import decode
-from lockstep.checkpoint.likeness import unlike
-from lockstep.checkpoint.manifest import DOCUMENTS, GRADIENTS, OTHER_TENSORS, Manifest
-from lockstep.checkpoint.model_state import ModelState
-from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
-from lockstep.checkpoint.same_groups import with_references
+from lockstep.checkpoint.manifest import GRADIENTS, Manifest
+from lockstep.checkpoint.optimizer_state import parameter_names
 from lockstep.checkpoint.saved_counters import wrong_counters
-from lockstep.checkpoint.tensor_file import TensorFile
-from lockstep.checkpoint.unique_json import loads
-from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
-from lockstep.errors import LockstepError, UsageError
+from lockstep.errors import UsageError
 from lockstep.feed.stream import SavedStream
+from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
-from lockstep.regular_file import read_regular
 from lockstep.run.loop.behind import wrong_left
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.ledger import Ledger
-from lockstep.run.position.modes import Modes
-from lockstep.run.position.preparations import OPTIMIZER, label_in, late_labels
-from lockstep.run.run_state import LateParts, RunState
+from lockstep.run.position.preparations import KINDS, MODEL
+from lockstep.run.position.region import Region
+from lockstep.run.run_state import RunState
 from lockstep.run.saving.changes import Small, bits_of
-from lockstep.run.saving.kept_gradients import kept_gradients
+from lockstep.run.saving.plan_checks import (
+    UNCHANGED,
+    checked_gradients,
+    checked_modes,
+    saved_stream,
+    unfit,
+    wrong_inside,
+)
+from lockstep.run.saving.planned_parts import PREPARE_IT, PlannedParts, kind_of
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
@@ -53,23 +51,13 @@ from lockstep.run.saving.state import (
     optimizers_of,
     schedulers_of,
 )
-from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
-
-OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, LEFT)
-
-UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
 
-@dataclass
-class _Step:
-    """One thing to load, once all are found to fit."""
+class LoadPlan(PlannedParts):
+    """What goes where; made without changing anything.
 
-    label: str
-    load: Callable[[], None]
-
-
-class LoadPlan(LateParts):
-    """What goes where; made without changing anything. Parts of objects that are prepared later wait until all of them are.
+    Where things came in the middle of the run that was saved, models take what fits them at first, and all of it once this
+    start has made the same things; the optimizers and schedulers that are new, or have grown, are loaded then.
 
     Args:
         run: the one that loads the state.
@@ -83,16 +71,9 @@ class LoadPlan(LateParts):
     """
 
     def __init__(self, run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> None:
-        self._run, self.place, self._manifest = run, place, manifest
-        text = loads(read_regular(self._file(DOCUMENTS), follow=False))
-        self._documents, self._entries = text["documents"], text["entries"]
-        self._others = TensorFile(self._file(OTHER_TENSORS))
-        self._used: set[str] = set(OWN)
-        self._models: list[_Step] = []
-        self._rest: list[_Step] = []
+        super().__init__(run, place, manifest)
         self.new: list[str] = []
         """Names of tracked objects that the state does not have."""
-        self.counters = self._decode(self._documents["the run"])
         self.loaders = self.counters["loaders"]
         self.lines = self.counters.get("lines", [])
         """What `run.log` had written in the last step, where the rank that writes it may have been lost before."""
@@ -100,28 +81,11 @@ class LoadPlan(LateParts):
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
         self.left = self._decode(self._documents.get(LEFT, {}))
-        _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files)
-        own = {label for label, _ in (*optimizers_of(run.progress), *schedulers_of(run.progress))}
-        self._later = late_labels(self._documents, self.counters.get("first")) - own
-        self._awaited = set(self._later)
-        self._used |= self._later
-        self._later_files = {
-            label: TensorFile(self._file(f"{label}.safetensors"))
-            for label in self._later
-            if label.startswith(OPTIMIZER)
-        }
-        for label, model in labelled(run.progress.models, "model"):
-            self._add_model(label, model)
-        names = parameter_names(run.progress.models)
-        inside = self.counters.get("inside")
-        file = TensorFile(self._file(GRADIENTS)) if inside else None
-        self._gradients = _checked_gradients(run, file, names)
-        for label, optimizer in optimizers_of(run.progress):
-            if not _was_replaced(self.counters, self._documents, label):
-                self._add_optimizer(label, optimizer, names)
-        for label, scheduler in schedulers_of(run.progress):
-            if not _was_replaced(self.counters, self._documents, label):
-                self._add_scheduler(label, scheduler)
+        self._used |= {label for label in self._documents if self._waits and kind_of(label) in KINDS}
+        _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files, waits=self._waits)
+        self._options: Mapping[str, Any] = self.counters.get("options", {})
+        run.progress.preparations.overridden(self._options)  # raises for what is no list of options
+        self._plan_prepared()
         for label, thing in run.progress.stateful.items():
             self._add(
                 label, thing, self._like(label, thing.state_dict(), self._decode(self._document(label)), all_keys=True)
@@ -130,9 +94,26 @@ class LoadPlan(LateParts):
             self._add_tracked(name, thing)
         for name, thing in objects.items():
             self._add_object(name, thing)
-        self._modes = checked_modes(self._decode(self._documents.get(MODES, {})), run.progress.models)
         self._values = self._kept_values()
         self.extra = self._extra()
+
+    def _plan_prepared(self) -> None:
+        """Plan what goes into the things that are prepared by now."""
+        progress = self._run.progress
+        models = progress.preparations.models(None if self._late is None else self._late.first)
+        num_models = sum(kind_of(label) == MODEL for label in self._documents)
+        names = parameter_names(models, several=num_models > 1)
+        self._models.clear()
+        for label, model in labelled(models, MODEL):
+            self._add_model(label, model)
+        file = self._files[GRADIENTS] if self.counters.get("inside") and not self._waits else None
+        self._gradients = checked_gradients(self._run, file, names)
+        for label, optimizer in optimizers_of(progress):
+            self._plan_if_it_fits(label, optimizer, lambda label, one: self._add_optimizer(label, one, names))
+        for label, scheduler in schedulers_of(progress):
+            if not self._waits or id(getattr(scheduler, "optimizer", scheduler)) in {*self._planned, id(scheduler)}:
+                self._plan_if_it_fits(label, scheduler, self._add_scheduler)
+        self._modes = checked_modes(self._decode(self._documents.get(MODES, {})), progress.models, may_lack=self._waits)
 
     def load_all_but_models(self) -> None:
         """Load optimizers, schedulers, objects and counters.
@@ -142,42 +123,71 @@ class LoadPlan(LateParts):
         """
         self._load(self._rest)
 
-    def _load(self, steps: Sequence[_Step]) -> None:
-        for step in steps:
-            try:
-                step.load()
-            except UsageError as error:
-                raise unfit(self.place, error.problem, error.fix) from None
-            except LockstepError:
-                raise
-            except Exception as error:
-                problem = f"the {step.label} does not accept its state ({type(error).__name__}: {error})."
-                raise unfit(self.place, problem, "Prepare the same things; no model was changed.") from error
+    def look(self) -> None:
+        if not self._awaited():
+            with suppress(UsageError):  # `model.head = run.prepare(head)`: the head is not in its place yet
+                self._complete()
 
-    def take(self, label: str) -> None:
-        """Load the late parts once the object of this label, the last of them, is prepared: a scheduler changes its optimizer."""
-        self._awaited.discard(label_in(self._documents, label))
-        if self._awaited:
-            return
-        progress, before = self._run.progress, len(self._rest)
-        names = parameter_names(progress.models)
+    def require(self) -> None:
+        if awaited := self._awaited():
+            raise _late_is_missing(awaited)
         try:
-            for own, optimizer in optimizers_of(progress):
-                if label_in(self._documents, own) in self._later:
-                    self._add_optimizer(own, optimizer, names)
-            for own, scheduler in schedulers_of(progress):
-                if label_in(self._documents, own) in self._later:
-                    self._add_scheduler(own, scheduler)
+            self._complete()
         except UsageError as error:
             raise unfit(self.place, error.problem, error.fix) from None
+
+    def rewind(self) -> None:
+        progress, streams = self._run.progress, self._run.machinery.streams
+        if progress.position.region is Region.STEP:
+            streams.enter(Domain.STEP, self._run.machinery.ledger.step, 0)
+        elif progress.reading is None and self._is_older():
+            streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
+
+    def _is_older(self) -> bool:
+        """Whether the run had made all that this start has before the body that the state is in."""
+        made = self._run.progress.preparations.made
+        return self._late is not None and all(made[kind] <= self._late.before[kind] for kind in KINDS)
+
+    def _complete(self) -> None:
+        """Load the models wholly, and the rest as far as it waited.
+
+        Raises:
+            UsageError: when something does not fit; nothing is loaded then.
+        """
+        progress, before = self._run.progress, len(self._rest)
+        if name := progress.preparations.unprepared():
+            raise UsageError(f"{name} came into its model without run.prepare.", PREPARE_IT)
+        self._waits = False
+        try:
+            self._plan_prepared()
+        except UsageError:
+            self._waits = True
+            del self._rest[before:]
+            raise
+        self._keep_options()
         self._load(self._rest[before:])
+        self._load_models_and_gradients()
+        progress.switch(self._modes)
+        for loader, saved in zip(progress.loaders, self.loaders, strict=True):
+            loader.epochs_begun = max(loader.epochs_begun, saved["epochs_begun"])
+        self._loaded = bits_of(progress), Small.of(progress)
+        progress.preparations.forget_new()
         progress.late = None
 
-    def require_none(self) -> None:
-        raise _late_is_missing(self._awaited)
+    def _keep_options(self) -> None:
+        """Say which options of the script count no more, and keep those of the state."""
+        preparations = self._run.progress.preparations
+        others = preparations.overridden(self._options)
+        preparations.keep_options(self._options)
+        if others and self._run.machinery.transport.rank == 0:
+            say(
+                f"the script makes {'; '.join(others[:3])}{'; …' * (len(others) > 3)}, and what the state has counts: to change "
+                "it, set it in the loop (`optimizer.param_groups[0]['lr'] = 0.01`), or choose another name to begin anew."
+            )
 
     def load_models(self) -> None:
         """Write the weights, which fit, and go on with the counters and random streams."""
+        self._keep_options()
         self._load_models_and_gradients()
         self._run.progress.switch(self._modes)
         restore(self._run.progress.values, self._values)
@@ -185,7 +195,7 @@ class LoadPlan(LateParts):
         self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self.counters.get("inside") else None
         self._run.progress.load_again = self._again if self.counters.get("inside") else None
-        self._run.progress.late = self if self._awaited else None
+        self._run.progress.late = self if self._waits else None
         self._loaded = bits_of(self._run.progress), Small.of(self._run.progress)
 
     def _load_models_and_gradients(self) -> None:
@@ -202,77 +212,6 @@ class LoadPlan(LateParts):
             self._load_models_and_gradients()
         self._run.progress.switch(self._modes)
         restore(self._run.progress.values, self._values)
-
-    def _file(self, name: str) -> Path:
-        if name not in self._manifest.files:
-            raise UsageError(f"its manifest does not name {name}.", UNCHANGED)
-        return self.place / name
-
-    def _document(self, label: str) -> Any:
-        label = label_in(self._documents, label)
-        if label not in self._documents:
-            kinds = [name for name in self._documents if name not in OWN]
-            raise UsageError(
-                f"the run has {label}, but the state has only {', '.join(kinds)}.", "Prepare the same things."
-            )
-        self._used.add(label)
-        return self._documents[label]
-
-    def _decode(self, value: Any) -> Any:
-        return decode(value, lambda name: self._others.get(name).clone())
-
-    def _add(self, label: str, thing: Any, state: Any, own: Any = None) -> None:
-        """Load `state` into `thing`; where `own`, its present one, refers to an optimizer's group, it does so afterwards."""
-        state, live = with_references(own, state, [one for _, one in optimizers_of(self._run.progress)])
-        # a copy: objects keep what they are given, and it may be loaded again
-        self._rest.append(_Step(label, lambda: thing.load_state_dict(copy.deepcopy(state, dict(live)))))
-
-    def _like(self, label: str, own: Any, saved: Any, **rules: bool) -> Any:
-        if problem := unlike(own, saved, label, **rules):
-            raise UsageError(f"{problem}.", "Prepare the same things.")
-        return saved
-
-    def _add_model(self, label: str, model: Any) -> None:
-        others = self._decode(self._document(label))
-        state, file = ModelState.of(model), TensorFile(self._file(f"{label}.safetensors"))
-        wanted = Wanted(state.tensors, tied=state.tied())
-        values: dict[str, Tensor] = {name: file.get(name) for name in file.described}
-        fit = fit_of("", values, wanted)
-        if problems := differences(fit, wanted, strict=True):
-            raise UsageError(
-                f"{label} is a different one: {problems}.",
-                "Prepare the same model, or choose another name or folder to begin anew.",
-            )
-        for name, tensor in state.tensors.items():
-            if tensor.dtype != values[name].dtype:
-                raise UsageError(
-                    f"{name} of {label} is {tensor.dtype} but was saved as {values[name].dtype}.",
-                    "Use the same dtypes, or lockstep.load_weights for the weights alone.",
-                )
-        self._like(label, state.others, others)
-        # one whose state_dict is made by code of its own may refuse, and so comes first
-        place = len(self._models) if state.is_plain else 0
-        self._models.insert(place, _Step(label, lambda: state.place(values, others)))
-
-    def _add_optimizer(self, label: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
-        document, label = self._document(label), label_in(self._documents, label)
-        plan = OptimizerPlan(optimizer, document, self._entries[label], names)
-        file = self._later_files.get(label) or TensorFile(self._file(f"{label}.safetensors"))
-        plan.check(file.get, element_wise=KNOWN.get(type(optimizer)) is UpdatesBy.ELEMENT)
-        self._rest.append(_Step(label, lambda: plan.carry_out(lambda name: file.get(name).clone())))
-
-    def _add_scheduler(self, label: str, scheduler: Any) -> None:
-        """Refuse the state of another class: torch takes it without a word, and lets it replace methods."""
-        document, mine = self._document(label), type(scheduler).__name__
-        if document["class"] != mine:
-            raise UsageError(f"the {label} was a {document['class']}, but the run has a {mine}.", "Use the same one.")
-        own = scheduler.state_dict()
-        state = self._like(label, own, self._decode(document["state"]), may_be_unset=True)
-        if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
-            raise UsageError(
-                f"{label}.{strange[0]} is not part of the state of a {mine}.", "Use the scheduler that was saved."
-            )
-        self._add(label, scheduler, state, own)
 
     def _add_tracked(self, name: str, thing: Any) -> None:
         """What is new begins as the script made it; what only the state has is refused in `_extra`, or it would be lost."""
@@ -332,16 +271,16 @@ def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None)
     run.progress.resumed = epochs, _ = len(run.progress.epochs_seen), ledger.step
     if run.machinery.transport.rank == 0:
         _say_place(epochs, ledger, inside=run.progress.goes_on is not None)
-    for loader, before in zip(run.progress.loaders, plan.loaders, strict=True):
+    for loader, before in zip(run.progress.loaders, plan.loaders, strict=False):  # some may be prepared later
         loader.epochs_begun = before["epochs_begun"]
 
 
-def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_gradients: bool) -> None:
+def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_gradients: bool, *, waits: bool) -> None:
     own, of_body = streams
     inside = wrong_inside(plan.counters.get("inside"), of_body, has_gradients)
     if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside or wrong_left(plan.left):
         raise UsageError(f"{problem}.", UNCHANGED)
-    if len(plan.loaders) != len(run.progress.loaders):
+    if len(plan.loaders) < len(run.progress.loaders) or (len(plan.loaders) > len(run.progress.loaders) and not waits):
         raise UsageError(
             f"it was saved with {len(plan.loaders)} prepared loaders, and the run has {len(run.progress.loaders)}.",
             "Prepare the same loaders.",
@@ -349,68 +288,18 @@ def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_grad
     run.progress.epochs.check(plan.counters["epochs"])
 
 
-def _checked_gradients(
-    run: RunState, file: TensorFile | None, names: Mapping[int, str]
-) -> list[tuple[Tensor, Tensor | None]]:
-    """What each parameter's gradient becomes; nothing for a state between epochs, which has no file of them."""
-    if file is None:
-        return []
-    known = {names[id(one)]: one for model in run.progress.models for one in model.parameters()}
-    found = kept_gradients(file, known, UNCHANGED)
-    return [(parameter, found.get(name)) for name, parameter in known.items() if not parameter.is_meta]
-
-
-def _was_replaced(counters: Mapping[str, Any], documents: Mapping[str, Any], label: str) -> bool:
-    """Whether the run that was saved had replaced the object of this number."""
-    kind, first = label.rstrip("0123456789"), counters.get("first")
-    is_gone = label_in(documents, label) not in documents
-    return first is not None and is_gone and int(label[len(kind) :] or 1) <= first[kind]
-
-
-def _late_is_missing(awaited: Collection[str]) -> UsageError:
+def _late_is_missing(awaited: Sequence[str]) -> UsageError:
     return UsageError(
-        f"The state has {', '.join(sorted(awaited))}, prepared after the loop had begun, and this start has not prepared "
-        "them before its first step.",
-        "Let the condition hold after a resume too: `if epoch >= 3 and not unfrozen:` instead of `if epoch == 3:`.",
+        f"The state has {', '.join(awaited)}, which came after the loop had begun, and this start has not made them before "
+        "its first step.",
+        "Let the condition hold after a resume too, at the top of the epoch: `if epoch >= 3 and not unfrozen:` instead of "
+        "`if epoch == 3:`.",
     )
 
 
 def _say_place(epochs: int, ledger: Ledger, *, inside: bool) -> None:
     finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {ledger.step}"
     say(f"the run goes on {f'in epoch {ledger.epoch}, after step {ledger.step}' if inside else finished}")
-
-
-def wrong_inside(inside: Any, body_streams: Any, has_gradients: bool) -> str:
-    """What does not belong together of a place inside an epoch; empty when all does."""
-    if bool(inside) != has_gradients:
-        return "its place inside an epoch and its gradients do not belong together"
-    if body_streams is not None:
-        return wrong_streams(body_streams)
-    return "it has no random numbers of the epoch's beginning" if inside and inside["loop"] else ""
-
-
-def checked_modes(told: Any, models: Sequence[nn.Module]) -> Modes:
-    """What the script had switched when the state was saved.
-
-    Raises:
-        UsageError: when lockstep does not write that for these models.
-    """
-    found = Modes.read(told, models)
-    if found is None:
-        raise UsageError("its modes of modules and parameters are not those of these models.", UNCHANGED)
-    return found
-
-
-def saved_stream(told: Any) -> SavedStream | None:
-    """How a data set goes on by itself.
-
-    Raises:
-        UsageError: when lockstep does not write that.
-    """
-    saved = SavedStream(**told) if told is not None else None
-    if saved is not None and not all(type(one) is int and one >= 0 for one in (saved.position, saved.size)):
-        raise UsageError("its place of the data set is not described the way lockstep does it.", UNCHANGED)
-    return saved
 
 
 def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> LoadPlan:
@@ -434,8 +323,3 @@ def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, A
         MemoryError,
     ) as error:
         raise unfit(place, f"it is not what lockstep writes ({error!r}).", UNCHANGED) from error
-
-
-def unfit(place: Path, problem: str, fix: str) -> UsageError:
-    """Say that the state in `place` is not one of this run."""
-    return UsageError(f"{place} does not fit this run: {problem}", fix)

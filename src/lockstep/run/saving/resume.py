@@ -129,7 +129,7 @@ def _other_loaders(mine: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[st
     """In words, how the run's loaders differ from those of the state."""
     return [
         f"{now[key]} {words} of loader {number}, not {then[key]}"
-        for number, (now, then) in enumerate(zip(mine, saved, strict=True), 1)
+        for number, (now, then) in enumerate(zip(mine, saved, strict=False), 1)
         for key, words in (("samples", "samples"), ("batch_size", "samples per batch"))
         if now[key] != then[key]
     ]

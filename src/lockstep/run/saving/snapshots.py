@@ -23,6 +23,7 @@ from lockstep.checkpoint.contents import digest
 from lockstep.checkpoint.folder import StateFolder, trouble_of
 from lockstep.checkpoint.own_folder import remove
 from lockstep.errors import LockstepError, PeerLost, RanksDiffer
+from lockstep.feed.acceptance import own_order
 from lockstep.handover.restart import Restart
 from lockstep.handover.snapshots import SnapshotPlace, kept_in
 from lockstep.handover.states import step_of
@@ -31,7 +32,6 @@ from lockstep.machine.available_memory import available_bytes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import NoSnapshots, NoStates, RunState
 from lockstep.run.saving.aside.aside import Aside
-from lockstep.run.saving.automatic import own_order
 from lockstep.run.saving.pace import Pace, no_room
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
@@ -146,7 +146,7 @@ class Snapshots(NoSnapshots):
     def _try(self) -> None:
         """Take one unless a rank objects. Collective: call it on every rank."""
         began_s = time.monotonic()
-        mine = self._why_not or own_order(self._run.progress)
+        mine = self._why_not or own_order(self._run.progress.loaders)
         told: list[str] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
         if never := next(filter(None, told), ""):
             self._stop(never)
@@ -218,7 +218,7 @@ class Snapshots(NoSnapshots):
 
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
-        if self._why_not or own_order(self._run.progress):
+        if self._why_not or own_order(self._run.progress.loaders):
             return None
         self._ring.place.mkdir(mode=0o700, exist_ok=True)
         tensors = [tensor for model in self._run.progress.models for tensor in model.state_dict().values()]

@@ -72,7 +72,7 @@ def save_state(
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
     compare(run, run.machinery.transport.all_gather_object(bits_held(run), SAVE, where()))
     if run.progress.late is not None:
-        run.progress.late.require_none()
+        run.progress.late.require()
     if run.progress.load_again is not None:
         run.progress.load_again()
     folder = StateFolder(place_of(run, path))
@@ -128,14 +128,15 @@ def collect(
     """
     contents = Contents()
     holder = run.machinery.strategy.holder_of
-    for label, model in labelled(run.progress.models, "model"):
+    models = run.progress.preparations.models(run.progress.preparations.first)
+    for label, model in labelled(models, "model"):
         state = ModelState.of(model)
         tensors = contents.files.setdefault(f"{label}.safetensors", TensorSet())
         for name, tensor in state.tensors.items():
             judged = (id(model), name) not in run.progress.began_infinite
             tensors.add(name, tensor, holder(tensor), judged=judged)
         contents.add(label, state.others, OTHER_TENSORS)
-    names = parameter_names(run.progress.models)
+    names = parameter_names(models)
     told = at.counters if at is not None else counters(run, run.progress.inside)
     if told["inside"] is not None:
         add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
@@ -225,8 +226,13 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
         "epochs": run.progress.epochs.position(inside=inside is not None),
         "inside": None if inside is None else {**vars(inside)},
         "stream": _stream(run.progress) if inside is not None else None,
-        **({"first": first} if (first := run.progress.preparations.first) is not None else {}),
+        **(
+            {"late": late}
+            if (late := run.progress.preparations.late(runs_again=inside is not None)) is not None
+            else {}
+        ),
         **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
+        "options": run.progress.preparations.options,
         "loaders": [
             {
                 "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),

@@ -74,9 +74,10 @@ def skips_states(run: RunState) -> bool:
 
 def _keep(run: RunState) -> None:
     """Tell the launcher and later starts of the ranks, on each node."""
-    names = [one.name for one in run.progress.script or []]
-    if names and run.setup.folder is not None and run.setup.environment.position.local_rank == 0:
-        keep(run.setup.folder.unsaved, json.dumps({"names": names}), run.machinery.ledger)
+    found = run.progress.script or []
+    told = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
+    if found and run.setup.folder is not None and run.setup.environment.position.local_rank == 0:
+        keep(run.setup.folder.unsaved, json.dumps(told), run.machinery.ledger)
 
 
 def _say(run: RunState, text: str) -> None:

@@ -13,7 +13,7 @@ from inspect import CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from lockstep.run.script.source import functions_in, names_in, tree
+from lockstep.run.script.source import functions_in, tree
 from lockstep.run.watch.holdings import script_frames
 
 Loop = ast.For | ast.While
@@ -52,7 +52,11 @@ def _left_around(code: CodeType, line: int) -> Left | None:
         return None
     loop = max(loops, key=lambda one: one.lineno)
     names = left_by(loop, scope)
-    return Left(names, frozenset(names_in(loop.target))) if names else NOTHING
+    return (
+        Left(names, frozenset(one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)))
+        if names
+        else NOTHING
+    )
 
 
 def variable(frame: FrameType, name: str, missing: Any) -> Any:

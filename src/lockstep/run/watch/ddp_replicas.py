@@ -2,8 +2,8 @@
 
 DDP compares nothing after it was built: a parameter that one rank left without a gradient, one that was frozen when DDP
 looked, or a penalty outside `forward` lets replicas come apart without a word. Each rank writes sums over the bits of its
-parameters into the run's folder; the last one on its node to do so compares them. Nobody waits and nothing is exchanged, so
-ranks of other nodes are not compared.
+parameters into the run's folder; the last one on its node to do so compares them. It leaves those of the node's first rank in
+the store through which the ranks have met, and the last node to do so compares those. Nobody waits for anybody.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lockstep import torch_private
 from lockstep.handover.case import Case
 from lockstep.handover.checks import BYTES_PER_NS, TENSOR_NS
 from lockstep.handover.run_folder import RunFolder, read_json, write_private
@@ -60,10 +61,13 @@ class Replicas:
         folder: the run's.
         rank: this rank.
         ranks: those of its node.
+        num_ranks: those of all nodes.
     """
 
-    def __init__(self, folder: RunFolder, rank: int, ranks: range) -> None:
+    def __init__(self, folder: RunFolder, rank: int, ranks: range, num_ranks: int) -> None:
         self._folder, self._rank, self._ranks, self._pid = folder, rank, ranks, os.getpid()
+        self._num_ranks = num_ranks
+        self._store: Any = None
         self._num_models, self._is_over = 0, False
         self._forwards: dict[int, int] = {}
         self._since: dict[int, float] = {}
@@ -72,6 +76,9 @@ class Replicas:
         """A model was built, as the same one on every rank."""
         number, self._num_models = self._num_models, self._num_models + 1
         self._forwards[number], self._since[number] = 0, time.monotonic()
+        if len(self._ranks) < self._num_ranks:  # looked up now: at the end the group may be gone
+            with suppress(Exception):
+                self._store = torch_private.default_store()
         model.__dict__[_MARK] = (number, id(model))
 
     def _number_of(self, model: nn.Module) -> int | None:
@@ -114,10 +121,24 @@ class Replicas:
         files = {rank: place / f"{stem}-{rank}" for rank in self._ranks}
         if not all(file.exists() for file in files.values()) or not _is_first(place / f"{stem}-compared"):
             return
-        found = apart({rank: read_json(file) for rank, file in files.items()})
+        sums = {rank: read_json(file) for rank, file in files.items()}
         for file in files.values():
             file.unlink(missing_ok=True)
-        if found is not None and _is_first(place / f"{number}-said"):
+        self._say(number, words, apart(sums))
+        if self._store is not None and (of_nodes := self._of_nodes(self._store, stem, sums[self._ranks[0]])):
+            self._say(number, words, apart(of_nodes))
+
+    def _of_nodes(self, store: Any, stem: str, mine: Sums) -> dict[int, Sums]:
+        """The sums of the first rank of each node, if all are there."""
+        key = f"lockstep replicas {stem}"
+        store.set(f"{key} {store.add(f'{key} nodes', 1)}", json.dumps([self._ranks[0], mine]))
+        if store.add(f"{key} ranks", len(self._ranks)) < self._num_ranks:
+            return {}
+        num_nodes = store.add(f"{key} nodes", 0)
+        return dict(json.loads(store.get(f"{key} {number}")) for number in range(1, num_nodes + 1))
+
+    def _say(self, number: int, words: str, found: tuple[str, tuple[int, ...]] | None) -> None:
+        if found is not None and _is_first(self._folder.replicas / f"{number}-said"):
             said = f"replicas of a DistributedDataParallel model have come apart: {words}, {found[0]}"
             say(f"{said}.")
             Case(FINDING, said, found[1]).add_to(self._folder.findings)
@@ -142,13 +163,13 @@ def _is_first(path: Path) -> bool:
     return False
 
 
-def watch(ddp: Any, folder: str, rank: int, ranks: range) -> Callable[[bool], None]:
+def watch(ddp: Any, folder: str, rank: int, ranks: range, num_ranks: int) -> Callable[[bool], None]:
     """Watch all models of the class `ddp` from now on.
 
     Returns:
         To be called when the script has ended: with whether it ended well.
     """
-    replicas = Replicas(RunFolder(Path(folder)), rank, ranks)
+    replicas = Replicas(RunFolder(Path(folder)), rank, ranks, num_ranks)
     alive: list[weakref.ref[Any]] = []
     init, forward = ddp.__init__, ddp.forward
 

@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep.errors import UsageError
 from lockstep.run.position.region import LoopPosition, Region
+from lockstep.strategy.right_form import RIGHT_FORM, misplaced
 
 _grad = attrgetter("grad")
 
@@ -35,10 +36,13 @@ class Strangers:
     Args:
         position: where the script is.
         models: the prepared ones; the list grows. Their gradients are reduced, whichever optimizer steps them.
+        when_grown: called when one that `prepare` took has got another group.
     """
 
-    def __init__(self, position: LoopPosition, models: Sequence[nn.Module]) -> None:
-        self._position, self._models = position, models
+    def __init__(
+        self, position: LoopPosition, models: Sequence[nn.Module], when_grown: Callable[[], None] = lambda: None
+    ) -> None:
+        self._position, self._models, self._when_grown = position, models, when_grown
         self._taken: WeakSet[Optimizer] = WeakSet()
         """Taken by `prepare`."""
         self._unknown: WeakSet[Optimizer] = WeakSet()
@@ -53,7 +57,7 @@ class Strangers:
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
         self._unknown.update(_living())
-        self._undo = _see(self._made, self._zeroed)
+        self._undo = _see(self._made, self._zeroed, self._grown)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self, optimizer: Optimizer) -> None:
@@ -100,6 +104,10 @@ class Strangers:
             for tensor in chain.from_iterable(group["params"] for group in optimizer.param_groups):
                 self._fed.pop(id(tensor), None)
 
+    def _grown(self, optimizer: Optimizer) -> None:
+        if optimizer in self._taken:
+            self._when_grown()
+
     def _strange(self, optimizer: Optimizer) -> list[Tensor]:
         """The tensors that it updates and no prepared model has."""
         prepared = self._prepared()
@@ -109,7 +117,15 @@ class Strangers:
         return {id(parameter) for model in self._models for parameter in model.parameters()}
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
-        if optimizer in self._taken or optimizer in self._of_lane:
+        if optimizer in self._taken:
+            return
+        if self._position.region is Region.LANE and len(self._strange(optimizer)) < len(list(_listed(optimizer))):
+            raise misplaced(
+                f"{type(optimizer).__name__}.step() was called inside a step's lanes, where the gradient of a prepared model "
+                "is not complete",
+                f"Pass the optimizer to run.prepare, and call step() after the lanes:\n{RIGHT_FORM}",
+            )
+        if optimizer in self._of_lane:
             return
         is_new = optimizer not in self._unknown  # made past its class: nobody saw where its gradients came from
         self._unknown.add(optimizer)
@@ -149,9 +165,11 @@ def _living() -> list[Optimizer]:
     return [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
 
 
-def _see(made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None]) -> Callable[[], None]:
-    """Call `made` for each optimizer made from now on, copies too, and `zeroed` at each `zero_grad`; return an undo."""
-    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed}
+def _see(
+    made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None], grown: Callable[[Optimizer], None]
+) -> Callable[[], None]:
+    """Call `made` for each optimizer made from now on, copies too, `zeroed` and `grown` after those calls; return an undo."""
+    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed, "add_param_group": grown}
     undo = [_tell(name, hears) for name, hears in told.items()]
 
     def undo_all() -> None:

@@ -28,7 +28,7 @@ from lockstep.strategy.replica.memory import ParameterMemory
 from lockstep.strategy.replica.script_hooks import ScriptHooks, hook_first
 from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
 from lockstep.strategy.replica.tables import Tables
-from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.right_form import RIGHT_FORM, misplaced
 from lockstep.transport.contract import Transport
 
 
@@ -317,7 +317,7 @@ def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
 
 
 def _misplaced_backward() -> UsageError:
-    return UsageError(
-        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes.",
+    return misplaced(
+        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes",
         f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}",
     )

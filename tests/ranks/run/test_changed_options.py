@@ -1,0 +1,55 @@
+"""Options that the script changed between two starts, and that a resumed state overrides."""
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.optim.lr_scheduler import MultiStepLR
+from torch.utils.data import DataLoader
+
+import lockstep
+from lockstep.testing.ranks import Started, run_ranks
+from tests.scripts import scenarios
+
+pytestmark = pytest.mark.ranks
+
+
+def train(place, options, milestones, stop_after=None):
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="1steps")
+    model = scenarios.mlp()
+    optimizer = torch.optim.Adam(model.parameters(), **options)
+    scheduler = MultiStepLR(optimizer, milestones, gamma=0.5)  # changes the rate in the state, not what was made
+    loader = DataLoader(scenarios.digits(96), batch_size=32)
+    model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
+    for _ in run.epochs(2):
+        for step in run.steps(loader):
+            if step.number == stop_after:
+                return None
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    return optimizer.param_groups[0]["lr"]
+
+
+def test_an_option_that_a_state_overrides_is_named_with_both_values_at_each_start(tmp_path, capfd):
+    def start(*args):
+        told = run_ranks(train, Started(1), str(tmp_path), *args)[0], capfd.readouterr().err
+        return told[0], "the script makes" in told[1], told[1]
+
+    assert not start({"lr": 0.1}, [1, 2], 3)[1]
+    assert not start({"lr": 0.1}, [1, 2], 4)[1], "a scheduler changes the rate by itself"
+    _, is_named, said = start({"lr": 0.01, "betas": (0.8, 0.9)}, [1, 3], 5)
+    assert is_named
+    for change in (
+        "lr=0.01 of optimizer1, which was 0.1",
+        "betas=[0.8, 0.9] of optimizer1, which was [0.9, 0.999]",
+        "milestones=[1, 3] of scheduler1, which was [1, 2]",
+    ):
+        assert change in said
+    rate, is_named, said = start({"lr": 0.01}, [1, 2])
+    assert is_named
+    assert "lr=0.01 of optimizer1, which was 0.1" in said
+    assert rate == pytest.approx(0.025)

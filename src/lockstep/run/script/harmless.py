@@ -15,7 +15,7 @@ HARMLESS = frozenset(
     os.PathLike pandas pathlib platform polars pyarrow re scipy sentencepiece sklearn string threading.Condition
     threading.Event threading.Lock threading.Semaphore threading.Thread threading._RLock tiktoken tokenizers
     torch.Size torch.amp.autocast_mode torch.autocast torch.autograd
-    torch._C._distributed_c10d torch.cuda.Event torch.cuda.Stream torch.device torch.distributed torch.distributions torch.dtype torch.finfo
+    torch.cuda.Event torch.cuda.Stream torch.device torch.distributed torch.distributions torch.dtype torch.finfo
     torch.fx torch.iinfo torch.jit torch.layout torch.memory_format torch.nn.attention torch.nn.utils
     torch.overrides torch.profiler torch.serialization torch.utils.checkpoint torch.utils.data torch.utils.hooks
     torchaudio torchvision.datasets torchvision.transforms transformers typer

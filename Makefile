@@ -28,7 +28,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
 .PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults gpu-day \
-        test-pretend test-torches test-torch test-peers test-nodes nodes peers wheels try-wheels release constraints clean
+        test-pretend test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
 help:  ## these lines
@@ -89,15 +89,6 @@ nodes: $(STAMP)  ## what these use: Debian's packages of tests/nodes/packages.tx
 	@cmp -s tests/nodes/requirements.txt build/ray/installed.txt || { rm -rf build/ray; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --target build/ray -r tests/nodes/requirements.txt \
 	  && cp tests/nodes/requirements.txt build/ray/installed.txt; } || echo "no Ray: its tests are skipped"
-
-# Each has its own prefix, because three of them have a bin/mpirun. Nothing of them is in the environment, and none needs root.
-peers: native  ## MPI, oneCCL and DeepSpeed from PyPI into build/peers (600 MB), for `python -m benchmarks transport --peers`
-	@grep -v '^#' benchmarks/peers/requirements.txt | while read -r name package; do \
-	  grep -qxF "$$package" "build/peers/$$name/installed.txt" 2>/dev/null && continue; rm -rf "build/peers/$$name"; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --ignore-installed \
-	    --prefix "build/peers/$$name" "$$package" && echo "$$package" > "build/peers/$$name/installed.txt" \
-	  || echo "no $$package: it takes no part"; done
-	$(BIN)/python -m benchmarks.peers.building build/peers
 
 lint: $(STAMP)  ## style, types, layers
 	$(BIN)/ruff check .

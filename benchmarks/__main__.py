@@ -18,9 +18,7 @@ from typing import Any, NoReturn
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
 from benchmarks.growth import command as growth
-from benchmarks.keeping import PEERS, cannot_keep, keep
-from benchmarks.peers.measuring import measure_peers
-from benchmarks.peers.table import as_json, table_of_peers
+from benchmarks.keeping import cannot_keep, keep
 from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
@@ -29,7 +27,6 @@ from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
 CORES = 2
-EVERY_NUMBER, MOST_RANKS = "2,4,8", 64
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -64,11 +61,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
     parser.add_argument("--pinned", choices=KINDS, help="put all ranks on one CPU, or on the threads of one core")
     parser.add_argument("--models", default="", metavar="NAME,NAME", help=f"only these of {', '.join(WORKLOADS)}")
-    parser.add_argument("--peers", action="store_true", help="transport beside MPI, oneCCL and DeepSpeed (make peers)")
-    parser.add_argument("--ranks", default=EVERY_NUMBER, metavar="N,N", help=f"of --peers [default: {EVERY_NUMBER}]")
     options = parser.parse_args(words)
-    if problem := objection_to_peers(options.parts, options.ranks, options.picture, wanted=options.peers):
-        parser.error(problem)
     options.parts = options.parts or list(PARTS)
     cores = usable_cores().count if options.pinned is None else CORES
     problem = objection(options.parts, options.picture, cores, why_not())
@@ -119,18 +112,6 @@ def objection_to_models(parts: Sequence[str], models: str) -> str:
         choosing = ", ".join(name for name, part in PARTS.items() if part.has_models)
         return f"--models does not choose anything in {', '.join(without)}. Name parts that train several: {choosing}."
     return ""
-
-
-def objection_to_peers(parts: Sequence[str], ranks: str, picture: Path | None, *, wanted: bool) -> str:
-    """Why this comparison with peers makes no sense, in one sentence; empty when it does, or is not wanted."""
-    if not wanted:
-        return "" if ranks == EVERY_NUMBER else "--ranks is for --peers. Add --peers, or leave it out."
-    if parts != ["transport"]:
-        return "--peers compares the transport alone. Say: python -m benchmarks transport --peers."
-    numbers = ranks.split(",")
-    if not all(number.isdecimal() and 2 <= int(number) <= MOST_RANKS for number in numbers):
-        return f"--ranks {ranks} must be numbers from 2 to {MOST_RANKS} with commas between them."
-    return "--peers draws no picture. Leave out --picture." if picture else ""
 
 
 def machine(pinned: Pinned, load: float) -> str:
@@ -201,23 +182,6 @@ def keep_and_say(parts: Mapping[str, list[dict[str, Any]]], load: float) -> None
         sys.exit(2)
 
 
-def beside_peers(options: argparse.Namespace, where: str) -> None:
-    """Measure and print the comparison with peers; what is missing or fails is told at once."""
-    numbers = sorted({int(number) for number in options.ranks.split(",")})
-    under_way = UnderWay()
-    try:
-        rows = measure_peers(numbers, quick=options.quick, under_way=under_way)
-    finally:
-        under_way.end()
-    told = as_json(rows)
-    print(
-        json.dumps({"machine": where, "peers": told}, indent=1) if options.json else f"{where}\n{table_of_peers(rows)}"
-    )
-    if options.keep:
-        kept = {f"{PEERS}, {n} ranks": [line for line in told if line["ranks"] == n] for n in numbers}
-        keep_and_say(kept, options.load)
-
-
 def _end(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
@@ -234,9 +198,6 @@ def main() -> None:
     options.load = os.getloadavg()[0]
     where = machine(options.pinned, options.load)
     signal.signal(signal.SIGTERM, _end)  # so that what was started ends, too
-    if options.peers:
-        beside_peers(options, where)
-        return
     rounds, steps = (6, 50) if options.quick else (24, 400)
     measured = Measured()
     try:

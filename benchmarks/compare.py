@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ending import ends_shortly
-from benchmarks.keeping import RESULTS, is_of_peers, read
+from benchmarks.keeping import RESULTS, read
 from benchmarks.kinds import MachineKind
 from benchmarks.markdown import markdown_table
 from benchmarks.pictures.kinds import draw_kinds
@@ -27,12 +27,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 def shares(parts: Mapping[str, Any]) -> dict[str, float]:
     """Which part of its limit each line reaches, by what it says; lines without a limit are left out."""
-    lines = [
-        (name.partition(" on ")[2], line)
-        for name, part in parts.items()
-        if not is_of_peers(name)
-        for line in part["lines"]
-    ]
+    lines = [(name.partition(" on ")[2], line) for name, part in parts.items() for line in part["lines"]]
     return {
         f"{line['what']}{f' on {cpus}' if cpus else ''}, {line['ours']}": line["reached"]
         for cpus, line in lines
@@ -53,7 +48,7 @@ def tables(results: Results) -> str:
     for kind, parts in results.items():
         for name, part in parts.items():
             heading = f"### {name}: {kind.said}\n\n{_circumstances(part)}"
-            told.append(f"{heading}\n\n{markdown_table(_of_peers(part) if is_of_peers(name) else _of_part(part))}")
+            told.append(f"{heading}\n\n{markdown_table(_of_part(part))}")
     if len(results) > 1:
         told.append(f"### Shares of the limit\n\n{markdown_table(_side_by_side(results))}")
     return "\n\n".join(told)
@@ -75,16 +70,6 @@ def _of_part(part: Mapping[str, Any]) -> list[list[str]]:
         ours, other = amount_text(line["amount"], unit), amount_text(line["other_amount"], unit)
         share = f"{line['reached']:.0%}" if line["limit_amount"] else ""
         rows.append([line["what"], line["ours"], ours, line["other"], other, result, limit, share])
-    return rows
-
-
-def _of_peers(part: Mapping[str, Any]) -> list[list[str]]:
-    sides = list(dict.fromkeys(side for line in part["lines"] for side in line["medians"]))
-    rows = [["ranks", "size", *sides, "best peer over ours"]]
-    for line in part["lines"]:
-        times = [amount_text(line["medians"].get(side, 0.0), Unit.NS) for side in sides]
-        ratios = ", ".join(f"{side} {ratio:.2f}" for side, ratio in line["ratio"].items() if ratio is not None)
-        rows.append([str(line["ranks"]), line["what"], *times, f"{line['best_peer']}: {ratios}"])
     return rows
 
 

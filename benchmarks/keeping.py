@@ -20,13 +20,6 @@ from benchmarks.summary import Line
 
 RESULTS = Path(__file__).parent / "results"
 FORMAT = 1
-PEERS = "peers"
-"""The parts whose lines have many sides, by how they begin: `transport --peers`, one for each number of ranks."""
-
-
-def is_of_peers(part: str) -> bool:
-    """Whether the part of this name has lines with many sides."""
-    return part.startswith(PEERS)
 
 
 def cannot_keep(folder: Path = RESULTS) -> str:
@@ -82,7 +75,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_text())
         kind, parts = MachineKind(**told["kind"]), dict(told["parts"])
-        is_ours = told["format"] == FORMAT and all(map(_is_part, parts.items()))
+        is_ours = told["format"] == FORMAT and all(map(_is_part, parts.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         is_ours = False
     if not is_ours:
@@ -90,13 +83,8 @@ def read(path: Path) -> dict[str, Any]:
     return {"kind": kind, "parts": parts}
 
 
-def _is_part(named: tuple[str, Any]) -> bool:
-    name, part = named
-    needed = (
-        {"what", "medians", "best_peer", "ratio", "ranks"}
-        if is_of_peers(name)
-        else {field.name for field in fields(Line)}
-    )
+def _is_part(part: Mapping[str, Any]) -> bool:
+    needed = {field.name for field in fields(Line)}
     return {"date", "commit", "torch"} <= set(part) and all(
         needed <= {*line, "rounds", "notes"} for line in part["lines"]
     )

@@ -20,7 +20,6 @@ from benchmarks.compare import in_common, shares, tables  # noqa: E402
 from benchmarks.ending import ends_shortly  # noqa: E402
 from benchmarks.keeping import cannot_keep, keep, read  # noqa: E402
 from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
-from benchmarks.peers.table import Row, as_json  # noqa: E402
 from benchmarks.pictures.kinds import blocks, draw_kinds  # noqa: E402
 from benchmarks.summary import Aim, compare  # noqa: E402
 
@@ -84,9 +83,7 @@ def test_what_was_measured_in_the_same_ways_stands_together() -> None:
 
 
 def test_kinds_stand_side_by_side_as_shares_of_the_limit(tmp_path: Path) -> None:
-    here = read(
-        keep({"transport": lines(), "peers": as_json([Row(2, "4 B", {"MPICH": [4.0], "windows": [2.0]})])}, tmp_path)
-    )
+    here = read(keep({"transport": lines()}, tmp_path))
     other = kind_of(XEON, "0-1", "6.8")
     told = tables({here["kind"]: here["parts"], other: {"steps": here["parts"]["transport"]}})
     assert all(
@@ -95,7 +92,6 @@ def test_kinds_stand_side_by_side_as_shares_of_the_limit(tmp_path: Path) -> None
     told = re.sub(" +", " ", told)
     assert f"### transport: {here['kind'].said}" in told
     assert "| sum | windows | 2.00 µs | Gloo | 8.00 µs | 4x | copy 1.00 µs | 50% |" in told
-    assert "| 2 | 4 B | 4 ns | 2 ns | MPICH: windows 2.00 |" in told
     assert "| sum, windows | 50% | 50% |" in told
     assert shares(here["parts"]) == {"sum, windows": 0.5}
     assert shares({"steps on one-cpu": here["parts"]["transport"]}) == {"sum on one-cpu, windows": 0.5}

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
-from benchmarks.growth import command as growth
 from benchmarks.keeping import cannot_keep, keep
 from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
@@ -41,7 +40,6 @@ class Parser(argparse.ArgumentParser):
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the options; exit with code 2 when they cannot be met here."""
     listed = "\n".join(f"  {name:14}{part.what}" for name, part in PARTS.items())
-    listed += f"\n  {growth.NAME:14}alone, with options of its own: how everything grows with the ranks of this node"
     parser = Parser(
         prog="python -m benchmarks",
         description="Compare lockstep with stock PyTorch, side by side.",
@@ -188,10 +186,6 @@ def _end(*_: object) -> NoReturn:
 
 @ends_shortly
 def main() -> None:
-    if growth.NAME in (words := sys.argv[1:]):
-        words.remove(growth.NAME)
-        growth.run(words)
-        return
     options = parse(sys.argv[1:])
     if options.pinned.cpus:
         os.sched_setaffinity(0, options.pinned.cpus)  # the ranks inherit it

@@ -315,15 +315,6 @@ def test_ctrl_c_loses_nothing_that_was_measured_and_keeps_only_whole_parts(monke
     assert list(kept) == ["steps"]
 
 
-@pytest.mark.parametrize("words", ["growth --most 0", "--most 0 growth", "growth steps"])
-def test_growth_takes_its_own_options_on_either_side(words, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmarks", *words.split()])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("python -m benchmarks growth: ")
-
-
 def test_chosen_models_are_measured_in_the_usual_order_and_no_others() -> None:
     amount = Amount(1, 1, picture=False, models=parse(["steps", "--models", "tensors,mlp"]).models)
     labels = [one.label for one in PARTS["steps"].plan(amount)]

@@ -27,7 +27,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # rank the test that it runs.
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
-.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults gpu-day \
+.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench faults gpu-day \
         test-pretend test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
@@ -99,9 +99,6 @@ lint: $(STAMP)  ## style, types, layers
 
 bench: native  ## the benchmarks against stock PyTorch
 	$(BIN)/python -m benchmarks
-
-soak: native  ## ten minutes of training with a fault every ten seconds: useful time, and the same bits (twenty minutes)
-	$(BIN)/python -m benchmarks.soak
 
 # Blocks of at most ten minutes, about an hour in all (BLOCKS=bits,speed for some of them, OUT=FILE.json for another record).
 gpu-day: native  ## the first hour on a machine with GPUs: what runs, the same bits, what it costs; a table and a record

@@ -138,7 +138,6 @@ def test_the_results_that_are_kept_here_can_be_compared() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("counts > /dev/full", 1, "The output cannot be written: No space left on device. Write it elsewhere.\n"),
         ("compare > /dev/full", 1, "The output cannot be written: No space left on device. Write it elsewhere.\n"),
         ("compare | true; exit ${PIPESTATUS[0]}", 1, ""),
         ("compare --picture /nowhere/a.png", 2, "there is no folder /nowhere. Make it, or name another.\n"),

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
 from benchmarks.keeping import cannot_keep, keep
+from benchmarks.pictures.steps import draw_steps
 from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
@@ -26,7 +27,7 @@ from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
 CORES = 2
-FORMATS = (".png", ".svg", ".pdf")
+PICTURED, FORMATS = "steps", (".png", ".svg", ".pdf")
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,7 +57,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="write into the file of this kind of machine in benchmarks/results"
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {PICTURED}")
     parser.add_argument("--pinned", choices=KINDS, help="put all ranks on one CPU, or on the threads of one core")
     parser.add_argument("--models", default="", metavar="NAME,NAME", help=f"only these of {', '.join(WORKLOADS)}")
     options = parser.parse_args(words)
@@ -73,11 +74,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def drawn() -> list[str]:
-    """The parts with a picture."""
-    return [name for name, part in PARTS.items() if part.draw is not None]
-
-
 def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compiled: str) -> str:
     """Why this cannot be measured here, in one sentence; empty when it can."""
     if unknown := sorted(set(parts) - set(PARTS)):
@@ -89,8 +85,8 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
         return f"Without the compiled part {', '.join(needing)} cannot be measured: {no_compiled}."
     if picture is None:
         return ""
-    if len(parts) != 1 or parts[0] not in drawn():
-        return f"A picture shows one part. Name one of {', '.join(drawn())} and no other."
+    if list(parts) != [PICTURED]:
+        return f"A picture shows {PICTURED}. Name that part and no other."
     if picture.suffix not in FORMATS:
         return f"--picture {picture} must end with {', '.join(FORMATS)}."
     if not picture.absolute().parent.is_dir():
@@ -160,9 +156,9 @@ def report(options: argparse.Namespace, where: str, measured: Measured) -> None:
         whole = {name: of_part for name, of_part in measured.lines.items() if name in measured.whole}
         kept = {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in whole.items()}
         keep_and_say(kept, options.load)
-    if options.picture is not None and measured.whole and (draw := PARTS[options.parts[0]].draw) is not None:
+    if options.picture is not None and measured.whole:
         try:
-            draw(together, options.picture)
+            draw_steps(together, options.picture)
         except OSError as error:
             print(f"The picture {options.picture} cannot be written: {error.strerror}.", file=sys.stderr)
             sys.exit(2)
@@ -192,10 +188,9 @@ def main() -> None:
     options.load = os.getloadavg()[0]
     where = machine(options.pinned, options.load)
     signal.signal(signal.SIGTERM, _end)  # so that what was started ends, too
-    rounds, steps = (6, 50) if options.quick else (24, 400)
     measured = Measured()
     try:
-        measured.measure(options.parts, Amount(rounds, steps, options.picture is not None, options.models))
+        measured.measure(options.parts, Amount(6 if options.quick else 24, options.models))
     except KeyboardInterrupt:
         if measured.lines:
             report(options, where, measured)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -17,17 +16,13 @@ LEAST_WORK = "least work"
 LEAST_COPIES = "least copies"
 """The least number of copies through shared memory, without a library: the limit of ordinary tensors."""
 
-SWEPT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send")
-"""What the picture draws, a panel for each."""
-SWEEP_BYTES = (KIB, 16 * KIB, 256 * KIB, 4 * MIB, 32 * MIB)
-
 
 @dataclass(frozen=True)
 class Case:
     """One operation on one size."""
 
     row: str
-    """Of the scoreboard; empty for the picture only."""
+    """Of the scoreboard."""
     collective: str
     num_bytes: int
     """Of the largest tensor of a rank, in float32."""
@@ -81,19 +76,3 @@ def of_many_ranks() -> list[Case]:
         Case("C9", "all_reduce", 64 * MIB, True, ((WINDOWS, 6.0),)),
         *(Case("C9", "all_reduce", n, False, ((WINDOWS, 1.0), (ORDINARY, 1.0))) for n in (4, 4 * KIB, 256 * KIB)),
     ]
-
-
-def for_picture(measured: Iterable[Case]) -> list[Case]:
-    """Cases that the picture needs besides those measured anyway."""
-    there = {(case.collective, case.num_bytes) for case in measured if drawn(case)}
-    return [
-        Case("", name, num_bytes, num_bytes >= 64 * KIB)
-        for name in SWEPT
-        for num_bytes in SWEEP_BYTES
-        if (name, num_bytes) not in there
-    ]
-
-
-def drawn(case: Case) -> bool:
-    """Whether a case is a point of the picture: what fits into the first caches, and larger ones cold."""
-    return case.collective in SWEPT and (case.cold or case.num_bytes < 64 * KIB)

@@ -18,23 +18,18 @@ from benchmarks.cases import (
     ORDINARY,
     WINDOWS,
     Case,
-    drawn,
-    for_picture,
     of_many_ranks,
     of_two_ranks,
 )
 from benchmarks.measurement import Measurement
-from benchmarks.pictures.transport import POINTS
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
 
 
-def transport_measurements(rounds: int, *, picture: bool) -> list[Measurement]:
-    """Two ranks, and more ranks than cores. `picture` adds the sizes that only the picture needs."""
-    cases = of_two_ranks()
-    extra = for_picture(cases) if picture else []
+def transport_measurements(rounds: int) -> list[Measurement]:
+    """Two ranks, and more ranks than cores."""
     return [
-        Measurement("transport, 2 ranks", partial(_measure, [*cases, *extra], 2, rounds)),
+        Measurement("transport, 2 ranks", partial(_measure, of_two_ranks(), 2, rounds)),
         *(Measurement(f"transport, {n} ranks", partial(_measure, of_many_ranks(), n, rounds)) for n in (4, 8)),
     ]
 
@@ -57,10 +52,6 @@ def lines_of(case: Case, num_ranks: int, times: dict[str, list[float]]) -> list[
         if side in times and not (case.collective == "barrier" and side == ORDINARY):
             share = case.limit_goal if side == WINDOWS else 0.0
             aim = Aim(case.row, what, goals.get(side, 0.0), share)
-            points = {POINTS: {case.collective: float(case.num_bytes)}} if num_ranks == 2 and drawn(case) else {}
-            found.append(
-                compare(
-                    aim, (side, times[side]), (GLOO, times[GLOO]), (limits[side], times.get(limits[side], ()))
-                ).with_notes(points)
-            )
+            limit = limits[side], times.get(limits[side], ())
+            found.append(compare(aim, (side, times[side]), (GLOO, times[GLOO]), limit))
     return found

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
 from benchmarks.keeping import cannot_keep, keep
-from benchmarks.pictures.steps import draw_steps
+from benchmarks.pictures import draw_steps
 from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS

@@ -16,8 +16,7 @@ from typing import Any
 from benchmarks.ending import ends_shortly
 from benchmarks.keeping import RESULTS, read
 from benchmarks.kinds import MachineKind
-from benchmarks.markdown import markdown_table
-from benchmarks.pictures.kinds import draw_kinds
+from benchmarks.pictures import draw_kinds
 from benchmarks.summary import Kind, Unit, amount_text
 
 Results = Mapping[MachineKind, Mapping[str, Any]]
@@ -78,6 +77,13 @@ def _side_by_side(results: Results) -> list[list[str]]:
     names = dict.fromkeys(name for found in of_kinds for name in found)
     rows = [["", *(kind.said for kind in results)]]
     return rows + [[name, *(f"{of[name]:.0%}" if name in of else "" for of in of_kinds)] for name in names]
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """The first row is the heading."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """Results of one kind of machine: a file in benchmarks/results, whose parts are replaced when they are measured again.
 
-Medians and blocks are kept, not every round.
+Medians and blocks are kept, not every round; a line of the file for each line of the table.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from benchmarks.summary import Line
 
 RESULTS = Path(__file__).parent / "results"
 FORMAT = 1
+NOT_KEPT = {"rounds", "notes"}
+"""Of a line."""
 
 
 def cannot_keep(folder: Path = RESULTS) -> str:
     """Why nothing could be kept, in one sentence, before anything is measured; empty when it can be."""
-    path = _file_of_this_machine(folder)
+    path = folder / f"{this_kind().name}.json"
     place = folder if folder.is_dir() else folder.parent
     if not os.access(place, os.W_OK):
         return f"--keep: the results cannot be kept in {place}, where you may not write. Take a copy that is yours."
@@ -42,23 +44,31 @@ def keep(parts: Mapping[str, list[dict[str, Any]]], folder: Path = RESULTS, load
     `load` is what the machine was busy with when measuring began, in processes.
     """
     kind = this_kind()
-    path = _file_of_this_machine(folder)
+    path = folder / f"{kind.name}.json"
     before = read(path)["parts"] if path.exists() else {}
     when = {"date": dt.datetime.now(tz=dt.UTC).date().isoformat(), "commit": commit(), "torch": version("torch")}
     now = {
         name: {**when, "rounds": _num_rounds(lines), "load": round(load, 1), "lines": [_short(line) for line in lines]}
         for name, lines in parts.items()
     }
-    told = {"format": FORMAT, "kind": asdict(kind), "parts": dict(sorted({**before, **now}.items()))}
     folder.mkdir(exist_ok=True)
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    temporary.write_text(as_text(asdict(kind), {**before, **now}))
     temporary.replace(path)
     return path
 
 
-def _file_of_this_machine(folder: Path) -> Path:
-    return folder / f"{this_kind().name}.json"
+def as_text(kind: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """The file: JSON, in which each part and each of its lines has a line."""
+
+    def one(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    told = []
+    for name, part in sorted(parts.items()):
+        head = one({key: value for key, value in part.items() if key != "lines"})[:-1]
+        told.append(f'{one(name)}: {head}, "lines": [\n' + ",\n".join(map(one, part["lines"])) + "\n]}")
+    return f'{{"format": {FORMAT}, "kind": {one(kind)}, "parts": {{\n' + ",\n".join(told) + "\n}}\n"
 
 
 def _num_rounds(lines: Sequence[Mapping[str, Any]]) -> int:
@@ -84,10 +94,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _is_part(part: Mapping[str, Any]) -> bool:
-    needed = {field.name for field in fields(Line)}
-    return {"date", "commit", "torch"} <= set(part) and all(
-        needed <= {*line, "rounds", "notes"} for line in part["lines"]
-    )
+    needed = {field.name for field in fields(Line)} - NOT_KEPT
+    return {"date", "commit", "torch"} <= set(part) and all(needed <= set(line) for line in part["lines"])
 
 
 def commit() -> str:
@@ -97,5 +105,7 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def _short(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name not in {"rounds", "notes"}}
+def _short(line: Mapping[str, Any]) -> dict[str, Any]:
+    """With five digits: no more of a median comes back."""
+    kept = {name: value for name, value in line.items() if name not in NOT_KEPT}
+    return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in kept.items()}

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from benchmarks.gpu_day.programs.models import Gpt
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -161,3 +163,22 @@ WORKLOADS = {
         Workload("conv", "3 wide convolutions, 0.3 M parameters, 4 pictures per rank", 4, convolutions, _pictures),
     )
 }
+
+Work = tuple[nn.Module, TensorDataset, int]
+"""A model, its data, and the samples of a rank's batch: what is lost, saved and started."""
+GPT_WORDS, GPT_LENGTH = 50257, 64
+
+
+def small() -> Work:
+    """A few thousand parameters; 16 samples for each rank."""
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, _small_vectors(2048), 16
+
+
+def gpt_124m() -> Work:
+    """GPT-2's smallest, with texts of 64 words, one for each rank: its state with AdamW has 1.5 GB."""
+    text = torch.randint(0, GPT_WORDS, (64, GPT_LENGTH))
+    return Gpt(words=GPT_WORDS, length=GPT_LENGTH), TensorDataset(text, text.roll(-1, 1)), 1
+
+
+WORKS = {"small": small, "gpt-124m": gpt_124m}

@@ -16,19 +16,22 @@ ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no package that is installed
 
 from benchmarks.__main__ import main, objection, parse  # noqa: E402
-from benchmarks.cases import WINDOWS, Case, of_many_ranks, of_two_ranks, size_text  # noqa: E402
-from benchmarks.catalogue import PARTS, Amount, Part  # noqa: E402
-from benchmarks.in_rank.memory import pss_bytes  # noqa: E402
-from benchmarks.in_rank.turns import rotated, take_turns  # noqa: E402
-from benchmarks.laps import BACKWARD, EXCHANGE, FORWARD, REST, UPDATE  # noqa: E402
+from benchmarks.catalogue import PARTS, Amount, Measurement, Part  # noqa: E402
 from benchmarks.limits import cache_bytes, num_buffers, update_bytes  # noqa: E402
-from benchmarks.measurement import Measurement  # noqa: E402
-from benchmarks.parts.losing import measure_loss  # noqa: E402
-from benchmarks.parts.stepping import phases  # noqa: E402
+from benchmarks.parts.collectives import WINDOWS, Case, of_many_ranks, of_two_ranks, size_text  # noqa: E402
+from benchmarks.parts.lost import measure_loss  # noqa: E402
+from benchmarks.parts.memory import pss_bytes  # noqa: E402
+from benchmarks.parts.sides import rotated, take_turns  # noqa: E402
+from benchmarks.parts.steps import phases  # noqa: E402
 from benchmarks.parts.transport import lines_of  # noqa: E402
-from benchmarks.pictures.steps import draw_steps, rows  # noqa: E402
+from benchmarks.pictures import draw_steps, rows  # noqa: E402
 from benchmarks.pinning import Pinned, cpus_for  # noqa: E402
 from benchmarks.summary import (  # noqa: E402
+    BACKWARD,
+    EXCHANGE,
+    FORWARD,
+    REST,
+    UPDATE,
     Aim,
     Kind,
     Line,
@@ -302,6 +305,15 @@ def test_chosen_models_are_measured_in_the_usual_order_and_no_others() -> None:
     assert [label.partition(":")[0] for label in labels] == ["steps, ddp", "steps, zero1"] * 2
     assert ["MLP" in label for label in labels] == [True, True, False, False]
     assert len(PARTS["alone"].plan(amount)) == 2
+
+
+@pytest.mark.thorough
+@pytest.mark.ranks
+@pytest.mark.compiles
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_can_be_measured(part: str) -> None:
+    models = ("tensors",) if PARTS[part].has_models else ()
+    assert all(line.amount > 0 for line in PARTS[part].plan(Amount(1, models))[0].measure())
 
 
 @pytest.mark.thorough

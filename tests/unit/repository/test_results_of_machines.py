@@ -20,7 +20,7 @@ from benchmarks.compare import in_common, shares, tables  # noqa: E402
 from benchmarks.ending import ends_shortly  # noqa: E402
 from benchmarks.keeping import cannot_keep, keep, read  # noqa: E402
 from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
-from benchmarks.pictures.kinds import blocks, draw_kinds  # noqa: E402
+from benchmarks.pictures import blocks, draw_kinds  # noqa: E402
 from benchmarks.summary import Aim, compare  # noqa: E402
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.70GHz\ncpu family\t: 6\nmodel\t: 143\nprocessor\t: 1\n"

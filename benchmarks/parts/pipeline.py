@@ -1,18 +1,12 @@
-"""The network of the PyTorch tutorial that the note quotes: a ResNet-50 with bottleneck blocks, here of a CPU's size.
+"""A pipeline of two stages against the naive split of the same network with the same micro-batches, on two ranks (C12).
 
-Runs in the ranks, under `lockstep bench` or `benchmarks.notes.figure`. Width 16 instead of 64, pictures of 64 x 64
-instead of 128 x 128, a batch of 128 instead of 120: 1.5 million parameters, about 0.4 s for a step on one core.
+The network is that of the PyTorch tutorial that the note quotes, a ResNet-50 with bottleneck blocks, of a CPU's size: width 16
+instead of 64, pictures of 64 x 64 instead of 128 x 128, a batch of 128 instead of 120: 1.5 million parameters, about 0.4 s a step.
 
-    lockstep bench --strategies model_parallel,pipeline -m benchmarks.notes.network
+    lockstep bench --strategies model_parallel,pipeline -m benchmarks.parts.pipeline
 """
 
 from __future__ import annotations
-
-import argparse
-import json
-import os
-import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +14,43 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
+from benchmarks.summary import Aim, Line, compare
+from lockstep.bench.bench import Runners, measure_rounds
+from lockstep.bench.plan import Amount, Bench, Configuration
+from lockstep.bench.results import Results
+from lockstep.bench.stages import ideal_speed_up
+from lockstep.machine.cores import usable_cores
+from lockstep.trials.trials import Program, Trials
 
-BLOCKS = (3, 4, 6, 3)
-EXPANSION = 4
-NUM_CLASSES = 100
-LIMIT_STEPS = 5
+STAGES = 2
+GOALS = {8: 1.65, 16: 1.78}
+"""Micro-batches: how much faster than the naive split a pipeline of two stages must be."""
+PROGRAM = Program(None, "benchmarks.parts.pipeline", (), 1, "cpu")
+BLOCKS, EXPANSION, NUM_CLASSES, BATCH = (3, 4, 6, 3), 4, 100, 128
+
+
+def measure_pipeline(micro_batches: int, rounds: int) -> list[Line]:
+    """One number of micro-batches. The limit is the naive split without the idle time that a pipeline can avoid.
+
+    Exits when a side fails, or their bits differ.
+    """
+    amount = Amount(steps=3, rounds=rounds, warm_up=1)
+    bench = Bench(PROGRAM, ("single",), (1, STAGES), micro_batches, amount, usable_cores().count)
+    results = Results(PROGRAM.title, "cpu", bench.cores, amount)
+    sides = [Configuration(name, STAGES, micro_batches, 1) for name in ("pipeline", "model_parallel")]
+    with Trials(PROGRAM, lambda *_: None, purpose="bench") as trials:
+        try:
+            measure_rounds(sides, bench, Runners(trials, None), results)
+        finally:
+            trials.remove()
+    pipeline, naive = results.measured
+    if pipeline.failed or naive.failed or pipeline.bits != naive.bits:
+        raise SystemExit(pipeline.failed or naive.failed or "the pipeline's bits are not those of the naive split")
+    ours, theirs = ([round(each.step_s * 1e9) for each in side.rounds] for side in (pipeline, naive))
+    least = [round(time / ideal_speed_up(STAGES, micro_batches)) for time in theirs]
+    what = f"ResNet-50 of width 16, 2 stages, {micro_batches} micro-batches"
+    aim = Aim("C12", what, GOALS[micro_batches])
+    return [compare(aim, ("pipeline", ours), ("naive split", theirs), ("bubble only", least))]
 
 
 class Bottleneck(nn.Module):
@@ -65,47 +91,18 @@ def data(num_samples: int) -> TensorDataset:
     return TensorDataset(pictures, torch.randint(NUM_CLASSES, (num_samples,), generator=numbers))
 
 
-def train(batch: int) -> None:
+def main() -> None:
     """The loop that is measured; the same for every strategy."""
     run = lockstep.init(seed=0)
     model = resnet50()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    loader = DataLoader(data(4 * batch), batch_size=batch)
+    loader = DataLoader(data(4 * BATCH), batch_size=BATCH)
     model, optimizer, loader = run.prepare(model, optimizer, loader)
     for _ in run.epochs(1000):
         for step in run.steps(loader):
             step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()
             optimizer.zero_grad()
-
-
-def compute_alone(batch: int, to: Path) -> None:
-    """The same steps in plain PyTorch, whatever other processes do: what this machine has for each of them.
-
-    Writes the nanoseconds of each step, and when the steps began and ended.
-    """
-    model = resnet50()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    pictures, classes = data(batch).tensors
-    edges = []
-    for _ in range(LIMIT_STEPS + 1):
-        edges.append(time.perf_counter_ns())
-        F.cross_entropy(model(pictures), classes).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    (to / f"{os.environ['RANK']}.json").write_text(json.dumps(edges))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--alone", type=Path, help="a folder: time plain steps in every rank at once, without exchange")
-    options = parser.parse_args()
-    if options.alone is not None:
-        torch.set_num_threads(1)
-        compute_alone(options.batch, options.alone)
-    else:
-        train(options.batch)
 
 
 if __name__ == "__main__":

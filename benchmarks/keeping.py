@@ -99,10 +99,12 @@ def _is_part(part: Mapping[str, Any]) -> bool:
 
 
 def commit() -> str:
-    """Of the source that was measured, with a + when it has been changed since; empty outside of a repository."""
+    """Of the source that was measured, with a + when it has been changed since; empty where git does not know."""
     command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def _short(line: Mapping[str, Any]) -> dict[str, Any]:

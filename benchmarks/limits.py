@@ -118,9 +118,6 @@ class Bare:
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
-        self.exchange_flags = loaded.exchange_flags
-        self.exchange_flags.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint32]
-        self.exchange_flags.restype = None
         self.stream_copy = loaded.stream_copy
         self.stream_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self.stream_copy.restype = None

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.gpu_day.programs.models import Gpt
+from benchmarks.gpu_day.programs.models import Block, Gpt
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,6 @@ class Workload:
     """This many times the rounds, because the effect is small beside the noise."""
 
 
-class Block(nn.Module):
-    """One layer of a GPT."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        batch, length, _ = hidden.shape
-        q, k, v = self.qkv(self.norm1(hidden)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        hidden = hidden + self.out(attended.transpose(1, 2).flatten(2))
-        return hidden + self.down(F.gelu(self.up(self.norm2(hidden))))
-
-
 class GPT(nn.Module):
     """(batch, 128) tokens to (batch, 256, 128) scores, as `cross_entropy` expects them."""
 
@@ -60,6 +42,8 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(256, width), nn.Embedding(128, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        for block in self.blocks:
+            block.dropout = nn.Identity()
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
+from benchmarks.gpu_day.programs.models import Bottleneck
 from benchmarks.summary import Aim, Line, compare
 from lockstep.bench.bench import Runners, measure_rounds
 from lockstep.bench.plan import Amount, Bench, Configuration
@@ -26,7 +27,7 @@ STAGES = 2
 GOALS = {8: 1.65, 16: 1.78}
 """Micro-batches: how much faster than the naive split a pipeline of two stages must be."""
 PROGRAM = Program(None, "benchmarks.parts.pipeline", (), 1, "cpu")
-BLOCKS, EXPANSION, NUM_CLASSES, BATCH = (3, 4, 6, 3), 4, 100, 128
+BLOCKS, NUM_CLASSES, BATCH = (3, 4, 6, 3), 100, 128
 
 
 def measure_pipeline(micro_batches: int, rounds: int) -> list[Line]:
@@ -53,26 +54,6 @@ def measure_pipeline(micro_batches: int, rounds: int) -> list[Line]:
     return [compare(aim, ("pipeline", ours), ("naive split", theirs), ("bubble only", least))]
 
 
-class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions around a shortcut."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = width * EXPANSION
-        self.conv1, self.norm1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.norm3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride > 1 or inputs != outputs:
-            conv = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(outputs))
-
-    def forward(self, images: Tensor) -> Tensor:
-        hidden = F.relu(self.norm1(self.conv1(images)))
-        hidden = F.relu(self.norm2(self.conv2(hidden)))
-        return F.relu(self.norm3(self.conv3(hidden)) + self.shortcut(images))
-
-
 def resnet50(width: int = 16) -> nn.Sequential:
     """(batch, 3, 64, 64) pictures to scores of 100 classes; the tutorial's network has width 64."""
     layers = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
@@ -80,7 +61,7 @@ def resnet50(width: int = 16) -> nn.Sequential:
     for stage, count in enumerate(BLOCKS):
         for number in range(count):
             layers.append(Bottleneck(inputs, width << stage, 2 if stage and not number else 1))
-            inputs = (width << stage) * EXPANSION
+            inputs = 4 * (width << stage)
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, NUM_CLASSES))
 
 

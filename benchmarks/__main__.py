@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
 from benchmarks.keeping import cannot_keep, keep
-from benchmarks.pictures import draw_steps
+from benchmarks.kinds import this_kind
+from benchmarks.pictures import cannot_draw, draw_steps
 from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
@@ -27,7 +26,7 @@ from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
 CORES = 2
-PICTURED, FORMATS = "steps", (".png", ".svg", ".pdf")
+PICTURED = "steps"
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,13 +86,7 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
         return ""
     if list(parts) != [PICTURED]:
         return f"A picture shows {PICTURED}. Name that part and no other."
-    if picture.suffix not in FORMATS:
-        return f"--picture {picture} must end with {', '.join(FORMATS)}."
-    if not picture.absolute().parent.is_dir():
-        return f"--picture {picture}: the folder {picture.parent} does not exist."
-    if find_spec("matplotlib") is None:
-        return "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
-    return ""
+    return cannot_draw(picture)
 
 
 def objection_to_models(parts: Sequence[str], models: str) -> str:
@@ -110,9 +103,7 @@ def objection_to_models(parts: Sequence[str], models: str) -> str:
 
 def machine(pinned: Pinned, load: float) -> str:
     """The processor, the version of torch, how busy it is, and whether it is only a part of the machine."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {load:.1f}{pinned.text}"
+    return f"{this_kind().said}, torch {version('torch')}, load {load:.1f}{pinned.text}"
 
 
 class Measured:

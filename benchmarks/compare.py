@@ -9,19 +9,17 @@ import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ending import ends_shortly
 from benchmarks.keeping import RESULTS, read
 from benchmarks.kinds import MachineKind
-from benchmarks.pictures import draw_kinds
+from benchmarks.pictures import cannot_draw, draw_kinds
 from benchmarks.summary import Kind, Unit, amount_text
 
 Results = Mapping[MachineKind, Mapping[str, Any]]
 """The parts of each kind of machine."""
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def shares(parts: Mapping[str, Any]) -> dict[str, float]:
@@ -87,13 +85,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     problem = (
         "" if options.files else "There are no results yet. Write some with: python -m benchmarks transport --keep"
     )
-    if options.picture and options.picture.suffix not in FORMATS:
-        problem = f"--picture {options.picture} must end with {', '.join(FORMATS)}."
-    elif options.picture and not options.picture.absolute().parent.is_dir():
-        problem = f"--picture {options.picture}: there is no folder {options.picture.parent}. Make it, or name another."
-    elif options.picture and find_spec("matplotlib") is None:
-        problem = "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
-    if problem:
+    if problem := problem or (cannot_draw(options.picture) if options.picture else ""):
         print(f"{parser.prog}: {problem}", file=sys.stderr)
         sys.exit(2)
     return options

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.summary import BACKWARD, EXCHANGE, FORWARD, PHASES, REST, UPDATE, Line
 
+FORMATS = (".png", ".svg", ".pdf")
 KINDS = ("#3b75af", "#e0a030", "#5a9e5a", "#8a6fb0", "#c44e52", "#666666")
 MOST_SHOWN = 1.2
 COLOURS = {FORWARD: "#27507a", BACKWARD: "#7fb3dc", EXCHANGE: "#c44e52", UPDATE: "#5a9e5a", REST: "#b0b0b0"}
@@ -17,6 +19,15 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 Shares = Mapping[str, Mapping[str, float]]
 """By kind of machine and line."""
+
+
+def cannot_draw(path: Path) -> str:
+    """Why `--picture PATH` cannot be met, in one sentence; empty when it can."""
+    if path.suffix not in FORMATS:
+        return f"--picture {path} must end with {', '.join(FORMATS)}."
+    if not path.absolute().parent.is_dir():
+        return f"--picture {path}: there is no folder {path.parent}. Make it, or name another."
+    return "" if find_spec("matplotlib") else "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
 
 
 def draw_kinds(shares: Shares, path: Path) -> None:

@@ -239,7 +239,7 @@ def test_every_part_says_what_it_will_measure() -> None:
         (["ddp"], Path("x.png"), 2, "", "A picture shows steps. Name that part and no other."),
         (["steps", "transport"], Path("x.png"), 2, "", "A picture shows steps."),
         (["steps"], Path("x.bmp"), 2, "", "must end with .png, .svg, .pdf"),
-        (["steps"], Path("nowhere/x.png"), 2, "", "the folder nowhere does not exist"),
+        (["steps"], Path("nowhere/x.png"), 2, "", "there is no folder nowhere"),
         (["launch"], None, 2, "no g++", ""),
         (["steps"], Path("x.png"), 2, "", ""),
     ],
@@ -252,7 +252,7 @@ def test_what_cannot_be_measured_is_said_in_one_sentence(parts, picture, cores, 
 
 
 def test_a_picture_without_matplotlib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.__main__.find_spec", lambda name: None if name == "matplotlib" else math)
+    monkeypatch.setattr("benchmarks.pictures.find_spec", lambda name: None if name == "matplotlib" else math)
     assert "matplotlib" in objection(["steps"], Path("x.png"), 2, "")
 
 

@@ -27,8 +27,8 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # rank the test that it runs.
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
-.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults gpu-day \
-        test-pretend test-torches test-torch test-peers test-nodes nodes peers wheels try-wheels release constraints clean
+.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench faults gpu-day \
+        test-pretend test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
 help:  ## these lines
@@ -90,15 +90,6 @@ nodes: $(STAMP)  ## what these use: Debian's packages of tests/nodes/packages.tx
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --target build/ray -r tests/nodes/requirements.txt \
 	  && cp tests/nodes/requirements.txt build/ray/installed.txt; } || echo "no Ray: its tests are skipped"
 
-# Each has its own prefix, because three of them have a bin/mpirun. Nothing of them is in the environment, and none needs root.
-peers: native  ## MPI, oneCCL and DeepSpeed from PyPI into build/peers (600 MB), for `python -m benchmarks transport --peers`
-	@grep -v '^#' benchmarks/peers/requirements.txt | while read -r name package; do \
-	  grep -qxF "$$package" "build/peers/$$name/installed.txt" 2>/dev/null && continue; rm -rf "build/peers/$$name"; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --ignore-installed \
-	    --prefix "build/peers/$$name" "$$package" && echo "$$package" > "build/peers/$$name/installed.txt" \
-	  || echo "no $$package: it takes no part"; done
-	$(BIN)/python -m benchmarks.peers.building build/peers
-
 lint: $(STAMP)  ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -108,9 +99,6 @@ lint: $(STAMP)  ## style, types, layers
 
 bench: native  ## the benchmarks against stock PyTorch
 	$(BIN)/python -m benchmarks
-
-soak: native  ## ten minutes of training with a fault every ten seconds: useful time, and the same bits (twenty minutes)
-	$(BIN)/python -m benchmarks.soak
 
 # Blocks of at most ten minutes, about an hour in all (BLOCKS=bits,speed for some of them, OUT=FILE.json for another record).
 gpu-day: native  ## the first hour on a machine with GPUs: what runs, the same bits, what it costs; a table and a record

@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
-from benchmarks.growth import command as growth
-from benchmarks.keeping import PEERS, cannot_keep, keep
-from benchmarks.peers.measuring import measure_peers
-from benchmarks.peers.table import as_json, table_of_peers
+from benchmarks.keeping import cannot_keep, keep
+from benchmarks.kinds import this_kind
+from benchmarks.pictures import cannot_draw, draw_steps
 from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
@@ -29,8 +26,7 @@ from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
 CORES = 2
-EVERY_NUMBER, MOST_RANKS = "2,4,8", 64
-FORMATS = (".png", ".svg", ".pdf")
+PICTURED = "steps"
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,7 +40,6 @@ class Parser(argparse.ArgumentParser):
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the options; exit with code 2 when they cannot be met here."""
     listed = "\n".join(f"  {name:14}{part.what}" for name, part in PARTS.items())
-    listed += f"\n  {growth.NAME:14}alone, with options of its own: how everything grows with the ranks of this node"
     parser = Parser(
         prog="python -m benchmarks",
         description="Compare lockstep with stock PyTorch, side by side.",
@@ -61,14 +56,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="write into the file of this kind of machine in benchmarks/results"
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {PICTURED}")
     parser.add_argument("--pinned", choices=KINDS, help="put all ranks on one CPU, or on the threads of one core")
     parser.add_argument("--models", default="", metavar="NAME,NAME", help=f"only these of {', '.join(WORKLOADS)}")
-    parser.add_argument("--peers", action="store_true", help="transport beside MPI, oneCCL and DeepSpeed (make peers)")
-    parser.add_argument("--ranks", default=EVERY_NUMBER, metavar="N,N", help=f"of --peers [default: {EVERY_NUMBER}]")
     options = parser.parse_args(words)
-    if problem := objection_to_peers(options.parts, options.ranks, options.picture, wanted=options.peers):
-        parser.error(problem)
     options.parts = options.parts or list(PARTS)
     cores = usable_cores().count if options.pinned is None else CORES
     problem = objection(options.parts, options.picture, cores, why_not())
@@ -82,11 +73,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def drawn() -> list[str]:
-    """The parts with a picture."""
-    return [name for name, part in PARTS.items() if part.draw is not None]
-
-
 def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compiled: str) -> str:
     """Why this cannot be measured here, in one sentence; empty when it can."""
     if unknown := sorted(set(parts) - set(PARTS)):
@@ -98,15 +84,9 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
         return f"Without the compiled part {', '.join(needing)} cannot be measured: {no_compiled}."
     if picture is None:
         return ""
-    if len(parts) != 1 or parts[0] not in drawn():
-        return f"A picture shows one part. Name one of {', '.join(drawn())} and no other."
-    if picture.suffix not in FORMATS:
-        return f"--picture {picture} must end with {', '.join(FORMATS)}."
-    if not picture.absolute().parent.is_dir():
-        return f"--picture {picture}: the folder {picture.parent} does not exist."
-    if find_spec("matplotlib") is None:
-        return "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
-    return ""
+    if list(parts) != [PICTURED]:
+        return f"A picture shows {PICTURED}. Name that part and no other."
+    return cannot_draw(picture)
 
 
 def objection_to_models(parts: Sequence[str], models: str) -> str:
@@ -121,23 +101,9 @@ def objection_to_models(parts: Sequence[str], models: str) -> str:
     return ""
 
 
-def objection_to_peers(parts: Sequence[str], ranks: str, picture: Path | None, *, wanted: bool) -> str:
-    """Why this comparison with peers makes no sense, in one sentence; empty when it does, or is not wanted."""
-    if not wanted:
-        return "" if ranks == EVERY_NUMBER else "--ranks is for --peers. Add --peers, or leave it out."
-    if parts != ["transport"]:
-        return "--peers compares the transport alone. Say: python -m benchmarks transport --peers."
-    numbers = ranks.split(",")
-    if not all(number.isdecimal() and 2 <= int(number) <= MOST_RANKS for number in numbers):
-        return f"--ranks {ranks} must be numbers from 2 to {MOST_RANKS} with commas between them."
-    return "--peers draws no picture. Leave out --picture." if picture else ""
-
-
 def machine(pinned: Pinned, load: float) -> str:
     """The processor, the version of torch, how busy it is, and whether it is only a part of the machine."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {load:.1f}{pinned.text}"
+    return f"{this_kind().said}, torch {version('torch')}, load {load:.1f}{pinned.text}"
 
 
 class Measured:
@@ -181,9 +147,9 @@ def report(options: argparse.Namespace, where: str, measured: Measured) -> None:
         whole = {name: of_part for name, of_part in measured.lines.items() if name in measured.whole}
         kept = {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in whole.items()}
         keep_and_say(kept, options.load)
-    if options.picture is not None and measured.whole and (draw := PARTS[options.parts[0]].draw) is not None:
+    if options.picture is not None and measured.whole:
         try:
-            draw(together, options.picture)
+            draw_steps(together, options.picture)
         except OSError as error:
             print(f"The picture {options.picture} cannot be written: {error.strerror}.", file=sys.stderr)
             sys.exit(2)
@@ -201,46 +167,21 @@ def keep_and_say(parts: Mapping[str, list[dict[str, Any]]], load: float) -> None
         sys.exit(2)
 
 
-def beside_peers(options: argparse.Namespace, where: str) -> None:
-    """Measure and print the comparison with peers; what is missing or fails is told at once."""
-    numbers = sorted({int(number) for number in options.ranks.split(",")})
-    under_way = UnderWay()
-    try:
-        rows = measure_peers(numbers, quick=options.quick, under_way=under_way)
-    finally:
-        under_way.end()
-    told = as_json(rows)
-    print(
-        json.dumps({"machine": where, "peers": told}, indent=1) if options.json else f"{where}\n{table_of_peers(rows)}"
-    )
-    if options.keep:
-        kept = {f"{PEERS}, {n} ranks": [line for line in told if line["ranks"] == n] for n in numbers}
-        keep_and_say(kept, options.load)
-
-
 def _end(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
 @ends_shortly
 def main() -> None:
-    if growth.NAME in (words := sys.argv[1:]):
-        words.remove(growth.NAME)
-        growth.run(words)
-        return
     options = parse(sys.argv[1:])
     if options.pinned.cpus:
         os.sched_setaffinity(0, options.pinned.cpus)  # the ranks inherit it
     options.load = os.getloadavg()[0]
     where = machine(options.pinned, options.load)
     signal.signal(signal.SIGTERM, _end)  # so that what was started ends, too
-    if options.peers:
-        beside_peers(options, where)
-        return
-    rounds, steps = (6, 50) if options.quick else (24, 400)
     measured = Measured()
     try:
-        measured.measure(options.parts, Amount(rounds, steps, options.picture is not None, options.models))
+        measured.measure(options.parts, Amount(6 if options.quick else 24, options.models))
     except KeyboardInterrupt:
         if measured.lines:
             report(options, where, measured)

@@ -1,35 +1,35 @@
-"""What can be measured: each part by name, with what it needs and whether it has a picture."""
+"""What can be measured: each part by name, with what it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from benchmarks.measurement import Measurement
-from benchmarks.parts.buckets import measure_buckets
-from benchmarks.parts.ddp import measure_ddp
-from benchmarks.parts.descriptions import measure_descriptions
-from benchmarks.parts.launching import measure_first_step, measure_launch
-from benchmarks.parts.losing import MODELS as LOST
-from benchmarks.parts.losing import measure_loss
+from benchmarks.parts.launch import measure_first_step, measure_launch
+from benchmarks.parts.lost import measure_loss
 from benchmarks.parts.memory import measure_memory
-from benchmarks.parts.naive_split import measure_pipeline
-from benchmarks.parts.overhead import measure_overhead
-from benchmarks.parts.saving import SIZES as SAVED
-from benchmarks.parts.saving import measure_saving
+from benchmarks.parts.pipeline import measure_pipeline
 from benchmarks.parts.started import measure_started
-from benchmarks.parts.stepping import measure_alone, measure_steps
-from benchmarks.parts.transport import transport_measurements
+from benchmarks.parts.states import SIZES as SAVED
+from benchmarks.parts.states import measure_saving
+from benchmarks.parts.steps import measure_alone, measure_ddp, measure_steps
+from benchmarks.parts.transport import measure_transport
 from benchmarks.parts.update import SIZES_M, measure_update
-from benchmarks.pictures.steps import draw_steps
-from benchmarks.pictures.transport import draw_transport
 from benchmarks.summary import Line
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, WORKS
 
 LARGE = ("mlp", "gpt", "cnn")
 """The models of parts that do not train all."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One thing to measure, when it is its turn."""
+
+    label: str
+    """What progress says while it runs."""
+    measure: Callable[[], list[Line]]
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,6 @@ class Amount:
     """How much is measured."""
 
     rounds: int
-    steps: int
-    """Of `overhead`, whose steps are very short."""
-    picture: bool
     models: tuple[str, ...] = ()
     """Only these, of the parts that train several; empty: each part's own."""
 
@@ -48,19 +45,28 @@ class Amount:
         return [name for name in (WORKLOADS if self.models else usual) if name in self.models or not self.models]
 
 
+Plan = Callable[[Amount], list[Measurement]]
+
+
 @dataclass(frozen=True)
 class Part:
     """One word of the command line."""
 
     what: str
-    plan: Callable[[Amount], list[Measurement]]
+    plan: Plan
     """What to measure, in order."""
     compiled: bool = True
     """Whether it needs the compiled part of lockstep."""
-    draw: Callable[[Sequence[Line], Path], None] | None = None
-    """Writes the picture of its lines."""
     has_models: bool = False
     """Whether it trains several, of which `--models` chooses."""
+
+
+def _of_models(name: str, measure: Callable[[str, int], list[Line]], usual: Iterable[str]) -> Plan:
+    """A measurement for each model."""
+    return lambda amount: [
+        Measurement(f"{name}: {WORKLOADS[model].what}", partial(measure, model, amount.rounds))
+        for model in amount.chosen(usual)
+    ]
 
 
 def _steps(amount: Amount) -> list[Measurement]:
@@ -68,13 +74,6 @@ def _steps(amount: Amount) -> list[Measurement]:
         Measurement(f"steps, {strategy}: {WORKLOADS[name].what}", partial(measure_steps, name, strategy, amount.rounds))
         for name in amount.chosen(WORKLOADS)
         for strategy in ("ddp", "zero1")
-    ]
-
-
-def _alone(amount: Amount) -> list[Measurement]:
-    names = amount.chosen(LARGE)
-    return [
-        Measurement(f"alone: {WORKLOADS[name].what}", partial(measure_alone, name, amount.rounds)) for name in names
     ]
 
 
@@ -87,23 +86,22 @@ def _started(amount: Amount) -> list[Measurement]:
     ]
 
 
+def _transport(amount: Amount) -> list[Measurement]:
+    return [Measurement(f"transport, {n} ranks", partial(measure_transport, n, amount.rounds)) for n in (2, 4, 8)]
+
+
 def _launch(amount: Amount) -> list[Measurement]:
     launches = [Measurement(f"launch, {n} ranks", partial(measure_launch, n, amount.rounds)) for n in (2, 8)]
     rounds = max(amount.rounds // 6, 2)
-    return launches + [Measurement(f"start: {model}", partial(measure_first_step, model, rounds)) for model in LOST]
+    return launches + [Measurement(f"start: {model}", partial(measure_first_step, model, rounds)) for model in WORKS]
+
+
+def _lost(amount: Amount) -> list[Measurement]:
+    return [Measurement(f"lost: {model}", partial(measure_loss, model, max(amount.rounds // 6, 2))) for model in WORKS]
 
 
 def _pipeline(amount: Amount) -> list[Measurement]:
     return [Measurement(f"pipeline, {m} micro-batches", partial(measure_pipeline, m, amount.rounds)) for m in (8, 16)]
-
-
-def _overhead(amount: Amount) -> list[Measurement]:
-    return [Measurement(f"overhead, {n} ranks", partial(measure_overhead, n, amount.steps)) for n in (1, 2)]
-
-
-def _ddp(amount: Amount) -> list[Measurement]:
-    names = amount.chosen(LARGE)
-    return [Measurement(f"ddp: {WORKLOADS[name].what}", partial(measure_ddp, name, amount.rounds)) for name in names]
 
 
 def _update(amount: Amount) -> list[Measurement]:
@@ -119,44 +117,24 @@ def _save(amount: Amount) -> list[Measurement]:
     ]
 
 
-def _transport(amount: Amount) -> list[Measurement]:
-    return transport_measurements(amount.rounds, picture=amount.picture)
-
-
-def _lost(amount: Amount) -> list[Measurement]:
-    return [Measurement(f"lost: {model}", partial(measure_loss, model, max(amount.rounds // 6, 2))) for model in LOST]
-
-
 def _memory(_: Amount) -> list[Measurement]:
     return [Measurement("memory", measure_memory)]
 
 
-def _descriptions(amount: Amount) -> list[Measurement]:
-    return [Measurement("descriptions", partial(measure_descriptions, amount.rounds))]
-
-
-def _buckets(amount: Amount) -> list[Measurement]:
-    names = amount.chosen(LARGE)
-    return [
-        Measurement(f"buckets: {WORKLOADS[name].what}", partial(measure_buckets, name, amount.rounds)) for name in names
-    ]
-
-
 PARTS = {
-    "transport": Part("collectives beside Gloo and a copy (C1-C4, C9)", _transport, draw=draw_transport),
-    "descriptions": Part("what an operation costs beyond two flags", _descriptions),
-    "buckets": Part("the size of the buckets that gradients are added up in", _buckets, has_models=True),
-    "ddp": Part("a DDP script with our backend instead of Gloo (C5)", _ddp, has_models=True),
-    "steps": Part(
-        "our engine beside the best-tuned DDP (C6)", _steps, compiled=False, draw=draw_steps, has_models=True
+    "transport": Part("collectives beside Gloo and a copy (C1-C4, C9)", _transport),
+    "ddp": Part(
+        "a DDP script with our backend instead of Gloo (C5)", _of_models("ddp", measure_ddp, LARGE), has_models=True
     ),
+    "steps": Part("our engine beside the best-tuned DDP (C6)", _steps, compiled=False, has_models=True),
     "update": Part("reduction and AdamW (C7)", _update, compiled=False),
-    "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False, has_models=True),
+    "alone": Part(
+        "one rank beside the bare loop (C8)", _of_models("alone", measure_alone, LARGE), compiled=False, has_models=True
+    ),
     "started": Part("the same as people start them, one program at a time", _started, compiled=False, has_models=True),
     "launch": Part("launch to the first all_reduce, and to the end of a first step (C10, D5)", _launch, compiled=False),
     "lost": Part("a killed rank, until the step that lost it is done (C11, D3)", _lost),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),
     "memory": Part("memory of all ranks (C14)", _memory, compiled=False),
     "save": Part("how long a step stands still for a state", _save, compiled=False),
-    "overhead": Part("what a step costs besides the model (C16)", _overhead, compiled=False),
 }

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ending import ends_shortly
-from benchmarks.keeping import RESULTS, is_of_peers, read
+from benchmarks.keeping import RESULTS, read
 from benchmarks.kinds import MachineKind
-from benchmarks.markdown import markdown_table
-from benchmarks.pictures.kinds import draw_kinds
+from benchmarks.pictures import cannot_draw, draw_kinds
 from benchmarks.summary import Kind, Unit, amount_text
 
 Results = Mapping[MachineKind, Mapping[str, Any]]
 """The parts of each kind of machine."""
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def shares(parts: Mapping[str, Any]) -> dict[str, float]:
     """Which part of its limit each line reaches, by what it says; lines without a limit are left out."""
-    lines = [
-        (name.partition(" on ")[2], line)
-        for name, part in parts.items()
-        if not is_of_peers(name)
-        for line in part["lines"]
-    ]
+    lines = [(name.partition(" on ")[2], line) for name, part in parts.items() for line in part["lines"]]
     return {
         f"{line['what']}{f' on {cpus}' if cpus else ''}, {line['ours']}": line["reached"]
         for cpus, line in lines
@@ -47,52 +39,40 @@ def in_common(of_kinds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str
     return {kind: {n: share for n, share in found.items() if names[n] >= least} for kind, found in of_kinds.items()}
 
 
-def tables(results: Results) -> str:
-    """For the log: a table of Markdown for each kind of machine and part, and one of shares for all kinds."""
-    told = []
-    for kind, parts in results.items():
-        for name, part in parts.items():
-            heading = f"### {name}: {kind.said}\n\n{_circumstances(part)}"
-            told.append(f"{heading}\n\n{markdown_table(_of_peers(part) if is_of_peers(name) else _of_part(part))}")
-    if len(results) > 1:
-        told.append(f"### Shares of the limit\n\n{markdown_table(_side_by_side(results))}")
-    return "\n\n".join(told)
+def side_by_side(results: Results) -> str:
+    """A table of Markdown: amounts, results and shares of the limit, a column for each kind of machine."""
+    rows = [["", *(kind.said for kind in results)]]
+    for part in dict.fromkeys(name for parts in results.values() for name in parts):
+        there = [parts.get(part) for parts in results.values()]
+        rows.append([f"**{part}**", *("" if of is None else _circumstances(of) for of in there)])
+        found = [{} if of is None else _cells(of["lines"]) for of in there]
+        rows += [[what, *(of.get(what, "") for of in found)] for what in dict.fromkeys(w for of in found for w in of)]
+    return markdown_table(rows)
 
 
 def _circumstances(part: Mapping[str, Any]) -> str:
     """Files that were kept before 2026-11-26 do not tell rounds and load."""
-    more = f", {part['rounds']} rounds, load {part['load']} at the start" if "rounds" in part else ""
-    return f"torch {part['torch']}, commit {part['commit']}, {part['date']}{more}"
+    more = f", {part['rounds']} rounds, load {part['load']}" if "rounds" in part else ""
+    return f"{part['date']}, {part['commit']}, torch {part['torch']}{more}"
 
 
-def _of_part(part: Mapping[str, Any]) -> list[list[str]]:
-    rows = [["", "lockstep", "", "other side", "", "result", "limit", "share"]]
-    for line in part["lines"]:
-        unit = Unit(line["unit"])
-        times = "x" if line["kind"] == Kind.TIMES else ""
-        result = amount_text(line["result"], unit) if line["kind"] == Kind.AMOUNT else f"{line['result']:.3g}{times}"
-        limit = f"{line['limit']} {amount_text(line['limit_amount'], unit)}" if line["limit_amount"] else ""
-        ours, other = amount_text(line["amount"], unit), amount_text(line["other_amount"], unit)
-        share = f"{line['reached']:.0%}" if line["limit_amount"] else ""
-        rows.append([line["what"], line["ours"], ours, line["other"], other, result, limit, share])
-    return rows
+def _cells(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By what was measured and in which of our ways; several other sides follow each other."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        told = [amount_text(line["amount"], Unit(line["unit"]))]
+        if line["kind"] != Kind.AMOUNT:
+            told.append(f"{line['result']:.3g}{'x' * (line['kind'] == Kind.TIMES)}")
+        told += [f"{line['reached']:.0%}"] * bool(line["limit_amount"])
+        found[f"{line['what']}, {line['ours']}"].append(", ".join(told))
+    return {what: "; ".join(told) for what, told in found.items()}
 
 
-def _of_peers(part: Mapping[str, Any]) -> list[list[str]]:
-    sides = list(dict.fromkeys(side for line in part["lines"] for side in line["medians"]))
-    rows = [["ranks", "size", *sides, "best peer over ours"]]
-    for line in part["lines"]:
-        times = [amount_text(line["medians"].get(side, 0.0), Unit.NS) for side in sides]
-        ratios = ", ".join(f"{side} {ratio:.2f}" for side, ratio in line["ratio"].items() if ratio is not None)
-        rows.append([str(line["ranks"]), line["what"], *times, f"{line['best_peer']}: {ratios}"])
-    return rows
-
-
-def _side_by_side(results: Results) -> list[list[str]]:
-    of_kinds = [shares(parts) for parts in results.values()]
-    names = dict.fromkeys(name for found in of_kinds for name in found)
-    rows = [["", *(kind.said for kind in results)]]
-    return rows + [[name, *(f"{of[name]:.0%}" if name in of else "" for of in of_kinds)] for name in names]
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """The first row is the heading."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -105,13 +85,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     problem = (
         "" if options.files else "There are no results yet. Write some with: python -m benchmarks transport --keep"
     )
-    if options.picture and options.picture.suffix not in FORMATS:
-        problem = f"--picture {options.picture} must end with {', '.join(FORMATS)}."
-    elif options.picture and not options.picture.absolute().parent.is_dir():
-        problem = f"--picture {options.picture}: there is no folder {options.picture.parent}. Make it, or name another."
-    elif options.picture and find_spec("matplotlib") is None:
-        problem = "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
-    if problem:
+    if problem := problem or (cannot_draw(options.picture) if options.picture else ""):
         print(f"{parser.prog}: {problem}", file=sys.stderr)
         sys.exit(2)
     return options
@@ -126,7 +100,7 @@ def main() -> None:
         print(problem, file=sys.stderr)
         sys.exit(2)
     results = {one["kind"]: one["parts"] for one in found}
-    print(tables(results), flush=True)
+    print(side_by_side(results), flush=True)
     try:
         if options.picture:
             draw_kinds(in_common({kind.said: shares(parts) for kind, parts in results.items()}), options.picture)

@@ -1,6 +1,6 @@
 """Results of one kind of machine: a file in benchmarks/results, whose parts are replaced when they are measured again.
 
-Medians and blocks are kept, not every round.
+Medians and blocks are kept, not every round; a line of the file for each line of the table.
 """
 
 from __future__ import annotations
@@ -20,18 +20,13 @@ from benchmarks.summary import Line
 
 RESULTS = Path(__file__).parent / "results"
 FORMAT = 1
-PEERS = "peers"
-"""The parts whose lines have many sides, by how they begin: `transport --peers`, one for each number of ranks."""
-
-
-def is_of_peers(part: str) -> bool:
-    """Whether the part of this name has lines with many sides."""
-    return part.startswith(PEERS)
+NOT_KEPT = {"rounds", "notes"}
+"""Of a line."""
 
 
 def cannot_keep(folder: Path = RESULTS) -> str:
     """Why nothing could be kept, in one sentence, before anything is measured; empty when it can be."""
-    path = _file_of_this_machine(folder)
+    path = folder / f"{this_kind().name}.json"
     place = folder if folder.is_dir() else folder.parent
     if not os.access(place, os.W_OK):
         return f"--keep: the results cannot be kept in {place}, where you may not write. Take a copy that is yours."
@@ -49,23 +44,31 @@ def keep(parts: Mapping[str, list[dict[str, Any]]], folder: Path = RESULTS, load
     `load` is what the machine was busy with when measuring began, in processes.
     """
     kind = this_kind()
-    path = _file_of_this_machine(folder)
+    path = folder / f"{kind.name}.json"
     before = read(path)["parts"] if path.exists() else {}
     when = {"date": dt.datetime.now(tz=dt.UTC).date().isoformat(), "commit": commit(), "torch": version("torch")}
     now = {
         name: {**when, "rounds": _num_rounds(lines), "load": round(load, 1), "lines": [_short(line) for line in lines]}
         for name, lines in parts.items()
     }
-    told = {"format": FORMAT, "kind": asdict(kind), "parts": dict(sorted({**before, **now}.items()))}
     folder.mkdir(exist_ok=True)
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    temporary.write_text(as_text(asdict(kind), {**before, **now}))
     temporary.replace(path)
     return path
 
 
-def _file_of_this_machine(folder: Path) -> Path:
-    return folder / f"{this_kind().name}.json"
+def as_text(kind: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """The file: JSON, in which each part and each of its lines has a line."""
+
+    def one(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    told = []
+    for name, part in sorted(parts.items()):
+        head = one({key: value for key, value in part.items() if key != "lines"})[:-1]
+        told.append(f'{one(name)}: {head}, "lines": [\n' + ",\n".join(map(one, part["lines"])) + "\n]}")
+    return f'{{"format": {FORMAT}, "kind": {one(kind)}, "parts": {{\n' + ",\n".join(told) + "\n}}\n"
 
 
 def _num_rounds(lines: Sequence[Mapping[str, Any]]) -> int:
@@ -82,7 +85,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_text())
         kind, parts = MachineKind(**told["kind"]), dict(told["parts"])
-        is_ours = told["format"] == FORMAT and all(map(_is_part, parts.items()))
+        is_ours = told["format"] == FORMAT and all(map(_is_part, parts.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         is_ours = False
     if not is_ours:
@@ -90,24 +93,21 @@ def read(path: Path) -> dict[str, Any]:
     return {"kind": kind, "parts": parts}
 
 
-def _is_part(named: tuple[str, Any]) -> bool:
-    name, part = named
-    needed = (
-        {"what", "medians", "best_peer", "ratio", "ranks"}
-        if is_of_peers(name)
-        else {field.name for field in fields(Line)}
-    )
-    return {"date", "commit", "torch"} <= set(part) and all(
-        needed <= {*line, "rounds", "notes"} for line in part["lines"]
-    )
+def _is_part(part: Mapping[str, Any]) -> bool:
+    needed = {field.name for field in fields(Line)} - NOT_KEPT
+    return {"date", "commit", "torch"} <= set(part) and all(needed <= set(line) for line in part["lines"])
 
 
 def commit() -> str:
-    """Of the source that was measured, with a + when it has been changed since; empty outside of a repository."""
+    """Of the source that was measured, with a + when it has been changed since; empty where git does not know."""
     command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
-def _short(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name not in {"rounds", "notes"}}
+def _short(line: Mapping[str, Any]) -> dict[str, Any]:
+    """With five digits: no more of a median comes back."""
+    kept = {name: value for name, value in line.items() if name not in NOT_KEPT}
+    return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in kept.items()}

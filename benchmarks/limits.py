@@ -1,12 +1,30 @@
-"""What this machine allows: how many bytes an update must touch, and how buffers get out of the last cache.
+"""What this machine allows: how many bytes must be touched, and programs that do it without any library.
 
-Pure arithmetic. The limit of an update is the time in which as many ranks at the same time copy (or rewrite) as many
-bytes as it must touch; a copy of n bytes touches 2 n of them.
+The limit of an update is the time in which as many ranks at the same time copy (or rewrite) as many bytes as it must
+touch; a copy of n bytes touches 2 n of them. bare.cpp, bare_copies.cpp and bare_windows.cpp are compiled here and made callable.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+KIB, MIB = 1 << 10, 1 << 20
+COPY, STREAM, REWRITE = LIMITS = ("memcpy", "copy past the caches", "rewrite in place")
+"""Ways to touch as many bytes as an update must; the fastest one is its limit."""
+LEAST_WORK = "least work"
+"""The additions and copies of a collective in windows between two exchanges of flags, without a library: their limit."""
+LEAST_COPIES = "least copies"
+"""The least number of copies through shared memory, without a library: the limit of ordinary tensors."""
+Copy = Callable[[int, int, int], object]
+"""Called with the addresses of target and source, and n."""
+SOURCES = [Path(__file__).with_name(name) for name in ("bare.cpp", "bare_copies.cpp", "bare_windows.cpp")]
+
 
 USUAL_L3_BYTES = 32 << 20
 LAST_CACHES = "/sys/devices/system/cpu/cpu0/cache/index3/size"
@@ -50,3 +68,83 @@ def last_cache_bytes() -> int:
         return cache_bytes(Path(LAST_CACHES).read_text(encoding="ascii"))
     except OSError:
         return USUAL_L3_BYTES
+
+
+class Way(NamedTuple):
+    """How the least copies are made: what is tried, because no size is best for every machine."""
+
+    piece_bytes: int
+    slot_bytes: int
+    streams: bool
+    """Whether what leaves staging goes past the caches."""
+
+
+class WindowWay(NamedTuple):
+    """How the least work in windows is done."""
+
+    pushes: bool
+    """Whether ranks write into the others' tensors instead of reading them."""
+    streams: bool
+
+
+WINDOW_WAYS = [WindowWay(pushes, streams) for pushes in (False, True) for streams in (False, True)]
+WAYS = [Way(size * KIB, size * KIB, streams) for size in (16, 64, 256) for streams in (False, True)]
+
+
+def compiler() -> str | None:
+    """The C++ compiler, if there is one."""
+    return shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
+
+
+def build(folder: Path) -> Path:
+    """Compile into `folder` and return the library.
+
+    Raises:
+        SystemExit: when there is no compiler, or it fails.
+    """
+    found = compiler()
+    if found is None:
+        raise SystemExit("The limits are measured by a small C++ program, and there is no compiler. Install g++.")
+    library = folder / "bare.so"
+    command = [found, "-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), *map(str, SOURCES)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' and '.join(source.name for source in SOURCES)} could not be compiled:\n{done.stderr}")
+    return library
+
+
+class Bare:
+    """The compiled functions. Addresses are those of `Tensor.data_ptr()`."""
+
+    def __init__(self, library: Path) -> None:
+        loaded = ctypes.CDLL(str(library))
+        self.stream_copy = loaded.stream_copy
+        self.stream_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+        self.stream_copy.restype = None
+        self._rewrite = loaded.rewrite
+        self._rewrite.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64]
+        self._rewrite.restype = None
+
+        self.exchange = loaded.bare_exchange
+        address, size = ctypes.c_void_p, ctypes.c_size_t
+        self.exchange.argtypes = [address, ctypes.c_int, size, size, address, address, size, size, size, ctypes.c_bool]
+        self.exchange.restype = None
+        self.in_windows = loaded.bare_windows
+        flag = ctypes.c_bool
+        self.in_windows.argtypes = [address, ctypes.c_int, size, size, address, size, flag, flag]
+        self.in_windows.restype = None
+        self._bytes = loaded.bare_bytes
+        self._bytes.argtypes = [size, size]
+        self._bytes.restype = size
+
+    def exchange_bytes(self, num_ranks: int) -> int:
+        """The zeroed shared memory that `exchange` needs for every way."""
+        return int(self._bytes(num_ranks, max(way.slot_bytes for way in WAYS)))
+
+    def limits(self) -> dict[str, Copy]:
+        """Ways to touch 2 n bytes, by name; the fastest one is what the machine allows."""
+        return {
+            COPY: ctypes.memmove,
+            STREAM: self.stream_copy,
+            REWRITE: lambda _, source, n: self._rewrite(source, n, 0),
+        }

@@ -11,6 +11,8 @@ from statistics import median
 BLOCKS = 4
 """The rounds are cut into this many blocks; the spread is that of the blocks' results."""
 MIB = 1 << 20
+FORWARD, BACKWARD, EXCHANGE, UPDATE, REST = PHASES = ("forward", "backward", "exchange", "optimizer", "rest")
+"""Where the time of a step goes."""
 
 Rounds = Sequence[float]
 """One amount for each round: nanoseconds, or bytes. Round i of every side was measured at the same time."""

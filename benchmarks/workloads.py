@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from benchmarks.gpu_day.programs.models import Block, Gpt
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -33,24 +35,6 @@ class Workload:
     """This many times the rounds, because the effect is small beside the noise."""
 
 
-class Block(nn.Module):
-    """One layer of a GPT."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        batch, length, _ = hidden.shape
-        q, k, v = self.qkv(self.norm1(hidden)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        hidden = hidden + self.out(attended.transpose(1, 2).flatten(2))
-        return hidden + self.down(F.gelu(self.up(self.norm2(hidden))))
-
-
 class GPT(nn.Module):
     """(batch, 128) tokens to (batch, 256, 128) scores, as `cross_entropy` expects them."""
 
@@ -58,6 +42,8 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(256, width), nn.Embedding(128, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        for block in self.blocks:
+            block.dropout = nn.Identity()
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -161,3 +147,22 @@ WORKLOADS = {
         Workload("conv", "3 wide convolutions, 0.3 M parameters, 4 pictures per rank", 4, convolutions, _pictures),
     )
 }
+
+Work = tuple[nn.Module, TensorDataset, int]
+"""A model, its data, and the samples of a rank's batch: what is lost, saved and started."""
+GPT_WORDS, GPT_LENGTH = 50257, 64
+
+
+def small() -> Work:
+    """A few thousand parameters; 16 samples for each rank."""
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, _small_vectors(2048), 16
+
+
+def gpt_124m() -> Work:
+    """GPT-2's smallest, with texts of 64 words, one for each rank: its state with AdamW has 1.5 GB."""
+    text = torch.randint(0, GPT_WORDS, (64, GPT_LENGTH))
+    return Gpt(words=GPT_WORDS, length=GPT_LENGTH), TensorDataset(text, text.roll(-1, 1)), 1
+
+
+WORKS = {"small": small, "gpt-124m": gpt_124m}

@@ -28,7 +28,8 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks/index.md",
-    "benchmarks/LOG.md": "benchmarks/log.md",
+    "benchmarks/results/README.md": "benchmarks/results.md",
+    "benchmarks/what-did-not-work.md": "benchmarks/what-did-not-work.md",
 }
 """Pages outside docs/: where they are in the repository, and on the site."""
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.MULTILINE | re.DOTALL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from benchmarks.gpu_day.hardware import Hardware
 from benchmarks.gpu_day.outcome import Outcome
 from benchmarks.gpu_day.tasks import ROOT
+from benchmarks.keeping import commit
 
 FOLDER = ROOT / "benchmarks" / "gpu"
 MOST_BYTES = 1 << 20
@@ -55,15 +55,6 @@ def fitted(told: dict[str, Any], most: int = MOST_BYTES) -> dict[str, Any]:
 def as_text(told: dict[str, Any]) -> str:
     """As it lies in the file."""
     return json.dumps(told, indent=1) + "\n"
-
-
-def commit(folder: Path = ROOT) -> str:
-    """The checkout's, with a plus where files have changed since; empty where git does not know."""
-    words = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--exclude=*"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def write(told: dict[str, Any], file: Path) -> None:

@@ -7,59 +7,116 @@ and under `lockstep run` too, where the ranks share torch's own pages because th
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.rank_program import ROOT, measure_in_ranks
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import lockstep
+from benchmarks.parts.sides import adamw, rank_parser
+from benchmarks.rank_program import measure_in_ranks, measure_program
 from benchmarks.summary import Aim, Line, Unit, compare
 
+SIZES = (1024, 4096, 4096, 4096, 1024, 10)
+STEPS, BATCH = 4, 16
 GOAL = 1.5
-TIMEOUT_S = 300
-NO_RESTARTS = ("--max-restarts", "0")
-"""So that no rank is replaced: otherwise each keeps what it gave to a sum until the sum is everywhere."""
 COPIES_OF_STATE = 4
 """Parameters, gradients and AdamW's two moments."""
 
 
 def measure_memory() -> list[Line]:
     """`ddp` and `zero1` of ours beside DDP, for one large MLP on two ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     stock = {
         "DDP, lockstep run": measure_in_ranks("memory", 2, ["--side", "stock"]),
-        "DDP, torchrun": _torchrun(),
+        "DDP, torchrun": measure_program([*torchrun, "-m", "benchmarks.parts.memory", "--side", "stock"]),
     }
     ours = {
-        f"{strategy}{said}": measure_in_ranks("memory", 2, ["--side", "ours"], ["--strategy", strategy, *options])
-        for strategy in ("ddp", "zero1")
-        for said, options in (("", ()), (" " + " ".join(NO_RESTARTS), NO_RESTARTS))
+        name: measure_in_ranks("memory", 2, ["--side", "ours"], ["--strategy", *name.split()])
+        for name in ("ddp", "ddp --recover off", "zero1", "zero1 --recover off")
     }
+    goals = {name: GOAL * name.startswith("zero1") for name in ours}
     return [
         compare(
-            Aim(
-                "C14",
-                f"memory, {told['parameters'] / 1e6:.0f} M parameters",
-                GOAL if strategy.startswith("zero1") else 0.0,
-            ),
-            (strategy, [told["pss_bytes"]]),
-            (name, [other["pss_bytes"]]),
+            Aim("C14", f"memory, {told['parameters'] / 1e6:.0f} M parameters", goals[name]),
+            (name, [told["pss_bytes"]]),
+            (other, [of["pss_bytes"]]),
             ("one copy of all state", [told["parameters"] * 4 * COPIES_OF_STATE]),
             Unit.BYTES,
         )
-        for strategy, told in ours.items()
-        for name, other in stock.items()
+        for name, told in ours.items()
+        for other, of in stock.items()
     ]
 
 
-def _torchrun() -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "measured.json"
-        command = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node", 2]
-        command += ["-m", "benchmarks.in_rank.memory", "--side", "stock", "--to", target]
-        subprocess.run(
-            [str(word) for word in command],
-            cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=TIMEOUT_S,
-        )  # fmt: skip
-        told: dict[str, float] = json.loads(target.read_text())
-        return told
+def network() -> nn.Module:
+    """42 M parameters."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for a, b in pairwise(SIZES) for layer in (nn.Linear(a, b), nn.ReLU())))
+
+
+def samples(count: int) -> TensorDataset:
+    return TensorDataset(torch.randn(count, SIZES[0]), torch.randint(SIZES[-1], (count,)))
+
+
+def stock_steps() -> Iterator[int]:
+    """DDP with Gloo; the number of parameters after each update."""
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    optimizer = adamw(model)
+    for inputs, targets in DataLoader(samples(STEPS * BATCH), batch_size=BATCH):
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        yield sum(p.numel() for p in model.parameters())
+        optimizer.zero_grad()
+
+
+def our_steps() -> Iterator[int]:
+    """The same on our engine."""
+    run = lockstep.init(seed=0)
+    loader = DataLoader(samples(STEPS * BATCH * run.world_size), batch_size=BATCH * run.world_size)
+    model = network()
+    model, optimizer, loader = run.prepare(model, adamw(model), loader)
+    for step in run.steps(loader):
+        for inputs, targets in step:
+            run.backward(F.cross_entropy(model(inputs), targets))
+        optimizer.step()
+        yield sum(p.numel() for p in model.parameters())
+        optimizer.zero_grad()
+
+
+def pss_bytes(text: str) -> int:
+    """The proportional set size in the text of smaps_rollup."""
+    line = next(line for line in text.splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) << 10
+
+
+def main() -> None:
+    parser = rank_parser()
+    parser.add_argument("--side", choices=("ours", "stock"), required=True)
+    options = parser.parse_args()
+
+    parameters = 0
+    steps = our_steps() if options.side == "ours" else stock_steps()
+    for _ in range(STEPS):
+        parameters = next(steps)
+    dist.barrier()  # until now nobody has given its gradients back
+    total = torch.tensor(float(pss_bytes(Path("/proc/self/smaps_rollup").read_text())), dtype=torch.float64)
+    dist.all_reduce(total)
+    if dist.get_rank() == 0:
+        options.to.write_text(json.dumps({"pss_bytes": total.item(), "parameters": parameters}))
+    dist.barrier()
+    steps.close()  # type: ignore[attr-defined]
+    if options.side == "stock":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

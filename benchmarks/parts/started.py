@@ -2,29 +2,42 @@
 
 `steps` and `alone` have all sides in the same processes, which is the fairest to what they compute and gives the others
 what `lockstep run` sets up: its allocator's settings, and no page faults in each step.
+
+lockstep run -n 2 -m benchmarks.parts.started --side lockstep --workload mlp --rounds 20 --to times.json
+torchrun --standalone --nproc-per-node 2 -m benchmarks.parts.started --side ddp --bucket-cap 25 ...
+python -m benchmarks.parts.started --side bare ...
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import time
+from collections.abc import Iterator, Mapping
+from statistics import median
 
-from benchmarks.in_rank.contestants import BUCKET_CAPS_MIB, bucketed
-from benchmarks.rank_program import ROOT
+import torch
+import torch.distributed as dist
+
+from benchmarks.parts.sides import (
+    BUCKET_CAPS_MIB,
+    STEPS_PER_EPOCH,
+    Models,
+    Record,
+    bucketed,
+    lockstep_side,
+    plain_side,
+    rank_parser,
+    slowest,
+)
+from benchmarks.rank_program import Command, measure_program
 from benchmarks.summary import Aim, Line, best, compare
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, Workload
 
-STEPS = 40
+STEPS, WARM_UP = 40, 8
 """Of each program, after its first ones."""
-TIMEOUT_S = 600
-PROGRAM = "benchmarks.in_rank.started"
-
-Command = Sequence[object]
+PROGRAM = "benchmarks.parts.started"
 
 
 def measure_started(workload: str, num_ranks: int, rounds: int) -> list[Line]:
@@ -59,19 +72,48 @@ def _rounds(commands: Mapping[str, Command], workload: str, rounds: int) -> dict
     for number in range(rounds):
         for at in range(len(names)):
             name = names[(at + number) % len(names)]
-            found[name].append(_step_ns([*commands[name], "--workload", workload, "--rounds", STEPS]))
+            found[name].append(measure_program([*commands[name], "--workload", workload, "--rounds", STEPS]))
     return found
 
 
-def _step_ns(command: Command) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "step.json"
-        words = [str(word) for word in (*command, "--to", target)]
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "LOCKSTEP_RUNS": folder}
-        done = subprocess.run(
-            words, cwd=ROOT, env=variables, check=False, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(words)} failed:\n{done.stdout}{done.stderr}")
-        step: float = json.loads(target.read_text())
-        return step
+def side_of(name: str, workload: Workload, bucket_cap_mib: int) -> Iterator[None]:
+    """The side, ready to make steps."""
+    if name == "lockstep":
+        import lockstep  # the others must not have it  # noqa: PLC0415
+
+        run = lockstep.init(seed=0)
+        rank, world_size = run.rank, run.world_size
+    else:
+        torch.set_num_threads(1)
+        if name == "ddp":
+            dist.init_process_group("gloo")
+        rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    num_samples = STEPS_PER_EPOCH * workload.batch * world_size
+    models, data = Models(workload, rank, world_size, num_samples), workload.data(num_samples)
+    if name == "lockstep":
+        return lockstep_side(run, workload, models.first, data, Record())
+    model = models.wrapped(dist.group.WORLD, bucket_cap_mib) if name == "ddp" else models.first
+    return plain_side(model, data, models.batches, Record(), exchange=True)
+
+
+def main() -> None:
+    parser = rank_parser(workload=True)
+    parser.add_argument("--side", choices=("lockstep", "ddp", "bare"), required=True)
+    parser.add_argument("--bucket-cap", type=int, choices=BUCKET_CAPS_MIB, default=25)
+    options = parser.parse_args()
+
+    steps = side_of(options.side, WORKLOADS[options.workload], options.bucket_cap)
+    times = []
+    for _ in range(WARM_UP + options.rounds):
+        began = time.perf_counter_ns()
+        next(steps)
+        times.append(time.perf_counter_ns() - began)
+    [times] = slowest({"steps": times[WARM_UP:]}).values()
+    if os.environ.get("RANK", "0") == "0":
+        options.to.write_text(json.dumps(median(times)))
+    if options.side == "ddp":
+        dist.destroy_process_group()  # or Gloo's threads abort the process at its end, now and then
+
+
+if __name__ == "__main__":
+    main()

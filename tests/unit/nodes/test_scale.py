@@ -16,8 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.counts import HEADINGS, LIMITS, NODES, row
-from benchmarks.markdown import markdown_table
 from lockstep.journal.gauges import Gauges, listed
 from lockstep.launch.supervise.all_nodes import Told
 from lockstep.nodes.log import RunLog
@@ -222,13 +220,8 @@ def test_bytes_on_a_link_do_not_grow_with_the_nodes(nodes: int, subtrees: int) -
 
 
 PAGE = Path(__file__).parents[3] / "docs/design/0028-scale-on-paper.md"
-
-
-def test_the_design_page_has_the_table_that_the_benchmark_prints() -> None:
-    headings, _, *lines = markdown_table([HEADINGS, *(row(nodes, 8) for nodes in NODES)]).splitlines()
-    page = PAGE.read_text().splitlines()
-    first = page.index(headings) + 2
-    assert page[first : first + len(NODES)] == lines
+LIMITS = Limits(requests_per_s=11_500)
+"""The first node's link takes 87 us of a core for a request through gate and TLS (docs/design/0028)."""
 
 
 def test_what_it_was_before_is_compared_with_what_it_is_now() -> None:

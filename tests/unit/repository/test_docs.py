@@ -21,7 +21,7 @@ from reference import PARTS  # noqa: E402
 
 PAGES = sorted(
     [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml")]
-    + [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+    + [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
 )
 DESIGN = sorted((ROOT / "docs" / "design").glob("*.md"))
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

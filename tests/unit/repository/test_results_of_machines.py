@@ -16,12 +16,11 @@ ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no package that is installed
 
 from benchmarks.__main__ import as_told  # noqa: E402
-from benchmarks.compare import in_common, shares, tables  # noqa: E402
+from benchmarks.compare import in_common, shares, side_by_side  # noqa: E402
 from benchmarks.ending import ends_shortly  # noqa: E402
 from benchmarks.keeping import cannot_keep, keep, read  # noqa: E402
 from benchmarks.kinds import kind_of, num_listed, this_kind  # noqa: E402
-from benchmarks.peers.table import Row, as_json  # noqa: E402
-from benchmarks.pictures.kinds import blocks, draw_kinds  # noqa: E402
+from benchmarks.pictures import blocks, draw_kinds  # noqa: E402
 from benchmarks.summary import Aim, compare  # noqa: E402
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.70GHz\ncpu family\t: 6\nmodel\t: 143\nprocessor\t: 1\n"
@@ -57,8 +56,7 @@ def test_a_part_that_is_measured_again_replaces_itself_and_nothing_else(tmp_path
     assert parts["steps"]["lines"][1]["limit"] == ""
     assert "rounds" not in parts["steps"]["lines"][0]
     assert (parts["steps"]["rounds"], parts["steps"]["load"]) == (1, 0.0)
-    assert f"torch {parts['steps']['torch']}" in (told := tables({read(path)["kind"]: parts}))
-    assert "1 rounds, load 0.0 at the start" in told
+    assert f"torch {parts['steps']['torch']}, 1 rounds, load 0.0" in side_by_side({read(path)["kind"]: parts})
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -84,19 +82,20 @@ def test_what_was_measured_in_the_same_ways_stands_together() -> None:
 
 
 def test_kinds_stand_side_by_side_as_shares_of_the_limit(tmp_path: Path) -> None:
-    here = read(
-        keep({"transport": lines(), "peers": as_json([Row(2, "4 B", {"MPICH": [4.0], "windows": [2.0]})])}, tmp_path)
-    )
+    here = read(keep({"transport": lines()}, tmp_path))
     other = kind_of(XEON, "0-1", "6.8")
-    told = tables({here["kind"]: here["parts"], other: {"steps": here["parts"]["transport"]}})
-    assert all(
-        len({line.find("|", 2) for line in block.splitlines()}) == 1 for block in told.split("\n\n") if "|" in block
+    told = side_by_side(
+        {
+            here["kind"]: here["parts"],
+            other: {"transport": here["parts"]["transport"], "steps": here["parts"]["transport"]},
+        }
     )
+    assert len({line.find("|", 2) for line in told.splitlines()}) == 1
     told = re.sub(" +", " ", told)
-    assert f"### transport: {here['kind'].said}" in told
-    assert "| sum | windows | 2.00 µs | Gloo | 8.00 µs | 4x | copy 1.00 µs | 50% |" in told
-    assert "| 2 | 4 B | 4 ns | 2 ns | MPICH: windows 2.00 |" in told
-    assert "| sum, windows | 50% | 50% |" in told
+    assert f"| | {here['kind'].said} | {other.said} |" in told
+    assert "| sum, windows | 2.00 µs, 4x, 50% | 2.00 µs, 4x, 50% |" in told
+    assert "| sum, windows | | 2.00 µs, 4x, 50% |" in told
+    assert "| fork, fork | 3.00 ms | 3.00 ms |" in told
     assert shares(here["parts"]) == {"sum, windows": 0.5}
     assert shares({"steps on one-cpu": here["parts"]["transport"]}) == {"sum on one-cpu, windows": 0.5}
     draw_kinds({"a": {"sum": 0.5}, "b": {"sum": 2.0, "send": 0.9}}, tmp_path / "kinds.png")
@@ -136,13 +135,12 @@ def test_the_results_that_are_kept_here_can_be_compared() -> None:
         [sys.executable, "-m", "benchmarks.compare"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "### " in done.stdout
+    assert "**steps**" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("counts > /dev/full", 1, "The output cannot be written: No space left on device. Write it elsewhere.\n"),
         ("compare > /dev/full", 1, "The output cannot be written: No space left on device. Write it elsewhere.\n"),
         ("compare | true; exit ${PIPESTATUS[0]}", 1, ""),
         ("compare --picture /nowhere/a.png", 2, "there is no folder /nowhere. Make it, or name another.\n"),

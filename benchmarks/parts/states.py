@@ -1,4 +1,6 @@
-"""What runs in the ranks of `save`: one state saved in several ways, in turn; the clock runs while training would wait.
+"""How long a step stands still for a state, beside `torch.save`, DCP's `async_save` and a bare copy of the same bytes (C13, D4).
+
+One state is saved in each way, in turn; the clock runs while training would wait.
 
 Each turn ends, outside of the clock, when its state is on the disk. `torch.save` and DCP do not flush to the disk and
 compute no hash; ours does both, in its own process.
@@ -24,21 +26,39 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from benchmarks.gpu_day.programs.models import Gpt
-from benchmarks.in_rank.contestants import adamw
-from benchmarks.in_rank.options import rank_parser
-from benchmarks.in_rank.turns import Turn, slowest, take_turns
-from benchmarks.parts.saving import BYTES_EACH, COPY, GPT_M, NOW, OURS
+from benchmarks.parts.sides import Turn, adamw, rank_parser, slowest, take_turns
+from benchmarks.rank_program import measure_in_ranks
+from benchmarks.summary import Aim, Line, compare
 from lockstep.machine.memory_pressure import read_memory_pressure
 from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.state import save_state
 
+GPT_M = 124
+"""GPT-2's smallest; the others are stacks of layers."""
+SIZES = ((10, 1), (GPT_M, 1), (10, 2), (GPT_M, 2))
+"""Millions of float32 parameters, with AdamW: 12 bytes each are saved; and ranks, under ddp."""
+BYTES_EACH = 50
+"""Memory that the measurement needs for each parameter: the state, its gradients, and a copy for each side."""
+OURS, NOW, COPY = "automatic state", "run.save_state", "memcpy"
 WIDTH = 1000
 """Of each layer: a million parameters."""
+LENGTH = 64
+"""Words of a text of GPT."""
 WARM_UP = 1
 
 
-LENGTH = 64
-"""Words of a text of GPT."""
+def measure_saving(size_m: int, num_ranks: int, rounds: int) -> list[Line]:
+    """Ranks save their state in turn in each way; a line for each other way, with the bare copy as the limit.
+
+    Sides that do not work here are left out. No lines where the memory does not suffice.
+    """
+    times = measure_in_ranks("states", num_ranks, ["--millions", size_m, "--rounds", rounds])["times_ns"]
+    copy = times.pop(COPY, None)
+    if copy is None:
+        return []
+    ours = (OURS, times.pop(OURS))
+    aim = Aim("S1", f"standing still for a state, {size_m} M parameters, ranks: {num_ranks}")
+    return [compare(aim, ours, other, (COPY, copy)) for other in times.items()]
 
 
 def trained(run: lockstep.Run, millions: int) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -1,6 +1,8 @@
-"""What runs in the ranks of `lost`: steps of a model, in one of which the last rank kills itself; all start again.
+"""A rank that is killed in the middle of a step, until that step is done (C11, D3): noticed, all ranks started again, computed.
 
-lockstep run -n 2 -m benchmarks.in_rank.lost --model small --to lost.json
+The script's own start, as it took the first time, is taken off: a loss costs it again, whatever we do.
+
+lockstep run -n 2 -m benchmarks.parts.lost --model small --to lost.json
 """
 
 from __future__ import annotations
@@ -16,12 +18,28 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 import lockstep
-from benchmarks.in_rank.contestants import adamw
-from benchmarks.in_rank.options import rank_parser
-from benchmarks.in_rank.works import WORKS
+from benchmarks.parts.sides import adamw, rank_parser
+from benchmarks.rank_program import measure_in_ranks
+from benchmarks.summary import Aim, Line, compare
+from benchmarks.workloads import WORKS
 
 STEPS = {"small": (40, 20), "gpt-124m": (8, 5)}
 """How many, and in which the rank dies."""
+RANKS = 2
+GOALS_NS = {"small": ("C11", 0.3e9), "gpt-124m": ("D3", 3.0e9)}
+
+
+def measure_loss(model: str, rounds: int) -> list[Line]:
+    """One run in each round, of which a rank dies once."""
+    told = [measure_in_ranks("lost", RANKS, ("--model", model)) for _ in range(rounds)]
+    row, goal_ns = GOALS_NS[model]
+    beyond = [one["whole"] - one["own_start"] for one in told]
+    line = compare(
+        Aim(row, f"one of {RANKS} ranks is killed, {model}: beyond the script's own start", goal_ns),
+        ("all again", beyond),
+    )
+    middle = {name: sorted(one[name] for one in told)[len(told) // 2] for name in told[0]}
+    return [line.with_notes({"parts": middle})]
 
 
 class Clock:

@@ -1,14 +1,18 @@
-"""The sides of a comparison, each an endless generator that makes one training step at each `next`.
+"""What ranks compare: sides that make a training step at each `next`, and turns of which the slowest rank's time counts.
 
-All fetch the same samples from the same data set in memory through a DataLoader, so fetching is part of every step. All
+All sides fetch the same samples from the same data set in memory through a DataLoader, so fetching is part of every step. All
 use fused AdamW. The exact side has torch's deterministic switch on, as `lockstep.init` sets it; the others have it off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,19 +23,99 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.laps import BACKWARD, FORWARD, REST, UPDATE, Laps
-from benchmarks.workloads import Workload
+from benchmarks.summary import BACKWARD, FORWARD, REST, UPDATE
+from benchmarks.workloads import WORKLOADS, Workload
 
 if TYPE_CHECKING:
     import lockstep  # the bare loop of `started` must not have it
 
+Turn = Callable[[], None]
 Hide = Callable[[Optimizer], None]
 """Keeps a run from looking at another side's optimizer. It looks in each lane at the gradients of optimizers that it does not
 know, 0.2 ms of a step for 600 tensors; a script has none of these, so that would be counted against us."""
 
-OURS, LIMIT, BARE = "lockstep", "no exchange", "bare loop"
+OURS, GLOO, LIMIT, BARE = "lockstep", "Gloo", "no exchange", "bare loop"
 BUCKET_CAPS_MIB = (1, 4, 25)
 STEPS_PER_EPOCH = 16
+
+
+def rank_parser(*, workload: bool = False, bare: bool = False) -> argparse.ArgumentParser:
+    """Options of every comparison: `--rounds`, `--to`; where wanted, what to train and the library of bare loops."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--to", type=Path, required=True)
+    if workload:
+        parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    if bare:
+        parser.add_argument("--bare", type=Path, required=True)
+    return parser
+
+
+def take_turns(
+    sides: Mapping[str, Turn],
+    rounds: int,
+    *,
+    warm_up: int,
+    barrier: Turn,
+    before: Callable[[str], None] = lambda _: None,
+) -> dict[str, list[int]]:
+    """Nanoseconds of each side's turns on this rank. Every round begins with a different side.
+
+    Args:
+        sides: what each does in its turn.
+        rounds: those that count.
+        warm_up: rounds before them.
+        barrier: lets the ranks start a turn together.
+        before: called with the side's name before the barrier; its time does not count.
+    """
+    names = list(sides)
+    times: dict[str, list[int]] = {name: [] for name in names}
+    for number in range(warm_up + rounds):
+        for name in rotated(names, number):
+            before(name)
+            barrier()
+            started = time.perf_counter_ns()
+            sides[name]()
+            times[name].append(time.perf_counter_ns() - started)
+    return {name: values[warm_up:] for name, values in times.items()}
+
+
+def rotated(names: Sequence[str], number: int) -> list[str]:
+    """The same names, beginning with a different one in each round."""
+    at = number % len(names)
+    return [*names[at:], *names[:at]]
+
+
+def slowest(times: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """Collective: the longest time over ranks of each turn."""
+    table = torch.tensor(list(times.values()))
+    if dist.is_initialized():
+        dist.all_reduce(table, dist.ReduceOp.MAX)
+    return dict(zip(times, table.tolist(), strict=True))
+
+
+class Laps:
+    """Nanoseconds of each phase, step by step. A phase may come several times in a step."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, int]] = []
+        self._now: dict[str, int] = defaultdict(int)
+        self._last = 0
+
+    def begin(self) -> None:
+        """What follows belongs to the first phase that ends."""
+        self._last = time.perf_counter_ns()
+
+    def end(self, phase: str) -> None:
+        """The time since the last call belongs to `phase`."""
+        now = time.perf_counter_ns()
+        self._now[phase] += now - self._last
+        self._last = now
+
+    def end_step(self) -> None:
+        """Keep the step's phases."""
+        self.steps.append(dict(self._now))
+        self._now.clear()
 
 
 @dataclass

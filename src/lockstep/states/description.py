@@ -107,7 +107,7 @@ def _saved_at(place: Path) -> str | None:
     """When the manifest was written, in this machine's time."""
     try:
         return datetime.fromtimestamp((place / NAME).stat().st_mtime).astimezone().isoformat(timespec="seconds")
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # a year that no calendar has
         return None
 
 

@@ -32,7 +32,7 @@ def states_at_url(url: str, room: Path) -> list[Found]:
     with _refused():
         found = [*_outline(url, room / "state", "")] or [*_states_in(url, room)]
         if not found:
-            found = [one for name in RemoteFiles(url).names() for one in _states_in(below(url, name), room / name)]
+            found = [one for name in RemoteFiles(url).sizes() for one in _states_in(below(url, name), room / name)]
     if not found:
         raise UsageError(f"There is no state at {shown(url)}.", "Name a state, or the folder of a run's states.")
     return found
@@ -69,12 +69,12 @@ def _refused() -> Iterator[None]:
 
 
 def _states_in(url: str, room: Path) -> Iterator[Found]:
-    for name in RemoteFiles(url).names():
+    for name in RemoteFiles(url).sizes():
         yield from _outline(below(url, name), room / name, parted(below(url, name))[0].rpartition("/")[2])
 
 
 def _outline(url: str, folder: Path, run: str) -> Iterator[Found]:
-    if RemoteState(url).fetch(folder, only_sizes=True) and is_state(folder):
+    if RemoteState(url).outline(folder) and is_state(folder):
         yield Found(folder, run, url)
 
 

@@ -89,7 +89,8 @@ class RemoteState:
             UsageError: when it has a manifest of somebody else.
         """
         self._require_own()
-        for name in [NAME, *left_over(self._files.sizes(), None)]:
+        names = self._files.sizes()
+        for name in [*({NAME} & {*names}), *left_over(names, None)]:
             self._files.remove(name)
         with suppress(RemoteError):
             self._files.remove_folder()

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.checkpoint.manifest import NAME, _checksum
+from lockstep.checkpoint.manifest import NAME, UNHASHED, _checksum
 from lockstep.cli.main import main
 from lockstep.states.description import examine, summary_of
 from lockstep.states.places import states_at
@@ -221,6 +221,18 @@ def test_diff_compares_bits_and_states_of_one_and_two_ranks_have_the_same(place,
     assert values["optimizer.groups[0].options.lr"] == ("0.01", "0.0001")
     code, out, _ = checkpoint("diff", "two", "both")
     assert (code, "model1" in out) == (1, True)
+
+
+def test_diff_reads_states_that_have_no_hashes(place, checkpoint):
+    """Snapshots in memory; they all name the same word in the place of a hash."""
+    for state in (INSIDE, LAST):
+        manifest = json.loads((state / NAME).read_text())
+        manifest.pop("sha256_of_the_rest")
+        for file in manifest["files"].values():
+            file["sha256"] = UNHASHED
+        (state / NAME).write_text(json.dumps({**manifest, "sha256_of_the_rest": _checksum(manifest)}))
+    code, out, _ = checkpoint("diff", "--json", INSIDE, LAST)
+    assert (code, "model" in {one["file"] for one in json.loads(out)["tensors"]}) == (1, True)
 
 
 def test_export_writes_weights_that_torch_and_safetensors_read(place, checkpoint):

@@ -1,5 +1,6 @@
 """A state at a URL is there when its manifest is: whatever fails on the way, a whole one is read, or the one before."""
 
+import io
 import json
 import os
 import threading
@@ -345,6 +346,21 @@ def test_a_store_that_does_not_answer_is_one_sentence(monkeypatch, tmp_path):
         "step-00000002 is on the disk, but could not be copied to faulty://bucket/exp1: no answer within 0 s "
         "(TimeoutError). Check the address and the network."
     )
+
+
+def test_a_read_that_hangs_is_given_up_soon_however_large_the_file_may_be(monkeypatch):
+    blocked = threading.Event()
+
+    class Hanging(io.BytesIO):
+        def read(self, _size=-1):
+            blocked.wait()
+
+    monkeypatch.setattr(remote_files, "LIMIT_S", 0.1)
+    monkeypatch.setattr(remote_files, "MORE_S_PER_MB", 0.1)
+    monkeypatch.setattr(Faulty, "open", lambda *_: Hanging())
+    with pytest.raises(RemoteError, match="no answer within 0 s"):
+        RemoteFiles("faulty://bucket/exp1").read("model", io.BytesIO(), 1 << 40)
+    blocked.set()
 
 
 def test_what_a_call_raises_or_returns_comes_through():

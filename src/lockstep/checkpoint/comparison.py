@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.checkpoint.difference import Differences, TensorDifference, ValueDifference
-from lockstep.checkpoint.manifest import CHANGED, DOCUMENTS, Manifest
+from lockstep.checkpoint.manifest import CHANGED, UNHASHED, Manifest
 from lockstep.checkpoint.tensor_file import Described, TensorFile
-from lockstep.checkpoint.unique_json import loads
-from lockstep.checkpoint.whole_state import whole_state
+from lockstep.checkpoint.whole_state import documents_of, whole_state
 from lockstep.errors import UsageError
-from lockstep.regular_file import read_regular
 
 PIECE = 1 << 20
 """Elements that are compared at once: 8 MiB of float64 for each side."""
@@ -25,61 +22,45 @@ LONGEST = 16
 """Of longer lists it is said how many items differ, and not which; a stream of Python's `random` has 625."""
 SUFFIX = ".safetensors"
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_FIRST = re.compile(r"(model|optimizer|gradients)\d*")
 Pairs = Iterator[tuple[str, Any, Any]]
+Row = dict[str, Any]
+MISSING = object()
+"""What stands for a value that a state does not have."""
 
 
-class _Missing:
-    """What stands for a value that a state does not have."""
-
-
-MISSING = _Missing()
-
-
-def compare(left: Path, right: Path) -> Differences:
-    """Compare two states.
+def compare(left: Path, right: Path) -> dict[str, Any]:
+    """Compare two states: `tensors`, `values` and writers (`written`) that differ, how many there are, and whether all are the
+    `same`. Who wrote them makes no difference.
 
     Raises:
         UsageError: when one of them is missing or damaged, or is not what lockstep writes.
     """
     (place, manifest), (other_place, other_manifest) = whole_state(left), whole_state(right)
-    names = [name for name in dict.fromkeys([*manifest.files, *other_manifest.files]) if name.endswith(SUFFIX)]
-    tensors: list[TensorDifference] = []
+    names = [name for name in {**manifest.files, **other_manifest.files} if name.endswith(SUFFIX)]
+    tensors: list[Row] = []
     num_tensors = 0
-    for name in sorted(names, key=_order):
+    for name in sorted(names):
         one, other = manifest.files.get(name), other_manifest.files.get(name)
-        if one is not None and other is not None and one.sha256 == other.sha256:
+        if one is not None and other is not None and one.sha256 == other.sha256 != UNHASHED:
             num_tensors += len(one.tensors)
             continue
         sides = [TensorFile(at / name) if file else None for at, file in ((place, one), (other_place, other))]
         num_tensors += len({tensor for side in sides if side for tensor in side.described})
         tensors += _tensors(name.removesuffix(SUFFIX), *sides)
     try:
-        leaves = list(_leaves("", _documents(place, manifest), _documents(other_place, other_manifest)))
+        leaves = [*_leaves("", _documents(place, manifest), _documents(other_place, other_manifest))]
+        values = [_value(*one) for one in leaves if _differs(*one[1:])]
         written = [_value(*one) for one in _leaves("", _facts(manifest), _facts(other_manifest)) if _differs(*one[1:])]
     except RecursionError:
         raise UsageError(f"{left} or {right} is nested too deeply.", CHANGED) from None
-    values = [_value(*one) for one in leaves if _differs(*one[1:])]
-    return Differences(str(left), str(right), tuple(tensors), tuple(values), tuple(written), num_tensors, len(leaves))
+    told = {"left": str(left), "right": str(right), "tensors": tensors, "values": values, "written": written}
+    return {**told, "num_tensors": num_tensors, "num_values": len(leaves), "same": not (tensors or values)}
 
 
-def _order(name: str) -> tuple[bool, str]:
-    """Models, optimizers and gradients by name, the other tensors last."""
-    return _FIRST.fullmatch(name.removesuffix(SUFFIX)) is None, name.replace("gradients", "p")
-
-
-def _documents(place: Path, manifest: Manifest) -> Any:
+def _documents(place: Path, manifest: Manifest) -> Row:
     """Counters, streams and options first; what an optimizer keeps for each parameter follows."""
-    if DOCUMENTS not in manifest.files:
-        raise UsageError(f"{place} is not a state: its manifest does not name {DOCUMENTS}.", CHANGED)
-    try:
-        told = loads(read_regular(place / DOCUMENTS, follow=False))
-        documents = dict(told["documents"])
-        return {**documents, "entries": told["entries"]}
-    except OSError as error:
-        raise UsageError(f"{place / DOCUMENTS} cannot be read ({error.strerror}).", "Check the path.") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UsageError(f"{place / DOCUMENTS} is not what lockstep writes.", CHANGED) from None
+    documents, entries = documents_of(place, manifest)
+    return {**documents, "entries": entries}
 
 
 def _facts(manifest: Manifest) -> Mapping[str, Any]:
@@ -118,30 +99,33 @@ def _differs(left: Any, right: Any) -> bool:
     return json.dumps(left, sort_keys=True) != json.dumps(right, sort_keys=True)
 
 
-def _value(path: str, left: Any, right: Any) -> ValueDifference:
+def _value(path: str, left: Any, right: Any) -> Row:
+    """The two as JSON; an empty text where a state has no such value."""
     one, other = _items(left), _items(right)
     if one is not None and other is not None and len(one) == len(other):
-        count = sum(_differs(*pair) for pair in zip(one, other, strict=True))
-        said = f"{count} of {len(one)} items differ"
-        return ValueDifference(path, said, said)
-    return ValueDifference(path, _shown(left), _shown(right))
+        differing = sum(_differs(*pair) for pair in zip(one, other, strict=True))
+        said = f"{differing} of {len(one)} items differ"
+        return {"path": path, "left": said, "right": said}
+    texts = ["" if value is MISSING else json.dumps(value) for value in (left, right)]
+    return {"path": path, "left": texts[0], "right": texts[1]}
 
 
-def _shown(value: Any) -> str:
-    return "" if value is MISSING else json.dumps(value)
-
-
-def _tensors(file: str, left: TensorFile | None, right: TensorFile | None) -> Iterator[TensorDifference]:
+def _tensors(file: str, left: TensorFile | None, right: TensorFile | None) -> Iterator[Row]:
+    """Tensors that differ: their dtypes and shapes, such as `float32 [16, 8]`, empty where a state has no such tensor; `largest` is
+    None where these differ, and a text where JSON has no such number.
+    """
     mine, other = (side.described if side else {} for side in (left, right))
     for name in sorted({**mine, **other}):
         one, two = mine.get(name), other.get(name)
-        if one is None or two is None or one != two:
-            yield TensorDifference(file, name, _described(one), _described(two))
-        elif left is not None and right is not None:
-            count, largest = difference(left.get(name), right.get(name))
-            if count:
-                said = _described(one)
-                yield TensorDifference(file, name, said, said, torch.Size(one.shape).numel(), count, largest)
+        told = {"file": file, "name": name, "left": _described(one), "right": _described(two)}
+        if left is None or right is None or one is None or one != two:
+            yield {**told, "num_elements": 0, "num_differing": 0, "largest": None}
+            continue
+        number, largest = difference(left.get(name), right.get(name))
+        if number:
+            size = torch.Size(one.shape).numel()
+            far = largest if math.isfinite(largest) else str(largest)
+            yield {**told, "num_elements": size, "num_differing": number, "largest": far}
 
 
 def _described(one: Described | None) -> str:
@@ -163,8 +147,7 @@ def difference(left: Tensor, right: Tensor) -> tuple[int, float]:
         if number:
             count += number
             wide = torch.complex128 if piece.is_complex() else torch.float64
-            apart = (
-                (piece.to(wide) - second.to(wide)).abs().where(differing, 0.0).max()
-            )  # equal infinities are nan apart
+            # equal infinities are nan apart
+            apart = (piece.to(wide) - second.to(wide)).abs().where(differing, 0.0).max()
             largest = float(torch.maximum(apart, torch.tensor(largest, dtype=torch.float64, device="cpu")))
     return count, largest

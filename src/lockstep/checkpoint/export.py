@@ -6,45 +6,25 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor
 
 from lockstep.checkpoint.exact_json import decode
 from lockstep.checkpoint.flushed import sync
 from lockstep.checkpoint.folder import is_state
-from lockstep.checkpoint.manifest import DOCUMENTS, MODEL_FILE, OTHER_TENSORS, Manifest
+from lockstep.checkpoint.manifest import CHANGED, MODEL_FILE, OTHER_TENSORS, Manifest
 from lockstep.checkpoint.tensor_file import TensorFile
-from lockstep.checkpoint.unique_json import loads
-from lockstep.checkpoint.whole_state import whole_state
+from lockstep.checkpoint.whole_state import UNLIKE, documents_of, whole_state
 from lockstep.errors import UsageError, WorldError
-from lockstep.regular_file import open_regular, other_kind, read_regular
+from lockstep.regular_file import open_regular, other_kind
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pt", ".pth", ".bin")
 
 
-@dataclass(frozen=True)
-class Exported:
-    """What was written."""
-
-    file: str
-    model: str
-    """Which of the state's models."""
-    tensors: int
-    size_bytes: int
-    left_out: tuple[str, ...]
-    """Names of the `state_dict` that are no tensors, which safetensors cannot hold."""
-
-    def as_json(self) -> dict[str, Any]:
-        """For --json."""
-        return asdict(self)
-
-
-def export(state: Path, target: Path, model: str | None, *, force: bool) -> Exported:
+def export(state: Path, target: Path, model: str | None, *, force: bool) -> dict[str, Any]:
     """Write the weights of one model. Atomic: after a crash there is what was there before, or the whole new file.
 
     Only the files that are needed are checked by their SHA-256.
@@ -55,49 +35,43 @@ def export(state: Path, target: Path, model: str | None, *, force: bool) -> Expo
         model: `model2`, where the state has several.
         force: whether a file that is there is replaced.
 
+    Returns:
+        The `file` and its `size_bytes`, which `model`, how many `tensors`, and what is in its `state_dict` that safetensors
+        cannot hold (`left_out`).
+
     Raises:
         UsageError: when the state is damaged or has no such model, or `target` cannot be the file.
         WorldError: when it cannot be written.
     """
     check_target(target, force=force)
-
-    def needed(manifest: Manifest) -> list[str]:
-        return [_file_of(state, manifest, model), DOCUMENTS, OTHER_TENSORS]
-
-    place, manifest = whole_state(state, needed)
+    place, manifest = whole_state(state, lambda manifest: [_file_of(state, manifest, model), OTHER_TENSORS])
     name = _file_of(state, manifest, model)
-    label = name.removesuffix(SAFETENSORS)
-    tensors = TensorFile(place / name)
-    others = _others(place, label)
+    label, tensors, is_plain = name.removesuffix(SAFETENSORS), TensorFile(place / name), target.suffix == SAFETENSORS
+    others = _others(place, manifest, label)
     try:
         with _new_file(target, force=force) as file:
-            if target.suffix == SAFETENSORS:
+            if is_plain:
                 with open_regular(place / name, follow=False) as source:
                     shutil.copyfileobj(source, file, 1 << 20)
             else:
-                values: dict[str, Any] = {one: tensors.get(one).clone() for one in tensors.described}
-                torch.save({**values, **others}, file)
+                torch.save({**{one: tensors.get(one).clone() for one in tensors.described}, **others}, file)
     except OSError as error:
         raise WorldError(f"{target} could not be written: {error.strerror or error}.") from None
-    left_out = tuple(others) if target.suffix == SAFETENSORS else ()
-    return Exported(str(target), label, len(tensors.described), target.stat().st_size, left_out)
+    told = {"file": str(target), "model": label, "tensors": len(tensors.described)}
+    return {**told, "size_bytes": target.stat().st_size, "left_out": list(others) if is_plain else []}
 
 
 def check_target(target: Path, *, force: bool) -> None:
     """Raise `UsageError` for what cannot become the file."""
     if target.suffix not in (SAFETENSORS, *PICKLED):
-        raise UsageError(
-            f"{target} has an ending that is not supported.", f"Let it end in {SAFETENSORS} or {', '.join(PICKLED)}."
-        )
+        endings = ", ".join((SAFETENSORS, *PICKLED))
+        raise UsageError(f"{target} has an ending that is not supported.", f"Let it end in one of {endings}.")
     try:
-        if target.is_symlink():
-            raise UsageError(f"{target} is a link.", "Name the file that it points to, or another one.")
-        if kind := other_kind(target):
-            raise UsageError(f"{target} is {kind}.", "Name a file.")
+        if target.is_symlink() or (kind := other_kind(target)):
+            raise UsageError(f"{target} is {'a link' if target.is_symlink() else kind}.", "Name a file.")
         if is_state(target.parent):
-            raise UsageError(
-                f"{target} would be inside a state, which lockstep would take for damaged.", "Write it somewhere else."
-            )
+            problem = f"{target} would be inside a state, which lockstep would take for damaged."
+            raise UsageError(problem, "Write it somewhere else.")
         if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
             raise UsageError(f"{target} cannot be written.", "Choose a file in a folder that exists and is writable.")
         if target.exists() and not force:
@@ -111,30 +85,24 @@ def _exists(target: Path) -> UsageError:
 
 
 def _file_of(state: Path, manifest: Manifest, model: str | None) -> str:
-    files = sorted(name for name in manifest.files if MODEL_FILE.fullmatch(name))
-    labels = [name.removesuffix(SAFETENSORS) for name in files]
-    if not files:
+    labels = sorted(name.removesuffix(SAFETENSORS) for name in manifest.files if MODEL_FILE.fullmatch(name))
+    if not labels:
         raise UsageError(f"{state} has no model.", "Choose another state.")
-    if model is None and len(files) > 1:
-        raise UsageError(f"{state} holds {len(files)} models.", f"Add --model {' or --model '.join(labels)}.")
-    if model is None:
-        return files[0]
-    if model not in labels:
+    if model is None and len(labels) > 1:
+        raise UsageError(f"{state} holds {len(labels)} models.", f"Add --model {' or --model '.join(labels)}.")
+    if model is not None and model not in labels:
         raise UsageError(f"{state} has no model called {model!r}.", f"Choose one of: {', '.join(labels)}.")
-    return files[labels.index(model)]
+    return f"{model or labels[0]}{SAFETENSORS}"
 
 
-def _others(place: Path, label: str) -> dict[str, Any]:
+def _others(place: Path, manifest: Manifest, label: str) -> dict[str, Any]:
     """What is in the model's `state_dict` besides tensors (`get_extra_state`)."""
-
-    def take(name: str) -> Tensor:
-        return TensorFile(place / OTHER_TENSORS).get(name).clone()
-
+    documents, _ = documents_of(place, manifest)
     try:
-        encoded = dict(loads(read_regular(place / DOCUMENTS, follow=False))["documents"][label])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise UsageError(f"{place / DOCUMENTS} is not what lockstep writes.", "Use another state.") from None
-    others: dict[str, Any] = decode(encoded, take)
+        encoded = dict(documents[label])
+    except UNLIKE:
+        raise UsageError(f"{place} is not what lockstep writes.", CHANGED) from None
+    others: dict[str, Any] = decode(encoded, lambda name: TensorFile(place / OTHER_TENSORS).get(name).clone())
     return others
 
 
@@ -147,15 +115,9 @@ def _new_file(target: Path, *, force: bool) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if not force:
-            try:
-                os.link(temporary, target)  # fails where a file is by now
-            except FileExistsError:
-                raise _exists(target) from None
-            except OSError:  # a file system without links
-                temporary.replace(target)
-        else:
-            temporary.replace(target)
+        if not force and target.exists():
+            raise _exists(target)
+        temporary.replace(target)
         sync(target.parent)
     finally:
         with contextlib.suppress(OSError):

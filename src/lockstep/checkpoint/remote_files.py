@@ -6,14 +6,14 @@ under another name and renamed.
 
 from __future__ import annotations
 
-import errno
 import os
 import queue
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.url import below, check_url, file_system, shown
@@ -23,13 +23,10 @@ Result = TypeVar("Result")
 LIMIT_S = 60.0
 """What one call may take,"""
 MORE_S_PER_MB = 5.0
-"""and so much more for each megabyte that it moves."""
+"""and so much more for each megabyte that it moves. What is read moves in pieces, so a read that hangs is noticed soon."""
 PIECE_BYTES = 1 << 20
-_RENAMES = ("file", "local", "sftp", "ssh")
+_RENAMES = {"file", "local", "sftp", "ssh"}
 """Where a new file can be seen while it is written, and a rename replaces the old one."""
-_HAVE_FOLDERS = ("memory", *_RENAMES)
-"""Where a folder is more than the beginning of its files' names."""
-_PART = re.compile(r".+\.[0-9a-f]{16}\.part")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 _SECRET = re.compile(r"(KEY|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 
@@ -51,7 +48,7 @@ class RemoteError(WorldError):
 
 
 class RemoteFiles:
-    """The files of one folder.
+    """The files of one folder. Each method may raise `RemoteError`.
 
     Args:
         url: the folder.
@@ -65,69 +62,50 @@ class RemoteFiles:
         self.url = url.rstrip("/")
         self._opened: tuple[Any, str] | None = None
 
-    def names(self) -> list[str]:
-        """What lies in the folder, folders too; names that nobody here writes are left out. Empty when there is none."""
+    def sizes(self) -> dict[str, int | None]:
+        """What lies in the folder, folders too, and the sizes that the server says. Names that nobody here writes are left out."""
         try:
-            found = self._call(lambda fs, place: (fs.invalidate_cache(), fs.ls(place, detail=False))[1])
+            found = self._call(lambda fs, place: fs.ls(place, detail=True))
         except FileNotFoundError:
-            return []
-        names = {str(one).rstrip("/").rpartition("/")[2] for one in found}
-        return sorted(name for name in names if _NAME.fullmatch(name))
+            return {}
+        sizes = {str(one["name"]).rstrip("/").rpartition("/")[2]: _size(one) for one in found}
+        return {name: sizes[name] for name in sorted(sizes) if _NAME.fullmatch(name)}
 
     def size(self, name: str) -> int | None:
         """The size of a file in bytes; None where the server does not say. Raises FileNotFoundError."""
-        told = self._call(lambda fs, place: (fs.invalidate_cache(), fs.info(below(place, name)))[1])
+        told = self._call(lambda fs, place: fs.info(below(place, name)))
         if told.get("type") == "directory":
             raise FileNotFoundError(name)
-        return told["size"] if type(told.get("size")) is int else None
+        return _size(told)
 
-    def read(self, name: str, most_bytes: int) -> bytes:
-        """The content of a file, not more of it than `most_bytes`. Raises FileNotFoundError."""
-        if (self.size(name) or 0) > most_bytes:
-            raise RemoteError(self.url, f"{name} is too large", "Check what is there.")
-        content: bytes = self._call(lambda fs, place: fs.cat_file(below(place, name)), most_bytes)
-        return content[:most_bytes]
+    def read(self, name: str, target: BinaryIO, most_bytes: int) -> None:
+        """Write the content of a file, at most one byte more of it than `most_bytes`, to `target`. Raises FileNotFoundError."""
+        source, left = self._call(lambda fs, place: fs.open(below(place, name), "rb")), most_bytes + 1
+        with source:
+            while left and (piece := self._try(partial(source.read, min(PIECE_BYTES, left)), PIECE_BYTES)):
+                target.write(piece)
+                left -= len(piece)
 
-    def get(self, name: str, path: Path, most_bytes: int) -> None:
-        """Write the content of a file, at most one byte more of it than `most_bytes`, to the new file `path`.
-
-        Raises:
-            FileNotFoundError: when it is not there.
-        """
-
-        def copy(fs: Any, place: str) -> None:
-            with fs.open(below(place, name), "rb") as source, path.open("xb") as target:
-                left = most_bytes + 1
-                while left and (piece := source.read(min(PIECE_BYTES, left))):
-                    target.write(piece)
-                    left -= len(piece)
-                target.flush()
-                os.fsync(target.fileno())
-
-        self.size(name)  # some drivers say only when they read that a file is not there
-        try:
-            self._call(copy, most_bytes)
-        except (FileNotFoundError, RemoteError):
-            path.unlink(missing_ok=True)
-            raise
-
-    def put(self, name: str, path: Path) -> None:
-        """Write the file `path` there; a reader sees all of it, or what was there before."""
+    def put(self, name: str, content: Path | bytes) -> None:
+        """Write a file, or what it is to hold, there; a reader sees all of it, or what was there before."""
 
         def copy(fs: Any, place: str) -> None:
             target = below(place, name)
-            if not _is_one_of(fs, _RENAMES):
-                fs.put_file(str(path), target)
-                return
-            part = f"{target}.{os.urandom(8).hex()}.part"
-            fs.makedirs(place, exist_ok=True)
-            fs.put_file(str(path), part)
-            fs.mv(part, target)
+            renames = _is_one_of(fs, _RENAMES)
+            written = f"{target}.{os.urandom(8).hex()}.part" if renames else target
+            if renames:
+                fs.makedirs(place, exist_ok=True)
+            if isinstance(content, Path):
+                fs.put_file(str(content), written)
+            else:
+                fs.pipe_file(written, content)
+            if renames:
+                fs.mv(written, target)
 
         try:
-            self._call(copy, path.stat().st_size)
+            self._call(copy, content.stat().st_size if isinstance(content, Path) else len(content))
         except FileNotFoundError as error:
-            raise self._failure(error) from None
+            raise _failure(self.url, error) from None
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -137,31 +115,27 @@ class RemoteFiles:
             return
 
     def remove_folder(self) -> None:
-        """Remove the folder where there are such things, if it is empty."""
-        self._call(lambda fs, place: fs.rmdir(place) if _is_one_of(fs, _HAVE_FOLDERS) else None)
+        """Remove the folder, if it is empty; to an object store that means nothing, and it may refuse."""
+        self._call(lambda fs, place: fs.rmdir(place) if _is_one_of(fs, {"memory", *_RENAMES}) else None)
 
     def _call(self, function: Callable[[Any, str], Result], size_bytes: int = 0) -> Result:
         def call() -> Result:
             if self._opened is None:
                 self._opened = file_system(self.url)
+            self._opened[0].invalidate_cache()
             return function(*self._opened)
 
+        return self._try(call, size_bytes)
+
+    def _try(self, call: Callable[[], Result], size_bytes: int) -> Result:
         try:
             return within(LIMIT_S + MORE_S_PER_MB * size_bytes / 1e6, call)
         except (FileNotFoundError, UsageError):
             raise
-        except NotADirectoryError as error:
+        except (NotADirectoryError, FileExistsError) as error:  # a file is where a folder should be
             raise FileNotFoundError(str(error)) from None
         except Exception as error:  # noqa: BLE001 - a driver raises what it likes
-            raise self._failure(error) from None
-
-    def _failure(self, error: Exception) -> RemoteError:
-        return RemoteError(self.url, reason_of(error), _fix_for(error))
-
-
-def is_part(name: str) -> bool:
-    """Whether this is what a program left that ended while it wrote."""
-    return _PART.fullmatch(name) is not None
+            raise _failure(self.url, error) from None
 
 
 def within(limit_s: float, call: Callable[[], Result]) -> Result:
@@ -199,21 +173,21 @@ def reason_of(error: Exception) -> str:
     return f"{text.rstrip('.')[:300]} ({type(error).__name__})" if text else type(error).__name__
 
 
-def _fix_for(error: Exception) -> str:
+def _failure(url: str, error: Exception) -> RemoteError:
     said = f"{type(error).__name__} {error}".lower()
     if isinstance(error, FileNotFoundError):
-        return "Check that the bucket or the folder exists."
-    if isinstance(error, PermissionError) or any(
-        word in said for word in ("credential", "denied", "forbidden", "token")
-    ):
-        return "Check the credentials that its driver uses, and what they allow."
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room on the disk."
-    if isinstance(error, ImportError):
-        return "Install what its driver needs."
-    return "Check the address and the network."
+        fix = "Check that the bucket or the folder exists."
+    elif any(word in said for word in ("permission", "credential", "denied", "forbidden", "token")):
+        fix = "Check the credentials that its driver uses, and what they allow."
+    else:
+        fix = "Check the address and the network."
+    return RemoteError(url, reason_of(error), fix)
 
 
-def _is_one_of(fs: Any, protocols: tuple[str, ...]) -> bool:
-    own = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    return any(protocol in protocols for protocol in own)
+def _size(told: dict[str, Any]) -> int | None:
+    size = told.get("size")
+    return size if type(size) is int else None
+
+
+def _is_one_of(fs: Any, protocols: set[str]) -> bool:
+    return not protocols.isdisjoint((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)

@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.checkpoint.folder import StateFolder, trouble_of
+from lockstep.checkpoint.manifest import Manifest
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
-from lockstep.checkpoint.remote_state import RemoteState, in_words, trouble_in
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.checkpoint.remote_state import RemoteState, trouble_in
+from lockstep.errors import UsageError, WorldError
 from lockstep.handover.states import step_of
 from lockstep.handover.url import below, shown
 from lockstep.notices import say
@@ -29,32 +30,29 @@ class RemoteRing:
     def __init__(self, url: str, keep: int) -> None:
         self.url, self._keep = url, keep
 
-    def state(self, name: str) -> RemoteState:
-        """The state of that name."""
-        return RemoteState(below(self.url, name))
-
     def newest_first(self) -> list[str]:
         """The names of the states, perhaps damaged ones or halves of some."""
-        steps = {step: name for name in RemoteFiles(self.url).names() if (step := step_of(name)) is not None}
+        steps = {step: name for name in RemoteFiles(self.url).sizes() if (step := step_of(name)) is not None}
         return [steps[step] for step in sorted(steps, reverse=True)]
 
     def put(self, folder: Path) -> None:
-        """Copy the state in `folder` there, then remove states that are too old, and what a killed program left.
+        """Copy the state in `folder` there, then remove states that are too old, and what a killed program left. The newest
+        finite one stays.
 
         Raises:
             LockstepError: when it could not be copied.
         """
-        self.state(folder.name).put(folder)
+        self._state(folder.name).put(folder)
         with suppress(RemoteError):
-            whole, has_finite = 0, False
+            kept, has_finite = 0, False
             for name in self.newest_first():
-                state = self.state(name)
-                whole += (is_there := state.is_there)
-                is_newest_finite = is_there and not has_finite and state.not_finite() == ""
+                found = self._manifest(name)
+                is_newest_finite = isinstance(found, Manifest) and not found.not_finite and not has_finite
                 has_finite = has_finite or is_newest_finite
-                if not is_there or (whole > self._keep and not is_newest_finite):
+                kept += found is not None
+                if found is None or (kept > self._keep and not is_newest_finite):
                     with suppress(UsageError):  # it is somebody else's
-                        state.remove()
+                        self._state(name).remove()
 
     def bring_newest(self, place: Path, beyond: int, *, takes_any: bool = False) -> tuple[str, list[str]]:
         """Copy the newest whole state into the folder of states `place`, if its step is later than `beyond`.
@@ -72,29 +70,42 @@ class RemoteRing:
         for name in self.newest_first():
             if (step_of(name) or 0) <= beyond:
                 break
-            if not takes_any and (tensor := self.state(name).not_finite()):
-                problems.append(f"{shown(below(self.url, name))} is not finite ({tensor}).")
+            url, found = shown(below(self.url, name)), self._manifest(name)
+            if found is None:
                 continue
-            folder = StateFolder(place / name)
-            say(f"the newest state is {shown(below(self.url, name))}, which is copied to {place}")
-            try:
-                folder.begin()
-                if not self.state(name).fetch(folder.stage):
-                    folder.abandon()
-                    continue
-                problem = trouble_of(folder.stage)
-                if problem is None:
-                    folder.install()
-                    return name, problems
-                problems.append(in_words(problem, folder.stage, below(self.url, name)))
-                folder.abandon()
-            except OSError as error:
-                folder.abandon()
-                raise WorldError(f"{folder.target} cannot be written ({error.strerror}).") from None
-            except LockstepError:
-                folder.abandon()
-                raise
+            if isinstance(found, Manifest) and found.not_finite and not takes_any:
+                problems.append(f"{url} is not finite ({found.not_finite}).")
+                continue
+            say(f"the newest state is {url}, which is copied to {place}")
+            problem = self._bring(name, StateFolder(place / name))
+            if not problem:
+                return name, problems
+            problems.append(problem.replace(str(StateFolder(place / name).stage), url))
         return "", problems
+
+    def _bring(self, name: str, folder: StateFolder) -> str:
+        """Copy a state to its place on the disk; what is wrong with it, in which case nothing is there."""
+        try:
+            folder.begin()
+            self._state(name).fetch(folder.stage)
+            if (problem := trouble_of(folder.stage)) is None:
+                folder.install()
+                return ""
+        except OSError as error:
+            raise WorldError(f"{folder.target} cannot be written ({error.strerror}).") from None
+        finally:
+            folder.abandon()
+        return problem.problem if isinstance(problem, UsageError) else str(problem)
+
+    def _state(self, name: str) -> RemoteState:
+        return RemoteState(below(self.url, name))
+
+    def _manifest(self, name: str) -> Manifest | UsageError | None:
+        """What the manifest says, or what is wrong with it; None where there is none."""
+        try:
+            return self._state(name).manifest()
+        except UsageError as error:
+            return error
 
 
 def copied(folder: Path, url: str, keep: int) -> str:

@@ -5,34 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lockstep.checkpoint.folder import TRIES, StateFolder, identity_of, is_state, left_between
+from lockstep.checkpoint.folder import StateFolder, is_state, left_between
 from lockstep.checkpoint.manifest import MODEL_FILE, Manifest, damage_of
-from lockstep.errors import LockstepError, UsageError
+from lockstep.checkpoint.whole_state import settled
+from lockstep.errors import UsageError
 from lockstep.notices import say
 
 
 def checked_source(path: Path) -> Path:
     """The file to read: for a state the one with its model, else `path` itself.
 
-    Every byte of a file that a state's manifest names is read and compared with its SHA-256.
+    Every byte of a file that a state's manifest names is read and compared with its SHA-256; again, when a program that saves
+    replaced the state meanwhile.
 
     Raises:
         UsageError: when it is damaged, or the state has several models.
         WorldError: when the manifest cannot be read.
     """
-    for tries_left in reversed(range(TRIES)):
-        before = _folder_of(path)
-        try:
-            return _checked(path)
-        except LockstepError:
-            if not tries_left or before == _folder_of(path):
-                raise
-    raise AssertionError  # the last try returns or raises
-
-
-def _folder_of(path: Path) -> tuple[int, int] | None:
-    """Which folder is there: a program that saves may replace it while it is read, and then it is read again."""
-    return identity_of(path if path.is_dir() else path.parent)
+    return settled(path, lambda: _checked(path))
 
 
 def _checked(path: Path) -> Path:

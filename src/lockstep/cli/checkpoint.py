@@ -13,24 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import COPY, runs_folder
 from lockstep.handover.url import is_of_one_process, is_url, shown
 from lockstep.machine.temporary_folder import TemporaryFolder
-from lockstep.states.description import describe
-from lockstep.states.examination import examine
+from lockstep.states.description import describe, examine, newest, summary_of
 from lockstep.states.places import Found, all_states, states_at
 from lockstep.states.remote import fill, states_at_url, told_of
 from lockstep.states.report import show_description, show_differences, show_examined, show_list, show_put_aside
-from lockstep.states.summary import newest, summary_of
 from lockstep.visible import visible
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-STATE = """\b
-STATE is a state's folder, or a run's name or folder: its newest state.
-Each may be a URL: s3://bucket/runs/exp1."""
+WHERE = "\b\n{} is a state's folder, or a run's name or folder: {}.\nEach may be a URL: s3://bucket/runs/exp1."
+STATE = WHERE.format("STATE", "its newest state")
 EPILOG = """\b
 Examples:
   lockstep checkpoint ls                                  the states of all named runs
@@ -53,137 +51,102 @@ def checkpoint() -> None:
     """Look at saved states: list, show, verify, compare, export the weights."""
 
 
-def _accept_json(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")(command)
+def _command(name: str, *lines: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command with --json, and paragraphs below its help."""
+
+    def made(function: Callable[..., None]) -> click.Command:
+        with_json = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")(function)
+        return checkpoint.command(name, context_settings=SETTINGS, epilog="\n\n\b\n".join(lines))(with_json)
+
+    return made
 
 
-@checkpoint.command(
+@_command(
     "ls",
-    short_help="List states: step, epoch, time, size, hash, whether files are missing.",
-    context_settings=SETTINGS,
-    epilog="""\b
-WHERE is a run's name, a run folder, a folder of states or one state.
-Without it: the states of every run below lockstep-runs, or below the folder
-that LOCKSTEP_RUNS names.
-
-\b
-Exit code: 0; 2 when WHERE is none of these.""",
+    WHERE.format("WHERE", "all its states"),
+    "Without it: the states of every run below lockstep-runs, or below the folder\nthat LOCKSTEP_RUNS names.",
+    "Exit code: 0; 2 when WHERE is none of these.",
 )
-@_accept_json
 @click.argument("where", required=False)
 def ls(where: str | None, as_json: bool) -> None:
-    """List states: step, epoch, time, size, hash, and whether the files are all there."""
+    """List states: step, epoch, time, size, hash, whether files are missing."""
     runs = runs_folder(os.environ)
     found = _states_at(where) if where is not None else all_states(runs)
     rows = [row for one in found if (row := told_of(one, partial(summary_of, one))) is not None]
-    rows.sort(key=lambda row: (row.run, row.step is None, row.step or 0, row.path))
-    if as_json:
-        _print_json([row.as_json() for row in rows])
-    elif rows:
-        show_list(rows, screen())
-    else:
+    rows.sort(key=lambda row: (row["run"], row["step"] is None, row["step"] or 0, row["path"]))
+    if not rows and not as_json:
         click.echo(f"No states in {visible(where or runs)}.")
+    else:
+        _print(rows, as_json, show_list)
 
 
-@checkpoint.command(
-    "show",
-    short_help="Show what a state is: place, writer, models, optimizers, files.",
-    context_settings=SETTINGS,
-    epilog=f"{STATE}\n\n\b\nExit code: 0; 2 when it cannot be read.",
-)
-@_accept_json
+@_command("show", STATE, "Exit code: 0; 2 when it cannot be read.")
 @click.argument("state")
 def show(state: str, as_json: bool) -> None:
-    """Show what a state is: step, place in the epoch, who wrote it, models, optimizers, files."""
-    found = one_state(state)
-    told = told_of(found, lambda: describe(found.path))
-    if as_json:
-        _print_json(told.as_json())
-    else:
-        show_description(told, screen())
+    """Show what a state is: place, writer, models, optimizers, files."""
+    _print(_described(one_state(state)), as_json, show_description)
 
 
-@checkpoint.command(
+@_command(
     "verify",
-    short_help="Read every byte of states and say which file is damaged.",
-    context_settings=SETTINGS,
-    epilog="""\b
-STATE is a state's folder, or a run's name or folder: all its states.
-
-\b
-Exit code: 0 when all are whole; 1 when one is damaged; 2 when STATE is none,
-or was written by a newer lockstep.""",
+    WHERE.format("STATE", "all its states"),
+    "Exit code: 0 when all are whole; 1 when one is damaged; 2 when STATE is none,\nor was written by a newer lockstep.",
 )
-@_accept_json
 @click.argument("state", nargs=-1, required=True)
 def verify(state: tuple[str, ...], as_json: bool) -> None:
-    """Read every file of states, compare every hash, and say which file is damaged."""
+    """Read every byte of states and say which file is damaged."""
     found = dict.fromkeys(one for word in state for one in _at_least_one(word))
     aside = [one for one in found if one.is_aside and len(found) > 1 and one.name not in state]
     chosen = [fill(one) for one in found if one not in aside]
     examined = [told for one in chosen if (told := told_of(one, partial(examine, one))) is not None]
-    if as_json:
-        _print_json([one.as_json() for one in examined])
-    else:
-        show_examined(examined, screen())
+    _print(examined, as_json, show_examined)
+    if not as_json:
         show_put_aside([one.name for one in aside], screen())
-    sys.exit(0 if all(one.is_whole for one in examined) else 1)
+    sys.exit(0 if all(one["whole"] for one in examined) else 1)
 
 
-@checkpoint.command(
+@_command(
     "diff",
-    short_help="Compare two states tensor by tensor.",
-    context_settings=SETTINGS,
-    epilog=f"""{STATE}
-Who wrote a state (ranks, strategy, versions) is shown, but makes no difference.
-
-\b
-Exit code: 0 when both have the same bits; 1 when not; 2 when one cannot be read.""",
+    f"{STATE}\nWho wrote a state (ranks, strategy, versions) is shown, but makes no difference.",
+    "Exit code: 0 when both have the same bits; 1 when not; 2 when one cannot be read.",
 )
-@_accept_json
 @click.argument("one", metavar="STATE")
 @click.argument("other", metavar="STATE")
 def diff(one: str, other: str, as_json: bool) -> None:
-    """Compare two states by their bits: models, optimizers, gradients, streams, counters."""
-    left, right = _trusted(one), _trusted(other)
+    """Compare two states bit by bit: models, optimizers, streams, counters."""
+    left, right = one_state(one), one_state(other)
+    for found in (left, right):
+        _described(found)  # which refuses what nobody should read
     compare = _with_torch("lockstep.checkpoint.comparison").compare
-    found = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
-    if as_json:
-        _print_json(found.as_json())
-    else:
-        show_differences(found, screen())
-    sys.exit(0 if found.same else 1)
+    told = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
+    _print(told, as_json, show_differences)
+    sys.exit(0 if told["same"] else 1)
 
 
-@checkpoint.command(
+@_command(
     "export",
-    short_help="Write the weights to one file of safetensors or torch.save.",
-    context_settings=SETTINGS,
-    epilog=f"""{STATE}
-FILE ends in .safetensors, or in .pt, .pth or .bin for a state_dict of torch.save.
-
-\b
-Exit code: 0; 1 when FILE cannot be written; 2 for a mistake.""",
+    f"{STATE}\nFILE ends in .safetensors, or in .pt, .pth or .bin for a state_dict of torch.save.",
+    "Exit code: 0; 1 when FILE cannot be written; 2 for a mistake.",
 )
 @click.option("--model", default=None, metavar="NAME", help="Which model, where there are several: model1, model2.")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-@_accept_json
 @click.argument("state")
 @click.argument("file")
 def export(state: str, file: str, model: str | None, force: bool, as_json: bool) -> None:
-    """Write the weights of a state to one file, which needs no lockstep to be read."""
+    """Write the weights to one file of safetensors or torch.save."""
     if is_url(file):
         problem = f"FILE must be a path, but is {shown(file)}."
         raise UsageError(problem, "Name a file here and copy it there, or call run.save_weights with the URL.")
-    found = _trusted(state)
+    found = one_state(state)
+    _described(found)
     export_to = _with_torch("lockstep.checkpoint.export").export
-    done = told_of(found, lambda: export_to(found.path, Path(file), model, force=force))
-    if as_json:
-        _print_json(done.as_json())
-        return
-    click.echo(visible(f"{done.file}: {done.tensors} tensors of {found.name}, {done.size_bytes} bytes"))
-    if done.left_out:
-        click.echo(f"note: not in a safetensors file: {visible(', '.join(done.left_out))}", err=True)
+    _print(told_of(found, lambda: export_to(found.path, Path(file), model, force=force)), as_json, _say_exported)
+
+
+def _say_exported(done: dict[str, Any], _: Console) -> None:
+    click.echo(visible(f"{done['file']}: {done['tensors']} tensors, {done['size_bytes']} bytes"))
+    if done["left_out"]:
+        click.echo(f"note: not in a safetensors file: {visible(', '.join(done['left_out']))}", err=True)
 
 
 def one_state(word: str) -> Found:
@@ -195,11 +158,8 @@ def one_state(word: str) -> Found:
     return fill(newest(_at_least_one(word)))
 
 
-def _trusted(word: str) -> Found:
-    """The same, once `show` would show it. Raises `UsageError` where that refuses it."""
-    found = one_state(word)
-    told_of(found, partial(describe, found.path))
-    return found
+def _described(found: Found) -> Any:
+    return told_of(found, partial(describe, found.path))
 
 
 def _states_at(word: str) -> list[Found]:
@@ -236,5 +196,9 @@ def _with_torch(module: str) -> Any:
         raise UsageError(f"This command needs torch, which cannot be imported ({error}).", "Install torch.") from None
 
 
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, allow_nan=False))
+def _print(told: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
+    """What a command found out: as it is, or as tables."""
+    if as_json:
+        click.echo(json.dumps(told, allow_nan=False))
+    else:
+        show(told, screen())

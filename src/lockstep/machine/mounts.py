@@ -57,73 +57,46 @@ def is_below(point: str, trees: Iterable[str]) -> bool:
     return any(point == tree or point.startswith(f"{tree.rstrip('/')}/") for tree in trees)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A place of the view, in the order in which it is laid."""
+def whole_cover(mounts: Sequence[Mount]) -> dict[str, bool]:
+    """The view where a layer may cover a place with other mounts in it: the places in the order in which they are laid, and
+    whether each gets its own layer. Else it is the real one, put back over the layer around it.
 
-    point: str
-    layered: bool
-    """Whether it gets its own layer; otherwise it is the real one, put back over the layer around it."""
-
-
-@dataclass(frozen=True)
-class Cover:
-    """The whole view."""
-
-    pieces: tuple[Piece, ...]
-    open_folders: tuple[str, ...] = ()
-    """Folders without a layer, although what is below them has one: new files directly in them are real."""
-
-
-def whole_cover(mounts: Sequence[Mount]) -> Cover:
-    """The view where a layer may cover a place with other mounts in it: over everything, from the root on.
-
-    Invariant: each mount that is not below another one that stays has exactly one piece, after those around it.
+    Invariant: each mount that is not below another one that stays is there exactly once, after those around it.
     """
-    pieces: list[Piece] = []
+    found: dict[str, bool] = {}
     for mount in sorted(mounts, key=lambda mount: mount.point):
-        if not is_below(mount.point, [piece.point for piece in pieces if not piece.layered]):
-            pieces.append(Piece(mount.point, layered=not mount.stays))
-    return Cover(tuple(pieces))
+        if not is_below(mount.point, [point for point, layered in found.items() if not layered]):
+            found[mount.point] = not mount.stays
+    return found
 
 
-def divided_cover(
-    mounts: Sequence[Mount], folders_in: Callable[[str], Sequence[str]], alone: Sequence[str] = ()
-) -> Cover:
-    """The view in a user namespace: each folder without mounts gets its own layer.
-
-    There the kernel lays no layer over a place with other mounts in it.
+def divided_cover(mounts: Sequence[Mount], folders_in: Callable[[str], Sequence[str]]) -> tuple[list[str], list[str]]:
+    """The view in a user namespace, where the kernel lays no layer over a place with other mounts in it.
 
     Args:
         mounts: all of them.
         folders_in: the names of the folders in a folder, without links.
-        alone: folders inside a layer that get their own in any case: in a folder of another owner, files can be made
-            only where a layer begins.
 
-    Invariant: no mount is inside a piece, unless everything in it stays.
+    Returns:
+        The folders without mounts, of which each gets its own layer; and those around them, in which new files are real.
     """
     places = {mount.point: mount for mount in mounts}
-    pieces: list[Piece] = []
-    open_folders: list[str] = []
+    layers: list[str] = []
+    real: list[str] = []
 
     def divide(point: str, stays: bool) -> None:
-        below = [other for other in places if other != point and is_below(other, [point])]
-        if not below:
-            if not stays:
-                pieces.append(Piece(point, layered=True))
+        if not any(other != point and is_below(other, [point]) for other in places):
+            layers.extend([] if stays else [point])
             return
-        if not stays:
-            open_folders.append(point)
+        real.extend([] if stays else [point])
         for name in folders_in(point):
-            if len(pieces) >= MAX_LAYERS:
-                open_folders.append(point)
+            if len(layers) >= MAX_LAYERS:
+                real.append(point)
                 return
             child = f"{point.rstrip('/')}/{name}"
             mount = places.get(child)
             if not is_below(child, REAL_TREES) and (mount is None or mount.kind not in KERNEL_TYPES):
                 divide(child, stays if mount is None else mount.stays)
 
-    divide("/", places["/"].stays if "/" in places else False)
-    laid = [piece.point for piece in pieces]
-    pieces += [Piece(point, layered=True) for point in alone if is_below(point, laid) and point not in laid]
-    return Cover(tuple(pieces), tuple(dict.fromkeys(open_folders)))
+    divide("/", "/" in places and places["/"].stays)
+    return layers, list(dict.fromkeys(real))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lockstep.machine.mounts import Cover, Piece, divided_cover, parse_mounts, whole_cover
+from lockstep.machine.mounts import divided_cover, is_below, parse_mounts, whole_cover
 from lockstep.machine.namespaces import (
     CLONE_NEWNS,
     CLONE_NEWUSER,
@@ -33,7 +33,6 @@ from lockstep.machine.namespaces import (
 
 MOUNTS = Path("/proc/self/mountinfo")
 SHARED_BY_ALL = ("/tmp", "/var/tmp")  # noqa: S108 - what everybody may write to, and only root owns
-MAX_REPORT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -82,30 +81,21 @@ def make_view(folder: Path) -> tuple[ViewReport, PrivateView | None]:
     os.close(tell)
     os.close(release)
     try:
-        report = _read_report(told)
-        held = tuple(_open_namespaces(maker)) if not report.problem else ()
+        with os.fdopen(told) as file:
+            found = json.loads(file.read() or '{"problem": "the process that makes it died", "real": []}')
+        report = ViewReport(found["problem"], tuple(found["real"]))
+        held = _open_namespaces(maker) if not report.problem else ()
     finally:
-        os.close(told)
         os.close(hold)
         os.waitpid(maker, 0)
     return report, PrivateView(held) if held else None
 
 
-def _read_report(told: int) -> ViewReport:
-    text = b""
-    while part := os.read(told, MAX_REPORT_BYTES):
-        text += part
-        if text.endswith(b"\n"):
-            found = json.loads(text)
-            return ViewReport(found["problem"], tuple(found["real"]))
-    return ViewReport("the process that makes it died")
-
-
-def _open_namespaces(maker: int) -> list[int]:
+def _open_namespaces(maker: int) -> tuple[int, ...]:
     """The user namespace, if it is another one, then the mount namespace."""
     own = Path("/proc/self/ns/user").stat().st_ino
     names = ["user"] if Path(f"/proc/{maker}/ns/user").stat().st_ino != own else []
-    return [os.open(f"/proc/{maker}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in (*names, "mnt")]
+    return tuple(os.open(f"/proc/{maker}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in (*names, "mnt"))
 
 
 def _be_maker(folder: Path, tell: int, release: int) -> None:
@@ -117,14 +107,17 @@ def _be_maker(folder: Path, tell: int, release: int) -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
         report = ViewReport(f"{type(error).__name__}: {error}")
     with suppress(OSError):
-        os.write(tell, json.dumps(asdict(report)).encode()[: MAX_REPORT_BYTES - 1] + b"\n")
+        with os.fdopen(tell, "w") as file:
+            json.dump(asdict(report), file)
         os.read(release, 1)
     os._exit(0)
 
 
 def _lay_view(folder: Path) -> ViewReport:
     user, group = os.geteuid(), os.getegid()
-    if not _unshared(CLONE_NEWNS):
+    try:
+        unshare(CLONE_NEWNS)
+    except PermissionError:
         if foreign := _foreign(Path.cwd(), user, group):
             return ViewReport(f"{foreign} belongs to another user or group, for whom only root can keep files apart")
         unshare(CLONE_NEWUSER | CLONE_NEWNS)
@@ -132,8 +125,12 @@ def _lay_view(folder: Path) -> ViewReport:
     attach("", "/", flags=MS_REC | MS_PRIVATE)
     mounts = parse_mounts(MOUNTS.read_text(errors="surrogateescape"))
     if is_initial_user_namespace():
-        return _Laying(folder, "redirect_dir=on").whole(whole_cover(mounts))
-    return _Laying(folder, "userxattr").divided(divided_cover(mounts, _folders_in, SHARED_BY_ALL))
+        return ViewReport(real=tuple(_Laying(folder, "redirect_dir=on").whole(whole_cover(mounts))))
+    layers, around = divided_cover(mounts, _folders_in)
+    # in a folder of another owner, files can be made only where a layer begins
+    layers += [one for one in SHARED_BY_ALL if is_below(one, layers) and one not in layers]
+    real = _Laying(folder, "userxattr").divided(layers)
+    return ViewReport(real=(*real, *(f"files directly in {point}" for point in around if os.access(point, os.W_OK))))
 
 
 def _foreign(folder: Path, user: int, group: int) -> str:
@@ -147,14 +144,6 @@ def _foreign(folder: Path, user: int, group: int) -> str:
             if (found.st_uid, found.st_gid) != (user, group) and os.access(path, os.W_OK):
                 return str(path)
     return ""
-
-
-def _unshared(flags: int) -> bool:
-    try:
-        unshare(flags)
-    except PermissionError:
-        return False
-    return True
 
 
 def _folders_in(point: str) -> list[str]:
@@ -187,41 +176,37 @@ class _Laying:
             (self._upper / "empty").mkdir()
             self._layer(self._upper / "empty", self._upper / "empty")
 
-    def whole(self, cover: Cover) -> ViewReport:
-        """Lay everything beside the current root, then make that the root."""
-        sources = list(_sources(cover))
+    def whole(self, places: Mapping[str, bool]) -> list[str]:
+        """Lay everything beside the current root, then make that the root; what could not be covered."""
         root = self._upper / "root"
         root.mkdir()
-        for piece, source in sources:
-            self._lay(piece, source, f"{root}{piece.point}")
+        for point, source in _sources(places).items():
+            if not places[point] or not self._lay(point, source, f"{root}{point}"):
+                attach(str(source), f"{root}{point}", flags=MS_BIND | (0 if places[point] else MS_REC))
         attach(str(self._real_base), f"{root}{self._base}", flags=MS_BIND)
         os.chdir(root)
         attach(".", "/", flags=MS_MOVE)
         os.chroot(".")
-        return ViewReport(real=tuple(self._real))
+        return self._real
 
-    def divided(self, cover: Cover) -> ViewReport:
-        """Lay each piece where it is."""
-        for piece, source in list(_sources(cover)):
-            self._lay(piece, source, piece.point)
+    def divided(self, places: Sequence[str]) -> list[str]:
+        """Lay a layer over each place; which could not be covered."""
+        for point, source in _sources(places).items():
+            self._lay(point, source, point)
         attach(str(self._real_base), str(self._base), flags=MS_BIND)
-        self._real += [f"files directly in {point}" for point in cover.open_folders if os.access(point, os.W_OK)]
-        return ViewReport(real=tuple(self._real))
+        return self._real
 
-    def _lay(self, piece: Piece, source: Path, target: str) -> None:
-        """Lay a layer, or the real place over the one around it; what cannot be covered stays real, and is reported."""
-        if not piece.layered:
-            attach(str(source), target, flags=MS_BIND | MS_REC)
-            return
+    def _lay(self, point: str, source: Path, target: str) -> bool:
+        """Lay a layer; what cannot be covered stays real, and is reported."""
         try:
             self._layer(source, target)
         except OSError as error:
-            if piece.point == "/":
+            if point == "/":
                 raise
             if os.access(source, os.W_OK):
-                self._real.append(f"{piece.point} ({error.strerror})")
-            if target != piece.point:
-                attach(str(source), target, flags=MS_BIND)
+                self._real.append(f"{point} ({error.strerror})")
+            return False
+        return True
 
     def _layer(self, source: Path, target: str | Path) -> None:
         self._count += 1
@@ -232,11 +217,13 @@ class _Laying:
         attach("overlay", str(target), "overlay", options=options)
 
 
-def _sources(cover: Cover) -> Iterator[tuple[Piece, Path]]:
-    """The pieces with the places that they cover; a folder may be gone by now, or a mount be under another one."""
-    for piece in cover.pieces:
+def _sources(places: Iterable[str]) -> dict[str, Path]:
+    """What each place is before anything is laid; a folder may be gone by now, or a mount be under another one."""
+    found: dict[str, Path] = {}
+    for place in places:
         with suppress(OSError):
-            yield piece, _held(piece.point)
+            found[place] = _held(place)
+    return found
 
 
 def _held(path: str | Path) -> Path:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from lockstep.checkpoint.folder import is_state
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
@@ -17,8 +17,6 @@ from lockstep.checkpoint.remote_state import RemoteState, named
 from lockstep.errors import UsageError
 from lockstep.handover.url import below, parted, shown
 from lockstep.states.places import Found
-
-Told = TypeVar("Told")
 
 
 def states_at_url(url: str, room: Path) -> list[Found]:
@@ -31,13 +29,10 @@ def states_at_url(url: str, room: Path) -> list[Found]:
     Raises:
         UsageError: when there is none, or it cannot be read.
     """
-    try:
-        found = [one for one in [_outline(url, room / "state", "")] if one is not None] or list(_states_in(url, room))
+    with _refused():
+        found = [*_outline(url, room / "state", "")] or [*_states_in(url, room)]
         if not found:
-            for name in RemoteFiles(url).names():
-                found += _states_in(below(url, name), room / name)
-    except RemoteError as error:
-        raise UsageError(error.problem, error.fix) from None
+            found = [one for name in RemoteFiles(url).sizes() for one in _states_in(below(url, name), room / name)]
     if not found:
         raise UsageError(f"There is no state at {shown(url)}.", "Name a state, or the folder of a run's states.")
     return found
@@ -52,40 +47,40 @@ def fill(found: Found) -> Found:
     """
     if found.url:
         shutil.rmtree(found.path)
-        try:
+        with _refused():
             RemoteState(found.url).fetch(found.path)
-        except RemoteError as error:
-            raise UsageError(error.problem, error.fix) from None
     return found
 
 
-def told_of(found: Found, look: Callable[[], Told]) -> Told:
+def told_of(found: Found, look: Callable[[], Any]) -> Any:
     """What `look` finds out about a state, or raises, with the URL in the place of the folder with its copy."""
     if not found.url:
         return look()
     with named(found.path, found.url):
-        told: Told = _renamed(look(), str(found.path), shown(found.url))
-        return told
+        return _renamed(look(), str(found.path), shown(found.url))
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        raise UsageError(error.problem, error.fix) from None
 
 
 def _states_in(url: str, room: Path) -> Iterator[Found]:
-    for name in RemoteFiles(url).names():
-        if (
-            found := _outline(below(url, name), room / name, parted(below(url, name))[0].rpartition("/")[2])
-        ) is not None:
-            yield found
+    for name in RemoteFiles(url).sizes():
+        yield from _outline(below(url, name), room / name, parted(below(url, name))[0].rpartition("/")[2])
 
 
-def _outline(url: str, folder: Path, run: str) -> Found | None:
-    is_there = RemoteState(url).fetch(folder, only_sizes=True)
-    return Found(folder, run, url) if is_there and is_state(folder) else None
+def _outline(url: str, folder: Path, run: str) -> Iterator[Found]:
+    if RemoteState(url).outline(folder) and is_state(folder):
+        yield Found(folder, run, url)
 
 
 def _renamed(value: Any, folder: str, url: str) -> Any:
     if isinstance(value, str):
         return value.replace(folder, url)
-    if isinstance(value, tuple):
-        return tuple(_renamed(one, folder, url) for one in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: _renamed(getattr(value, one.name), folder, url) for one in fields(value)})
-    return value
+    if isinstance(value, dict):
+        return {key: _renamed(one, folder, url) for key, one in value.items()}
+    return [_renamed(one, folder, url) for one in value] if isinstance(value, list) else value

@@ -19,7 +19,7 @@ from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS
 from lockstep.launch.request import Device, LaunchRequest, OnStall, Outcome, Recovery, Verbosity
 from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.machine.ending_signals import ENDING
-from lockstep.trials.runs_folder import RunsFolder, kept_sentence
+from lockstep.trials.runs_folder import RunsFolder
 from lockstep.trials.workplace import Workplaces
 
 PRELOADED = (*FOR_OPTIMIZERS, *OURS)
@@ -170,8 +170,7 @@ class Trials(AbstractContextManager["Trials"]):
     def keep(self) -> str:
         """Keep it for a person; where it is, in a sentence."""
         self._places.remove()
-        self._folder.keep()
-        return kept_sentence(self.base)
+        return self._folder.keep()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

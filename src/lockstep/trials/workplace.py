@@ -7,15 +7,20 @@ the first run.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.errors import WorldError
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.machine.private_view import remove_tree
-from lockstep.trials.folder_copy import Selection, copy_folder, extents_of, select, size_text
 
+MAX_BYTES = 256 << 20
+MAX_FILES = 10_000
+"""What a copy may hold; larger entries of the folder are links."""
 MAX_NAMED = 4
 
 
@@ -53,10 +58,7 @@ class Workplaces:
     def __init__(self, nursery: NurseryHandle, base: Path, in_place: bool, note: Callable[[str], None]) -> None:
         self._nursery, self._note = nursery, note
         self._layers, self._copy = base / "layers", base / "copy"
-        self._viewed: bool | None = False if in_place else None
-        """None until the first view was tried."""
-        self._copied = not in_place
-        self._selection: Selection | None = None
+        self._make = (lambda _: Workplace()) if in_place else self._first
         self._current, self._runs_left = Workplace(), 0
 
     def begin(self, num_runs: int = 1) -> Workplace:
@@ -67,7 +69,7 @@ class Workplaces:
         """
         if not self._runs_left:
             self.remove()
-            self._runs_left, self._current = num_runs, self._made(num_runs)
+            self._runs_left, self._current = num_runs, self._make(num_runs)
         return self._current
 
     def end(self) -> None:
@@ -82,44 +84,88 @@ class Workplaces:
         for folder in (self._layers, self._copy):
             remove_tree(folder)
 
-    def _made(self, num_runs: int) -> Workplace:
-        if self._viewed is not False:
-            problem = self._try_view(num_runs)
-            if not problem:
-                return Workplace()
-            if self._viewed:
-                raise WorldError(f"The private view of the files could not be made again: {problem}.")
-            self._viewed = False
-            self._say_copy(problem)
-        if not self._copied:
-            return Workplace()
-        here = Path.cwd().resolve()
-        self._copy.mkdir()
-        assert self._selection is not None
-        return Workplace(copy_folder(here, self._selection, self._copy), here)
-
-    def _try_view(self, num_runs: int) -> str:
-        """Try to make a private view for the next runs; why there is none, or empty."""
+    def _first(self, num_runs: int) -> Workplace:
+        """A view, or else a copy; the later ones are made in the same way. Say what is not kept apart."""
         self._layers.mkdir(mode=0o700)
         report = self._nursery.make_view(self._layers, num_runs)
-        if not report.problem and self._viewed is None and report.real:
-            self._note(
-                f"The runs write to copies of all files except these, which they really change: {_listed(report.real)}."
-            )
-        self._viewed = self._viewed or (None if report.problem else True)
-        return report.problem
-
-    def _say_copy(self, problem: str) -> None:
-        here = Path.cwd().resolve()
-        extents = extents_of(here)
-        self._selection = select(extents)
-        large = [f"{name} ({size_text(extents[name])})" for name in self._selection.linked]
-        linked = f" Too large to copy, only linked: {_listed(large)}." if large else ""
+        if not report.problem:
+            self._make = self._viewed
+            if report.real:
+                real = _listed(report.real)
+                self._note(f"The runs write to copies of all files except these, which they really change: {real}.")
+            return Workplace()
+        self._make = self._copied
+        place = self._copied(num_runs)
+        here, copy = Path.cwd(), self._copy.joinpath(*Path.cwd().resolve().parts[1:])
+        linked = [path.name for path in here.iterdir() if not path.is_symlink() and (copy / path.name).is_symlink()]
+        large = f" Too large to copy, only linked: {_listed(linked)}." if linked else ""
         self._note(
-            f"This system has no private views of files ({problem}), so each run works in a copy of this "
-            f"folder.{linked} Writes {'there or ' * bool(large)}outside this folder are real. To run the script in "
+            f"This system has no private views of files ({report.problem}), so each run works in a copy of this "
+            f"folder.{large} Writes {'there or ' * bool(linked)}outside this folder are real. To run the script in "
             f"place, add --in-place."
         )
+        return place
+
+    def _viewed(self, num_runs: int) -> Workplace:
+        self._layers.mkdir(mode=0o700)
+        if problem := self._nursery.make_view(self._layers, num_runs).problem:
+            raise WorldError(f"The private view of the files could not be made again: {problem}.")
+        return Workplace()
+
+    def _copied(self, _num_runs: int) -> Workplace:
+        here = Path.cwd().resolve()
+        self._copy.mkdir()
+        return Workplace(copy_folder(here, self._copy), here)
+
+
+def copy_folder(folder: Path, root: Path) -> Path:
+    """Copy `folder` below `root`, under its own path, and return where it is.
+
+    Small entries are copied first, as far as `MAX_BYTES` and `MAX_FILES` go; the others are linked. The folders around it are
+    there too, full of links, so that `../data` means the same.
+
+    Args:
+        folder: absolute, without links in it.
+        root: an empty folder.
+    """
+    place = root
+    for parent, name in zip(reversed(folder.parents), folder.parts[1:], strict=True):
+        with suppress(OSError):
+            for entry in [*parent.iterdir()]:
+                if entry.name != name:
+                    (place / entry.name).symlink_to(entry)
+        place /= name
+        place.mkdir()
+    left_bytes, left_files = MAX_BYTES, MAX_FILES
+    for size_bytes, num_files, entry in sorted((*_extent(entry), entry) for entry in folder.iterdir()):
+        left_bytes, left_files = left_bytes - size_bytes, left_files - num_files
+        if left_bytes < 0 or left_files < 0:
+            (place / entry.name).symlink_to(entry)
+        elif entry.is_dir() and not entry.is_symlink():
+            shutil.copytree(entry, place / entry.name, symlinks=True, copy_function=_copy_file)
+        else:
+            _copy_file(entry, place / entry.name)
+    return place
+
+
+def _extent(path: Path) -> tuple[int, int]:
+    """How many bytes and files it has; counting stops once it is too large to copy. Links are not followed."""
+    size_bytes, num_files = path.lstat().st_size, 1
+    for place, folders, files in os.walk(path) if not path.is_symlink() else ():
+        num_files += len(files) + len(folders)
+        for name in files:
+            with suppress(OSError):
+                size_bytes += (Path(place) / name).lstat().st_size
+        if size_bytes > MAX_BYTES or num_files > MAX_FILES:
+            break
+    return size_bytes, num_files
+
+
+def _copy_file(source: Path | str, target: Path | str) -> None:
+    """Copy a file or a link; nothing else is data, and what the user cannot read, the script cannot either."""
+    if Path(source).is_symlink() or Path(source).is_file():
+        with suppress(PermissionError):
+            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """A state at a URL is there when its manifest is: whatever fails on the way, a whole one is read, or the one before."""
 
+import io
 import json
 import os
 import threading
@@ -53,11 +54,12 @@ class Faulty(MemoryFileSystem):
         self._count()
         return super().ls(path, detail=detail, **kwargs)
 
-    def cat_file(self, path, **kwargs):
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
         self._count()
-        return super().cat_file(path, **kwargs)
+        super().pipe_file(path, value, mode, **kwargs)
 
     def open(self, path, mode="rb", **kwargs):
+        self._count()
         if mode == "rb" and Faulty.before_open is not None:
             act, Faulty.before_open = Faulty.before_open, None
             act()
@@ -112,22 +114,22 @@ def test_a_state_comes_back_with_its_bytes_and_its_time(tmp_path, url):
     assert fetched(url, tmp_path / "copy") == content(state)
     assert (tmp_path / "copy" / NAME).stat().st_mtime == TAKEN_S
     RemoteState(url).remove()
-    assert RemoteFiles(url).names() == []
+    assert [*RemoteFiles(url).sizes()] == []
 
 
 def test_a_state_that_replaces_another_leaves_nothing_of_it_and_all_files_of_others(tmp_path, url):
     (tmp_path / "notes.txt").write_text("mine")
     RemoteFiles(url).put("notes.txt", tmp_path / "notes.txt")
     RemoteState(url).put(made(tmp_path / "old", b"old", b"{1}"))
-    same = next(name for name in RemoteFiles(url).names() if name.startswith("state-"))
+    same = next(name for name in [*RemoteFiles(url).sizes()] if name.startswith("state-"))
     new = made(tmp_path / "new", b"new", b"{1}", step=6)
     RemoteState(url).put(new)
     assert fetched(url, tmp_path / "copy") == content(new)
-    names = RemoteFiles(url).names()
+    names = [*RemoteFiles(url).sizes()]
     assert len(names) == 4
     assert {NAME, "notes.txt", same} < set(names)
     RemoteState(url).remove()
-    assert RemoteFiles(url).names() == ["notes.txt"]
+    assert [*RemoteFiles(url).sizes()] == ["notes.txt"]
 
 
 def test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works(tmp_path):
@@ -140,7 +142,10 @@ def test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works(tmp
         RemoteState(url).put(old)
         Faulty.left = count
         problem = trouble_of_putting(url, new)
-        assert problem in ("", "the network is down (ConnectionError). Check the address and the network.")
+        assert problem in (
+            "",
+            "the network is down (ConnectionError). Check the address and the network.",
+        )
         is_done, has_failed = not problem, Faulty.left == 0
         Faulty.left = -1
         found = fetched(url, tmp_path / f"copy{count}")
@@ -148,7 +153,7 @@ def test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works(tmp
         remote_state._may_come_late.clear()  # the next start of the run
         RemoteState(url).put(newest)
         assert fetched(url, tmp_path / f"last{count}") == content(newest)
-        assert len(RemoteFiles(url).names()) == 3, "what failed is swept away"
+        assert len([*RemoteFiles(url).sizes()]) == 3, "what failed is swept away"
         if not has_failed:
             break
     assert 5 < count < 39
@@ -158,7 +163,9 @@ def test_a_damaged_file_is_replaced_by_the_next_save_of_the_same_state(tmp_path,
     state = made(tmp_path / "state")
     RemoteState(url).put(state)
     (tmp_path / "bad").write_bytes(b"XXXXXXX")
-    RemoteFiles(url).put(next(name for name in RemoteFiles(url).names() if name.startswith("model")), tmp_path / "bad")
+    RemoteFiles(url).put(
+        next(name for name in [*RemoteFiles(url).sizes()] if name.startswith("model")), tmp_path / "bad"
+    )
     RemoteState(url).put(state)
     assert fetched(url, tmp_path / "copy") == content(state)
 
@@ -171,31 +178,30 @@ def test_a_manifest_of_somebody_else_stays_and_so_do_weights_beside_a_state(tmp_
     for act in (lambda: RemoteState(url).put(state), RemoteState(url).remove):
         with pytest.raises(UsageError, match=r"exp1 has a manifest\.json that lockstep did not write"):
             act()
-    assert RemoteFiles(url).names() == [NAME, "model.safetensors"]
+    assert [*RemoteFiles(url).sizes()] == [NAME, "model.safetensors"]
     RemoteFiles(url).remove(NAME)
     for number in range(2):
         RemoteState(url).put(made(tmp_path / f"state{number}", model=bytes(number)))
     RemoteState(url).remove()
-    assert RemoteFiles(url).names() == ["model.safetensors"]
+    assert [*RemoteFiles(url).sizes()] == ["model.safetensors"]
 
 
 def test_a_manifest_that_arrives_after_it_was_given_up_names_files_that_are_there(tmp_path, monkeypatch):
     """The request was stuck: a later save went through before it."""
-    url, late, put_file = f"faulty://{uuid.uuid4().hex}/exp1", [], Faulty.put_file
+    url, late, pipe_file = f"faulty://{uuid.uuid4().hex}/exp1", [], Faulty.pipe_file
     old, new = made(tmp_path / "old", b"old"), made(tmp_path / "new", b"new")
 
-    def stuck(self, lpath, rpath, **kwargs):
-        if rpath.endswith(NAME) and not late:
-            late.append((Path(lpath).read_bytes(), rpath))
+    def stuck(self, path, value, *args, **kwargs):
+        if not late:
+            late.append((path, value))
             raise TimeoutError
-        put_file(self, lpath, rpath, **kwargs)
+        pipe_file(self, path, value, *args, **kwargs)
 
-    monkeypatch.setattr(Faulty, "put_file", stuck)
+    monkeypatch.setattr(Faulty, "pipe_file", stuck)
     assert "TimeoutError" in trouble_of_putting(url, old)
     RemoteState(url).put(new)
     assert fetched(url, tmp_path / "copy") == content(new)
-    [(text, path)] = late
-    Faulty().pipe_file(path, text)
+    Faulty().pipe_file(*late[0])
     assert fetched(url, tmp_path / "again") == content(old)
 
 
@@ -292,7 +298,7 @@ def test_a_ring_keeps_the_newest_and_what_is_not_ours(tmp_path, url):
         RemoteFiles(below(url, name)).put(stored_name("model.safetensors", SavedFile.of(b"x")), tmp_path / "x")
     ring = ring_of(url, tmp_path / "here", 6)
     assert ring.newest_first() == ["step-00000006", "step-00000004"]
-    assert "best-model" in RemoteFiles(url).names()
+    assert "best-model" in [*RemoteFiles(url).sizes()]
 
 
 def test_the_newest_whole_state_is_brought_if_the_disk_has_none_as_new(tmp_path, url):
@@ -300,7 +306,7 @@ def test_the_newest_whole_state_is_brought_if_the_disk_has_none_as_new(tmp_path,
     assert ring.bring_newest(tmp_path / "elsewhere", 6) == ("", [])
     newest = RemoteFiles(below(url, "step-00000006"))
     (tmp_path / "bad").write_bytes(b"step-XXXXXXXX")
-    newest.put(next(name for name in newest.names() if name.startswith("model")), tmp_path / "bad")
+    newest.put(next(name for name in newest.sizes() if name.startswith("model")), tmp_path / "bad")
     name, [problem] = ring.bring_newest(tmp_path / "elsewhere", 2)
     assert name == "step-00000004"
     assert problem.startswith(f"{url}/step-00000006/model.safetensors is damaged: its content is not")
@@ -326,12 +332,8 @@ def test_what_a_manifest_names_is_never_left_over_and_files_of_others_neither(na
     stored = [stored_name(name, file) for name, file in manifest.files.items()]
     others = ["notes.txt", "a-b.json", "model-12.safetensors", "..", "readme"]
     old = stored_name("model.safetensors", SavedFile.of(b"old"))
-    part = f"{old}.{'0' * 16}.part"
-    plain = Manifest({"readme": SavedFile.of(b"")}, {})
-    copy = Manifest(plain.files, {"saved_s": 1.0})
-    for before in (None, copy):
-        assert left_over([*stored, *others, NAME, old, part], before, manifest) == [old, part]
-    assert left_over([*stored, *others, NAME, old, part], plain, manifest) == ["readme", old, part]
+    parts = [f"{one}.{'0' * 16}.part" for one in (old, NAME)]
+    assert left_over([*stored, *others, NAME, old, *parts], manifest) == [old, *parts]
 
 
 def test_a_store_that_does_not_answer_is_one_sentence(monkeypatch, tmp_path):
@@ -344,6 +346,21 @@ def test_a_store_that_does_not_answer_is_one_sentence(monkeypatch, tmp_path):
         "step-00000002 is on the disk, but could not be copied to faulty://bucket/exp1: no answer within 0 s "
         "(TimeoutError). Check the address and the network."
     )
+
+
+def test_a_read_that_hangs_is_given_up_soon_however_large_the_file_may_be(monkeypatch):
+    blocked = threading.Event()
+
+    class Hanging(io.BytesIO):
+        def read(self, _size=-1):
+            blocked.wait()
+
+    monkeypatch.setattr(remote_files, "LIMIT_S", 0.1)
+    monkeypatch.setattr(remote_files, "MORE_S_PER_MB", 0.1)
+    monkeypatch.setattr(Faulty, "open", lambda *_: Hanging())
+    with pytest.raises(RemoteError, match="no answer within 0 s"):
+        RemoteFiles("faulty://bucket/exp1").read("model", io.BytesIO(), 1 << 40)
+    blocked.set()
 
 
 def test_what_a_call_raises_or_returns_comes_through():

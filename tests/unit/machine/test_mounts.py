@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.machine.mounts import MAX_LAYERS, Cover, Mount, Piece, divided_cover, is_below, parse_mounts, whole_cover
+from lockstep.machine.mounts import MAX_LAYERS, Mount, divided_cover, is_below, parse_mounts, whole_cover
 
 INFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
@@ -30,8 +30,7 @@ def test_the_mounts_are_read_with_their_names_and_the_last_one_at_a_place_counts
 
 
 def test_the_whole_view_covers_what_can_be_written_and_puts_back_what_stays() -> None:
-    pieces = whole_cover(parse_mounts(INFO)).pieces
-    assert [(piece.point, piece.layered) for piece in pieces] == [
+    assert [*whole_cover(parse_mounts(INFO)).items()] == [
         ("/", True),
         ("/dev", False),
         ("/mnt/cd", False),
@@ -50,14 +49,13 @@ MOUNTS = st.lists(
 
 @given(MOUNTS)
 def test_each_mount_is_covered_or_real_once_behind_what_is_around_it(mounts: list[Mount]) -> None:
-    pieces = whole_cover(mounts).pieces
-    points = [piece.point for piece in pieces]
-    assert len(set(points)) == len(points)
+    layered = whole_cover(mounts)
+    points = [*layered]
     for mount in mounts:
         if mount.point in points:
-            assert pieces[points.index(mount.point)].layered == (not mount.stays)
+            assert layered[mount.point] == (not mount.stays)
         else:
-            assert is_below(mount.point, [piece.point for piece in pieces if not piece.layered])
+            assert is_below(mount.point, [point for point in points if not layered[point]])
     for number, point in enumerate(points):
         assert not any(is_below(other, [point]) for other in points[:number])
 
@@ -66,9 +64,10 @@ def test_each_mount_is_covered_or_real_once_behind_what_is_around_it(mounts: lis
 def test_no_layer_of_a_user_namespace_has_a_mount_in_it_and_all_that_can_be_written_is_covered(
     mounts: list[Mount],
 ) -> None:
-    cover = divided_cover(mounts, lambda _folder: ["a", "b", "dev", "home"] if _folder.count("/") < 4 else [])
+    layers, around_mounts = divided_cover(
+        mounts, lambda folder: ["a", "b", "dev", "home"] if folder.count("/") < 4 else []
+    )
     places = {mount.point: mount for mount in mounts}
-    layers = [piece.point for piece in cover.pieces]
     for layer in layers:
         assert not any(is_below(other, [layer]) for other in places if other != layer)
     for first in ("a", "b", "home"):
@@ -76,22 +75,19 @@ def test_no_layer_of_a_user_namespace_has_a_mount_in_it_and_all_that_can_be_writ
             around = max((point for point in places if is_below(path, [point])), key=len)
             real = any(is_below(path, [m.point]) and m.kind == "proc" for m in mounts)
             if not places[around].stays and not real:
-                assert is_below(path, layers) or path in cover.open_folders
+                assert is_below(path, layers) or path in around_mounts
 
 
 def test_folders_without_mounts_are_covered_and_the_ones_around_mounts_are_named() -> None:
     tree = {"/": ["dev", "home", "mnt", "proc", "tmp"], "/mnt": ["cd", "my disk", "old", "own"]}
-    cover = divided_cover(
-        parse_mounts(INFO), lambda folder: tree.get(folder, []), ["/tmp", "/mnt/own/shared", "/dev/x"]
+    assert divided_cover(parse_mounts(INFO), lambda folder: tree.get(folder, [])) == (
+        ["/home", "/mnt/my disk", "/mnt/own", "/tmp"],
+        ["/", "/mnt"],
     )
-    layered = [piece.point for piece in cover.pieces]
-    assert layered == ["/home", "/mnt/my disk", "/mnt/own", "/tmp", "/mnt/own/shared"]
-    assert cover.open_folders == ("/", "/mnt")
 
 
 def test_a_folder_of_too_many_parts_is_named() -> None:
     mounts = [Mount("/", "ext4", writable=True), Mount("/b/x", "ext4", writable=True)]
-    cover = divided_cover(mounts, lambda folder: [f"a{n:04d}" for n in range(600)] if folder == "/" else [])
-    assert len(cover.pieces) == MAX_LAYERS
-    assert cover.open_folders == ("/",)
-    assert divided_cover([], lambda _: []) == Cover((Piece("/", layered=True),))
+    layers, around = divided_cover(mounts, lambda folder: [f"a{n:04d}" for n in range(600)] if folder == "/" else [])
+    assert (len(layers), around) == (MAX_LAYERS, ["/"])
+    assert divided_cover([], lambda _: []) == (["/"], [])

@@ -6,8 +6,8 @@ Rank 0 copies what is written; what is read, one rank of each node. The others h
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ from lockstep.checkpoint.inventory import Found
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
 from lockstep.checkpoint.remote_state import RemoteState, named, trouble_in
 from lockstep.errors import UsageError, WorldError
-from lockstep.handover.run_folder import COPY
 from lockstep.handover.url import check_url, is_url, parted, shown
-from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.run.run_state import RunState
 from lockstep.run.saving import resume, state, weights
+from lockstep.run.saving.brought import private_room
 from lockstep.transport.together import Together
 
 
@@ -33,8 +32,7 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
     if not _is_away(run, path):
         state.save_state(run, path, extra)
         return
-    url = os.fspath(path)
-    check_url(url)
+    url = _checked(path)
 
     def write(run: RunState, folder: StateFolder, contents: Contents, found: Found, told: Sequence[Any]) -> str:
         problem = state.write_now(run, folder, contents, found, told)
@@ -42,8 +40,9 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
             return trouble_in(lambda: RemoteState(url).put(folder.target))
         return problem
 
-    with _room(run) as room:
-        place = Path(run.machinery.transport.all_gather_object(str(room), state.SAVE, where())[0], "state")
+    with ExitStack() as stack:
+        room = str(private_room(run, stack))
+        place = Path(run.machinery.transport.all_gather_object(room, state.SAVE, where())[0], "state")
         with named(place, url):
             state.save_state(run, place, extra, write)
 
@@ -54,15 +53,14 @@ def load_state(
     """See `Run.load_state`."""
     if not _is_away(run, path):
         return resume.load_state(run, path, objects, missing_ok=missing_ok)
-    url, position = os.fspath(path), run.setup.environment.position
-    check_url(url)
+    url, position = _checked(path), run.setup.environment.position
     state.require_between_epochs(run.progress, resume.LOAD)
     together = Together(run.machinery.transport, resume.LOAD, where())
-    with _room(run) as mine:
+    with ExitStack() as stack:
+        mine = private_room(run, stack)
         if position.local_rank == 0:
             together.do(lambda: _fetch(url, mine / "state"))
-        rooms = together.agree(str(mine))
-        place = Path(rooms[position.rank - position.local_rank], "state")
+        place = Path(together.agree(str(mine))[position.rank - position.local_rank], "state")
         with named(place, url):
             return resume.load_state(run, place, objects, missing_ok=missing_ok)
 
@@ -72,18 +70,15 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
     if not _is_away(run, path):
         weights.save_weights(run, model, path)
         return
-    url = os.fspath(path)
-    check_url(url)
+    url = _checked(path)
     weights.check_name(shown(url))
     folder, name = parted(url)
-    with _room(run) as room:
-        weights.save_weights(run, model, room / "weights")
+    with ExitStack() as stack:
+        written = private_room(run, stack) / "weights"
+        weights.save_weights(run, model, written)
         together = Together(run.machinery.transport, weights.SAVE, where())
-        if run.machinery.transport.rank == 0:
-            try:
-                RemoteFiles(folder).put(name, room / "weights")
-            except RemoteError as error:
-                together.refuse(WorldError(f"The weights could not be written to {shown(url)}: {error.advice}"))
+        if run.machinery.transport.rank == 0 and (why := trouble_in(lambda: RemoteFiles(folder).put(name, written))):
+            together.refuse(WorldError(f"The weights could not be written to {shown(url)}: {why}"))
         together.agree()
 
 
@@ -92,16 +87,10 @@ def _is_away(run: RunState, path: str | os.PathLike[str]) -> bool:
     return is_url(path) and run.machinery.witness is None and run.machinery.meter is None
 
 
-@contextmanager
-def _room(run: RunState) -> Iterator[Path]:
-    """A private folder of this rank: where the run has its own, which is meant for large files, else a temporary one."""
-    place = run.setup.folder.path if run.setup.folder is not None else None
-    try:
-        room = TemporaryFolder(COPY, place)
-    except OSError as error:
-        raise WorldError(f"There is no place for a copy of a state ({error.strerror}).") from None
-    with room as path:
-        yield path
+def _checked(path: str | os.PathLike[str]) -> str:
+    url = os.fspath(path)
+    check_url(url)
+    return url
 
 
 def _fetch(url: str, place: Path) -> None:

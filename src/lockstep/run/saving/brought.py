@@ -50,7 +50,7 @@ def brought(run: RunState, target: Path, source: int = 0) -> Iterator[Path]:
     with ExitStack() as stack:
         room = None
         if position.local_rank == 0 and not has:
-            room = together.do(lambda: _room(run, stack))
+            room = together.do(lambda: private_room(run, stack))
         rooms = together.agree(str(room) if room is not None else None)
         _hand_around(run, together, target, room, source)
         mine = rooms[position.rank - position.local_rank]
@@ -58,8 +58,8 @@ def brought(run: RunState, target: Path, source: int = 0) -> Iterator[Path]:
         run.machinery.transport.barrier(CALL, where())  # the others of this node may still read
 
 
-def _room(run: RunState, stack: ExitStack) -> Path:
-    """A private folder for the copy, which takes a while to fill."""
+def private_room(run: RunState, stack: ExitStack) -> Path:
+    """A folder of this rank until `stack` ends: where the run has its own, which is meant for large files, else a temporary one."""
     place = run.setup.folder.path if run.setup.folder is not None else None
     try:
         return stack.enter_context(TemporaryFolder(COPY, place))

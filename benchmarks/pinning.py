@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from lockstep.machine.siblings import siblings
+from benchmarks.siblings import siblings
 
 ONE_CPU, SIBLINGS = KINDS = ("one-cpu", "siblings")
 

@@ -12,8 +12,7 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT / "src") not in sys.path:
     sys.path.insert(0, str(ROOT / "src"))  # the code beside these pages, whatever is installed
 
-from lockstep.findings.catalogue import FINDINGS  # noqa: E402
-from lockstep.findings.finding import Finding  # noqa: E402
+from lockstep.findings.catalogue import FINDINGS, Finding  # noqa: E402
 
 FOLDER = ROOT / "docs" / "findings"
 ABOUT = """\

@@ -1,14 +1,7 @@
-// What Python sees of the numbers that depend on the machine, and of what measures them.
+// What Python sees of the numbers that depend on the machine.
 #include "tuning.hpp"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/tuple.h>
-
-#include <optional>
-#include <tuple>
-
 #include "definitions.hpp"
-#include "wait_costs.hpp"
 
 namespace nb = nanobind;
 
@@ -32,15 +25,6 @@ void define_tuning(nb::module_& module) {
           nb::arg("piece_bytes") = usual.pieces.piece_bytes, nb::arg("whole_bytes") = usual.pieces.whole_bytes,
           nb::arg("streamed_from_bytes") = usual.streamed_from_bytes, nb::arg("moved_bytes") = usual.pieces.moved_bytes,
           nb::arg("swapped_bytes") = usual.pieces.swapped_bytes);
-  module.def(
-      "measure_wait_costs",
-      [](int cpu, int other_cpu, double at_most_s) -> std::optional<std::tuple<double, double>> {
-        const nb::gil_scoped_release released;
-        WaitCosts costs;
-        if (!measure_wait_costs(cpu, other_cpu, seconds(at_most_s), costs)) return std::nullopt;
-        return std::tuple(costs.wake_us, costs.slowed_by_spinning);
-      },
-      nb::arg("cpu"), nb::arg("other_cpu"), nb::arg("at_most_s"));
 }
 
 }  // namespace lockstep

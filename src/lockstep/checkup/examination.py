@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Mapping
 
-from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, pieces_row, waiting_row
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row
 from lockstep.checkup.report import Report
 from lockstep.checkup.software import addresses_row, backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
@@ -54,8 +54,6 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         *core_rows(machine, len(os.sched_getaffinity(0))),
         backend_row(facts),
         compiled_row(facts),
-        waiting_row(facts),
-        pieces_row(facts),
         shared_memory_row(*read_shared_memory()),
         open_files_row(*resource.getrlimit(resource.RLIMIT_NOFILE)),
         loopback_row(try_loopback()),

@@ -95,47 +95,6 @@ def _with_wheel(name: str, driver: str, facts: TorchFacts) -> Row:
     return ok("driver", text)
 
 
-def waiting_row(facts: TorchFacts) -> Row:
-    """How ranks wait for each other here, and where that is known from; a note where it cannot be kept."""
-    told = facts.waiting
-    if not told:
-        return ok("waiting", "left to gloo")
-    own, shared = told["own"], told["shared"]
-    looks = f"a rank looks for {shared['spin_us']:.0f} µs, offers its CPU {shared['yields']} times, then sleeps"
-    if not own["is_crowded"]:
-        why = f"usual values: {own['why']}" if told["source"] == "usual" else own["why"]
-        looks = f"a rank looks for {own['spin_us']:.0f} µs, then sleeps ({why}); where ranks share a CPU {looks}"
-    if told["source"] == "kept":
-        return ok("waiting", f"{looks}. Kept in {told['file']}: remove it to measure again")
-    if told["source"] == "measured" and told["file"]:
-        return ok("waiting", f"{looks}. Measured now, kept in {told['file']}")
-    if told["source"] == "measured":
-        thing = told.get("in_the_way")
-        way = f"Remove {thing}" if thing else "Set XDG_CACHE_HOME to a folder of yours"
-        return note(
-            "waiting", f"{looks}. Measured now, but it cannot be kept: {told['trouble']}",
-            f"{way}, or each run takes 0.02 s to measure again.",
-        )  # fmt: skip
-    return ok("waiting", f"{looks}. Not measured: {told['trouble']}")
-
-
-def pieces_row(facts: TorchFacts) -> Row:
-    """In which pieces two ranks exchange tensors here, and the caches from which that follows."""
-    if not facts.waiting:
-        return ok("pieces", "left to gloo")
-    sizes, known = facts.waiting["sizes"], zip(("L2", "L3"), facts.waiting["caches"], strict=True)
-    told = (
-        " and ".join(f"{_size(size)} of {name}" for name, size in known if size)
-        or "the machine does not tell its caches"
-    )
-    past = f"results from {_size(sizes['streamed_from'])} on go past the caches"
-    return ok("pieces", f"two ranks exchange {_size(sizes['swapped'])} at a time, {past} ({told})")
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"
-
-
 COMFORTABLE = 4096
 LEAST = 256
 

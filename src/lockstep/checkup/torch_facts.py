@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,6 @@ class TorchFacts:
     """Why lockstep's compiled part cannot be used, with the fix; empty when it can."""
     instructions: str = ""
     """The instruction set that the compiled part adds with."""
-    waiting: Mapping[str, Any] = field(default_factory=dict)
-    """How ranks of this machine would wait for each other (node/tuning.py, `account`); empty without the compiled part."""
     missing: tuple[str, ...] = ()
     """Private names that lockstep uses and this torch lacks, each with what it is needed for."""
     misfit: str = ""
@@ -102,7 +100,6 @@ def _gather() -> TorchFacts:
         tasks=tasks,
         not_compiled=native.why_not(),
         instructions=native.compiled.variant() if native.available() else "",
-        waiting=importlib.import_module("lockstep.node.tuning").account() if native.available() else {},
         missing=tuple(map(str, torch_private.missing())),
         misfit="Trying it crashed the process.",
     )

@@ -6,9 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from lockstep.findings import crash, full_disk, killed_for_memory, wrong_interface
-from lockstep.findings.catalogue import FINDINGS
-from lockstep.findings.finding import Finding
+from lockstep.findings.catalogue import CRASH, FINDINGS, FULL_DISK, KILLED_FOR_MEMORY, WRONG_INTERFACE, Finding
 from lockstep.journal.failure import Failure
 from lockstep.machine.memory_pressure import LACK, Shortage
 
@@ -37,16 +35,16 @@ def is_full(text: str) -> bool:
 def finding_of(end: End) -> Finding | None:
     """The finding; None for what a traceback or a mistake's sentence says itself."""
     if end.shortage is not None:
-        return killed_for_memory.FINDING
+        return KILLED_FOR_MEMORY
     if end.failure is None:
-        return crash.FINDING if end.signal in CRASHES else None
+        return CRASH if end.signal in CRASHES else None
     return FINDINGS.get(end.failure.finding) or _by_its_words(end.failure.error)
 
 
 def _by_its_words(error: str) -> Finding | None:
     """The finding of an exception that is not one of ours."""
     if LACK in error:  # of a loader worker
-        return killed_for_memory.FINDING
+        return KILLED_FOR_MEMORY
     if is_full(error):
-        return full_disk.FINDING
-    return wrong_interface.FINDING if _INTERFACE.search(error) else None
+        return FULL_DISK
+    return WRONG_INTERFACE if _INTERFACE.search(error) else None

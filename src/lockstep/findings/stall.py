@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from lockstep.diagnosis.scene import Life, RankScene
 from lockstep.diagnosis.stalls import Judgement, Standing
-from lockstep.findings import (
-    busy_rank,
-    crossed_groups,
-    missing_rank,
-    stalled_in_data,
-    stalled_in_script,
-    stopped_process,
+from lockstep.findings.catalogue import (
+    BUSY_RANK,
+    CROSSED_GROUPS,
+    MISSING_RANK,
+    STALLED_IN_DATA,
+    STALLED_IN_SCRIPT,
+    STOPPED_PROCESS,
+    Finding,
 )
-from lockstep.findings.finding import Finding
 from lockstep.journal.record import Phase
 
 
@@ -26,17 +26,17 @@ def finding_of(judgement: Judgement, scenes: Mapping[int, RankScene]) -> Finding
         scenes: by rank.
     """
     if judgement.holdup.is_circle:
-        return crossed_groups.FINDING
+        return CROSSED_GROUPS
     first = scenes[min(judgement.suspects)]
     if first.life is Life.STOPPED:
-        return stopped_process.FINDING
+        return STOPPED_PROCESS
     if judgement.standing is Standing.SLOW:
-        return busy_rank.FINDING
+        return BUSY_RANK
     waits = [scenes[rank].wait for rank in judgement.holdup.waiting]
     if any(wait is not None and is_meeting(wait.what) for wait in waits):
-        return missing_rank.FINDING
+        return MISSING_RANK
     doing = first.doing.phase if first.doing is not None else None
-    return stalled_in_data.FINDING if doing is Phase.DATA else stalled_in_script.FINDING
+    return STALLED_IN_DATA if doing is Phase.DATA else STALLED_IN_SCRIPT
 
 
 def is_meeting(what: str) -> bool:

@@ -12,9 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.findings.crowded_cores import FINDING as CROWDED_CORES
-from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
-from lockstep.findings.starved_loader import FINDING as STARVED_LOADER
+from lockstep.findings.catalogue import CROWDED_CORES, EARLY_LEAVER, STARVED_LOADER
 from lockstep.handover.checks import OFF
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.launch.calls_init import calls_init

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lockstep.machine.siblings import CPUS
+CPUS = Path("/sys/devices/system/cpu")
 
 MOST_LEVELS = 8
 

@@ -21,7 +21,7 @@ from lockstep.node.hearing import Hearing, Store
 from lockstep.node.native import compiled, why_not
 from lockstep.node.process import RankProcess, objection
 from lockstep.node.sites import judge, sites
-from lockstep.node.tuning import Told, costs_to_tell, tuning_of
+from lockstep.node.tuning import tuning_of
 
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
@@ -74,7 +74,7 @@ def meet(
     names = list(names) or list(range(world_size))
     known = {} if known is None else known
     here = known[names[rank]] = RankProcess.here(torch.get_num_threads())
-    costs = _hear_places(store, rank, names, known)
+    _hear_places(store, rank, names, known)
     places = [known[name] for name in names]
     if mistake := objection(places):
         raise mistake
@@ -86,28 +86,26 @@ def meet(
         control, problem = _share(store, rank, names, known, named=named)
         if control is not None:
             watch = (sites(), judge) if is_watched else (None, None)
-            how = patience.total_seconds(), tuning_of(known.values(), here, costs), where
+            how = patience.total_seconds(), tuning_of(known.values(), here), where
             return compiled.Group.join(control, rank, world_size, *how, named, names, *watch)
         problems.append(problem)
     raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
 
 
-def _hear_places(store: Store, rank: int, names: Sequence[int], known: dict[int, RankProcess]) -> Told:
-    """Tell the others this rank's process, add theirs to `known`; what waiting costs, as rank 0 tells it.
+def _hear_places(store: Store, rank: int, names: Sequence[int], known: dict[int, RankProcess]) -> None:
+    """Tell the others this rank's process, add theirs to `known`.
 
     Raises `UsageError` when a rank means a group of other ranks.
     """
-    here, costs = known[names[rank]], costs_to_tell(rank, len(names))
+    here = known[names[rank]]
     same = f"[{json.dumps(names)}, "
     hearing = Hearing(store, "place", names, known, here)
-    hearing.tell(rank, f"{same}{json.dumps(vars(here))}, {json.dumps(costs)}]")
+    hearing.tell(rank, f"{same}{json.dumps(vars(here))}]")
     for name, said in zip(names, hearing.from_all(), strict=True):
-        members, place, told = _read_place(said, same)
-        costs = costs or told
+        members, place = _read_place(said, same)
         if members is not None and members != names:  # before waiting for a rank that may never come
             raise disagreement(name, members, names)
         known[name] = place
-    return costs
 
 
 def _share(
@@ -145,20 +143,20 @@ def _share(
     return (None, failed[0]) if failed else (control, "")
 
 
-def _read_place(said: bytes, same: str) -> tuple[list[int] | None, RankProcess, Told]:
-    """The ranks that a rank makes a group of, None when it tells what begins as `same`; its process; and costs.
+def _read_place(said: bytes, same: str) -> tuple[list[int] | None, RankProcess]:
+    """The ranks that a rank makes a group of, None when it tells what begins as `same`; and its process.
 
     Compared as text: each rank would read n lists of n ranks otherwise.
     """
     text = said.decode()
     if text.startswith(same):
-        return None, *_read_process(f"[{text[len(same) :]}")
-    members, *others = json.loads(text)
-    return members, *_read_process(json.dumps(others))
+        return None, _read_process(text[len(same) : -1])
+    members, place = json.loads(text)
+    return members, _read_process(json.dumps(place))
 
 
 @lru_cache(512)
-def _read_process(text: str) -> tuple[RankProcess, Told]:
+def _read_process(text: str) -> RankProcess:
     """What a rank tells of its process is nearly always what it told when the group before was made."""
-    place, costs = json.loads(text)
-    return RankProcess(**place | {"cpus": tuple(place["cpus"])}), costs
+    place = json.loads(text)
+    return RankProcess(**place | {"cpus": tuple(place["cpus"])})

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.diagnosis.scene import Life, RankScene
 from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing
-from lockstep.findings.busy_rank import FINDING as BUSY_RANK
+from lockstep.findings.catalogue import BUSY_RANK
 from lockstep.findings.stall import finding_of
 from lockstep.handover.case import Case, cases_in
 from lockstep.handover.run_folder import read_json, read_lines

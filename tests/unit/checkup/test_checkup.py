@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lockstep import torch_versions
-from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, pieces_row, waiting_row
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row
 from lockstep.checkup.report import Report, Row, State, note, ok, problem
 from lockstep.checkup.software import addresses_row, backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
@@ -306,44 +306,3 @@ def test_where_stacks_cannot_be_read_the_way_out_is_told() -> None:
     assert "asked by a signal" in refused.text
     assert "SYS_PTRACE" in refused.fix
     assert stacks_row("py-spy is not installed").fix == "pip install py-spy"
-
-
-MANNER = {"spin_us": 40.0, "yields": 4, "is_crowded": False, "why": "a wake-up takes 20 µs"}
-WAITING = {
-    "source": "kept", "file": "/home/a/.cache/lockstep/w.json", "trouble": "", "own": MANNER,
-    "shared": MANNER | {"spin_us": 2.0, "is_crowded": True},
-}  # fmt: skip
-
-
-def test_how_ranks_wait_is_told_with_where_it_is_known_from_and_how_to_measure_again():
-    assert waiting_row(CPU) == ok("waiting", "left to gloo")
-    kept = waiting_row(replace(CPU, waiting=WAITING))
-    assert kept.state is State.OK
-    assert "looks for 40 µs, then sleeps (a wake-up takes 20 µs)" in kept.text
-    assert "where ranks share a CPU a rank looks for 2 µs, offers its CPU 4 times" in kept.text
-    assert "remove it to measure again" in kept.text
-    unkept = waiting_row(replace(CPU, waiting=WAITING | {"source": "measured", "file": "", "trouble": "no room"}))
-    assert (unkept.state, "no room" in unkept.text, "XDG_CACHE_HOME" in unkept.fix) == (State.NOTE, True, True)
-    blocked = {"source": "measured", "file": "", "trouble": "/c/w.json is a folder", "in_the_way": "/c/w.json"}
-    row = waiting_row(replace(CPU, waiting=WAITING | blocked))
-    assert "cannot be kept: /c/w.json is a folder" in row.text
-    assert row.fix == "Remove /c/w.json, or each run takes 0.02 s to measure again."
-    usual = WAITING | {"source": "usual", "file": "", "trouble": "the machine was too busy to measure"}
-    text = waiting_row(replace(CPU, waiting=usual)).text
-    assert "then sleeps (usual values: a wake-up takes 20 µs)" in text
-    assert text.endswith("Not measured: the machine was too busy to measure")
-    one = WAITING | {"source": "usual", "file": "", "trouble": "there is only one CPU", "own": WAITING["shared"]}
-    assert waiting_row(replace(CPU, waiting=one)).text == (
-        "a rank looks for 2 µs, offers its CPU 4 times, then sleeps. Not measured: there is only one CPU"
-    )
-
-
-def test_the_sizes_of_pieces_are_told_with_the_caches_that_they_follow_from():
-    assert pieces_row(CPU) == ok("pieces", "left to gloo")
-    sizes = {"swapped": 256 << 10, "streamed_from": 32 << 20}
-    row = pieces_row(replace(CPU, waiting={"sizes": sizes, "caches": [1 << 20, 32 << 20]}))
-    assert row.text == (
-        "two ranks exchange 256 KiB at a time, results from 32 MiB on go past the caches (1 MiB of L2 and 32 MiB of L3)"
-    )
-    unknown = pieces_row(replace(CPU, waiting={"sizes": sizes, "caches": [0, 0]}))
-    assert "(the machine does not tell its caches)" in unknown.text

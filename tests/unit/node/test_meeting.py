@@ -37,7 +37,7 @@ def test_a_name_in_shared_memory_is_taken_away_when_the_other_rank_does_not_come
     store = dist.HashStore()
     store.set_timeout(dt.timedelta(seconds=0.2))
     elsewhere = dataclasses.replace(RankProcess.here(), process_names="pid:[1]")
-    store.set("place/1", json.dumps([[0, 1], vars(elsewhere), {}]))
+    store.set("place/1", json.dumps([[0, 1], vars(elsewhere)]))
     with pytest.raises(WorldError, match="Rank 1 never joined the group"):
         meet(store, 0, 2, lambda: "here.py:1")
     assert store.check(["named/0"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lockstep.diagnosis.words import PHASES, ranks_text
 from lockstep.errors import DIFFERENT_BITS, mistake_text
-from lockstep.findings.finding import Finding
+from lockstep.findings.catalogue import Finding
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.verdict import RankEnd, Verdict

@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.diagnosis.scene import RankScene
 from lockstep.diagnosis.told import Teller, scenes_of
-from lockstep.findings.finding import Finding
+from lockstep.findings.catalogue import Finding
 from lockstep.launch.screen.report import Line
 from lockstep.nodes.cluster import Cluster
 

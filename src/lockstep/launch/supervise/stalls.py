@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from lockstep.diagnosis.scene import RankScene
 from lockstep.diagnosis.stalls import Judgement, Standing
 from lockstep.diagnosis.words import ranks_text
-from lockstep.findings.finding import Finding
+from lockstep.findings.catalogue import Finding
 from lockstep.findings.stall import finding_of
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.launch.request import LaunchRequest, OnStall, Verbosity

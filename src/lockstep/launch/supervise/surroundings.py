@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lockstep.findings import killed_for_memory, shared_core
+from lockstep.findings.catalogue import KILLED_FOR_MEMORY, SHARED_CORE, Finding
 from lockstep.findings.end import End, finding_of
-from lockstep.findings.finding import Finding
 from lockstep.journal.failure import FailureKind
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
@@ -37,7 +36,7 @@ class Known:
 def memory_line(rank: int, known: Mapping[int, Known]) -> Line | None:
     """Why the kernel killed a rank, if it did so for lack of memory."""
     end = known.get(rank, Known())
-    return Line("memory", f"rank {rank}: {end.why_killed}") if end.finding is killed_for_memory.FINDING else None
+    return Line("memory", f"rank {rank}: {end.why_killed}") if end.finding is KILLED_FOR_MEMORY else None
 
 
 @dataclass
@@ -74,7 +73,7 @@ class Surroundings:
                 self._has_said_core = True
                 said = f"the {len(pids)} ranks may use core {core} only, of {os.cpu_count()}, and take turns on it"
                 self.saying.line(Line("note", said))
-                self.cases.add(shared_core.FINDING, said, pids)
+                self.cases.add(SHARED_CORE, said, pids)
 
     def ended(self, end: RankEnd) -> None:
         """A rank has ended: find out what is known about that, and keep the finding if it is one."""

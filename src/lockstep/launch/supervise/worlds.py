@@ -20,7 +20,7 @@ from typing import Any
 
 from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
-from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
+from lockstep.findings.catalogue import EARLY_LEAVER
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line, unsaved
 from lockstep.handover.seat import Seat

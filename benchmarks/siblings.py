@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-CPUS = Path("/sys/devices/system/cpu")
+from lockstep.machine.caches import CPUS
+
 MOST_CPUS = 1 << 16
 """A larger number in a list of CPUs is no list of CPUs."""
 

@@ -27,7 +27,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # rank the test that it runs.
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
-.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults gpu-day \
+.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak kills faults gpu-day \
         test-pretend test-torches test-torch test-peers test-nodes nodes peers wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
@@ -111,6 +111,9 @@ bench: native  ## the benchmarks against stock PyTorch
 
 soak: native  ## ten minutes of training with a fault every ten seconds: useful time, and the same bits (twenty minutes)
 	$(BIN)/python -m benchmarks.soak
+
+kills: native  ## 300 kills and 100 resumes at random moments: the same bits, samples and logs (half an hour and more)
+	$(BIN)/python -m benchmarks.kills
 
 # Blocks of at most ten minutes, about an hour in all (BLOCKS=bits,speed for some of them, OUT=FILE.json for another record).
 gpu-day: native  ## the first hour on a machine with GPUs: what runs, the same bits, what it costs; a table and a record

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ UNFINISHED = "."
 """Before the name of one that is not locked yet."""
 HELD = "held"
 """A file in each that several may make: a folder that is not empty is never replaced by a rename."""
+UNFINISHED_S = 60.0
+"""How old a folder under that other name is, at least, when its maker was killed before it had the lock."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -59,6 +62,12 @@ def hold_together(path: Path) -> int:
                 raise
 
 
+def remove_unfinished(path: Path) -> None:
+    """Remove what makers of this folder left that were killed; none of them may be alive."""
+    for unfinished in path.parent.glob(f"{UNFINISHED}{path.name}.*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def is_left(path: Path) -> bool:
     """Whether it is a folder of this user that nobody holds."""
     with _taken(path) as is_taken:
@@ -80,7 +89,9 @@ def _taken(path: Path) -> Iterator[bool]:
         with suppress(OSError):
             descriptor = os.open(path, _OPEN)
             ends.callback(os.close, descriptor)
-            if os.fstat(descriptor).st_uid == os.geteuid():
+            found = os.fstat(descriptor)
+            is_being_made = path.name.startswith(UNFINISHED) and time.time() - found.st_mtime < UNFINISHED_S
+            if found.st_uid == os.geteuid() and not is_being_made:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_taken = True
         yield is_taken

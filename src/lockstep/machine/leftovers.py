@@ -30,10 +30,10 @@ _THREADS = 15
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
-_SOCKET_FOLDER = re.compile(r"lsmp-\w+$")
+_SOCKET_FOLDER = re.compile(r"lsmp-\w+|\.lsmp-\w+\.\d+")
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
-_KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+$")
-"""Snapshots of a run (`lockstep.handover.snapshots`)."""
+_KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+|\.lockstep-kept-\d+-[0-9a-f]+\.\d+")
+"""Snapshots of a run (`lockstep.handover.snapshots`). Both may be unfinished (`held_folder`)."""
 _GROUP_FILE = re.compile(r"lockstep-[0-9a-f]{32}$")
 """Memory of a group across PID namespaces, which has a name while the group is made (native/src/memory.hpp)."""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing import process
 from pathlib import Path
 
-from lockstep.machine.held_folder import hold_together
+from lockstep.machine.held_folder import hold_together, remove_unfinished
 from lockstep.machine.leftovers import MARKER
 
 SOCKET, LONGEST = "/listener-12345678", 107
@@ -35,7 +35,9 @@ def share_socket_folder() -> None:
 
 def remove_socket_folder(marker: str) -> None:
     """Remove the folder of a nursery whose other processes have ended, if one was made."""
-    shutil.rmtree(_folder(marker), ignore_errors=True)
+    folder = _folder(marker)
+    shutil.rmtree(folder, ignore_errors=True)
+    remove_unfinished(folder)
 
 
 def _folder(marker: str) -> Path:

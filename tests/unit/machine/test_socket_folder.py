@@ -53,8 +53,11 @@ def test_a_killed_process_leaves_its_socket_in_the_folder_that_is_removed(tmp_pa
     assert len(paths) == 4
     assert sorted(folder.iterdir()) == sorted([*paths, folder / "held"])
     assert folder.stat().st_mode & 0o777 == 0o700
+    unfinished = folder.with_name(f".{folder.name}.4711")  # of a rank that was killed while it made the folder
+    unfinished.mkdir()
     remove_socket_folder(marker)
     assert not folder.exists()
+    assert not unfinished.exists()
     remove_socket_folder(marker)
 
 

@@ -26,7 +26,7 @@ LOOK_S = 0.003
 PATIENCE_S = 120.0
 ONE_PLACE_TWICE = "the same failure at the same step would come back"
 """How a run ends, as documented, when one rank is lost at one place twice; the same command is started again."""
-TARGETS = {"rank": 16, "loader worker or writer": 3, "two ranks": 2, "rank, and one in the restart": 3}
+TARGETS = {"rank": 16, "loader worker or writer": 6, "two ranks": 2, "rank, and one in the restart": 3}
 STOPS = {"told to end (SIGTERM)": 4, "told to end (SIGINT)": 3, "launcher killed": 3}
 SIGNALS = {"told to end (SIGTERM)": 15, "told to end (SIGINT)": 2, "launcher killed": 9}
 
@@ -109,7 +109,7 @@ class Training:
         began = time.monotonic()
         moments = sorted(began + self.chance.uniform(0.3, about_s) for _ in range(kills))
         stop_at = began + self.chance.uniform(0.3, about_s) if stop else float("inf")
-        asked = 0
+        asked, lost_before = 0, len(self.lost_at)
         with (self.place / "output.txt").open("ab") as output:
             launcher = subprocess.Popen(
                 self._command(names),
@@ -144,6 +144,7 @@ class Training:
             self._repeats = True
             return code
         if asked and code in {-asked, 128 + asked}:
+            del self.lost_at[lost_before:]  # the way back may be one of the next launch
             self._look_for_rest()
             return code
         if code:

@@ -27,7 +27,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # rank the test that it runs.
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
-.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench faults gpu-day \
+.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench kills faults gpu-day \
         test-pretend test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
@@ -99,6 +99,9 @@ lint: $(STAMP)  ## style, types, layers
 
 bench: native  ## the benchmarks against stock PyTorch
 	$(BIN)/python -m benchmarks
+
+kills: native  ## 300 kills and 100 resumes at random moments: the same bits, samples and logs (half an hour and more)
+	$(BIN)/python -m benchmarks.kills
 
 # Blocks of at most ten minutes, about an hour in all (BLOCKS=bits,speed for some of them, OUT=FILE.json for another record).
 gpu-day: native  ## the first hour on a machine with GPUs: what runs, the same bits, what it costs; a table and a record

@@ -155,7 +155,7 @@ class Trial:
     # What is left
 
     def _processes(self) -> list[int]:
-        return _marked(f"{MARK}={self._mark}")
+        return marked(f"{MARK}={self._mark}")
 
     def _left(self) -> tuple[str, ...]:
         """After a second, in which whoever hears of the end may end too."""
@@ -219,7 +219,7 @@ def _counted(what: str, found: Iterable[object]) -> list[str]:
     return [f"{number} {what if number == 1 else plural}"] if number else []
 
 
-def _marked(wanted: str) -> list[int]:
+def marked(wanted: str) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

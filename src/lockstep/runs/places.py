@@ -68,7 +68,7 @@ class Run:
             here = roster.text
         elif self.has_nodes:
             here += ", its nodes have not met yet"
-        return f"{self.folder.path}  ({self.title}, {here})"
+        return visible(f"{self.folder.path}  ({self.title}, {here})")
 
 
 def run_at(word: str | None, runs: Path) -> Run:

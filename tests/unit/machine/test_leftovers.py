@@ -148,6 +148,16 @@ def test_folders_are_removed_when_nobody_holds_their_lock_and_their_sockets_are_
     remove_left_folders(tmp_path / "missing", tmp_path / "missing")
 
 
+def test_a_folder_whose_maker_was_killed_before_it_had_the_lock_is_removed_after_a_minute(tmp_path: Path) -> None:
+    old, new = tmp_path / ".lsmp-0a.12", tmp_path / ".lsmp-0b.12"
+    for folder in (old, new):
+        folder.mkdir()
+    minute_ago = old.stat().st_mtime - 61
+    os.utime(old, (minute_ago, minute_ago))
+    remove_left_folders(tmp_path, tmp_path)
+    assert sorted(tmp_path.iterdir()) == [new]
+
+
 def test_a_folder_that_was_removed_while_somebody_took_hold_of_it_is_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "lsmp-x"
     first = hold_together(folder)

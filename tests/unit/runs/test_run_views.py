@@ -59,6 +59,12 @@ def test_a_run_is_found_by_path_by_name_and_as_the_newest(tmp_path):
     assert run_at(str(tmp_path), tmp_path).folder == newer  # a named run: one folder for each start
 
 
+def test_a_script_whose_name_has_a_newline_makes_no_line_of_its_own(tmp_path):
+    folder = made(tmp_path / "run")
+    folder.plan.write_text(json.dumps({"script": "x\nhelp: run this", "ranks": 2}))
+    assert "\n" not in run_at(str(folder.path), tmp_path).text
+
+
 def test_what_a_rank_did_last_is_told_when_it_has_ended(tmp_path):
     folder = made(tmp_path / "run")
     JournalWriter(folder.journal(1)).write(Phase.COMPUTE, "lane 1", 7, 1, "/home/me/train.py", 31)

@@ -324,6 +324,18 @@ NAMED = {
 """By name: what comes before the loop, what a step does, what comes before `run.prepare`."""
 
 SAVED = {
+    "a list in run.state": (
+        "run.state.seen = []; run.state.best = 9.0",
+        "run.state.seen.append(run.state.best); factor = len(run.state.seen)",
+    ),
+    "a dict of lists in run.state": (
+        "run.state.of = {'a': []}",
+        "run.state.of['a'].append(1); factor = len(run.state.of['a'])",
+    ),
+    "a module inside a tracked one": (
+        "ema = torch.optim.swa_utils.AveragedModel(model); run.track(ema=ema)",
+        "factor = next(ema.module.parameters()).mul_(0.9).mean().item()",
+    ),
     "Python's global generator": ("", "factor = random.random()"),
     "NumPy's global generator": ("", "factor = np.random.rand()"),
     "torch's global generator": ("", "factor = float(torch.rand(()))"),

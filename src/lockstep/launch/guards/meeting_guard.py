@@ -30,10 +30,12 @@ from lockstep.launch.guards.meeting_rules import (
     Launched,
     Surroundings,
     Way,
+    alone_line,
     busy_port,
     judge_meeting,
     meeting_name,
 )
+from lockstep.notices import say
 
 MARK = "__lockstep__"
 """Set on what wraps torch's functions, so that they are wrapped once."""
@@ -80,6 +82,7 @@ class _Guard:
         self._host, self._port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
         self._meetings: Counter[str] = Counter()
         self._process = os.getpid()
+        self._has_said_alone = False
 
     def install(self, c10d: ModuleType) -> None:
         """Put the guard in place of torch's functions; a second call changes nothing."""
@@ -108,6 +111,9 @@ class _Guard:
             moved_to = address if address != f"{self._host}:{self._port}" else ""
             key = meeting_name(asked.init_method, self._world_size(asked), moved_to)
             way = judge_meeting(asked, self._launched(c10d), Surroundings(address, self._meetings[key]))
+            if self._world_size(asked) == 1 < self._position.world_size and not self._has_said_alone:
+                self._has_said_alone = True
+                say(alone_line(self._position.rank, self._position.world_size))
             if not asked.has_store:
                 self._meetings[key] += 1
             if way is Way.TORCH:

@@ -185,3 +185,8 @@ def busy_port(port: int) -> UsageError:
         f"Port {port} of this machine is in use by another program, so rank 0 cannot listen there.",
         'Choose another one; or use int(os.environ["MASTER_PORT"]), where the run\'s own store answers.',
     )
+
+
+def alone_line(rank: int, world_size: int) -> str:
+    """Say that a rank of several is alone in its group: what it trains there, it trains apart from the others."""
+    return f"rank {rank} of {world_size} makes a group of one rank, so what it trains is apart from the others."

@@ -300,9 +300,8 @@ def _tell_of_earlier_end(place: Path, step: int) -> None:
         ended = int(read_regular(place.parent / ENDED, most_bytes=32))
         if ended >= step:
             which = f"step {ended}" if ended == step + 1 else f"steps {step + 1} to {ended}"
-            again = (
-                f"{which}, after its newest state, {'is' if ended == step + 1 else 'are'} computed"
-                if ended > step
-                else "nothing is computed"
+            again = f"{which}, after its newest state, {'is' if ended == step + 1 else 'are'} computed again"
+            say(
+                f"this run ended well before, after step {ended}: "
+                f"{again if ended > step else 'it goes on from there, if there is more to do'}. Another name begins anew."
             )
-            say(f"this run ended well before, after step {ended}: {again} again. Another name begins anew.")

@@ -8,8 +8,11 @@ to write. A name blocks nothing: it labels the bits of a run that resumed withou
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
+
+from torch import nn
 
 from lockstep.run.run_state import Progress
 from lockstep.run.script.found import Found
@@ -25,11 +28,21 @@ def named_in(progress: Progress) -> list[Named]:
     """What the script around the caller keeps itself, with its lines and what to write; nothing of it blocks anything."""
     modules = [module for model in progress.models for module in model.modules()]
     unsaved = {id(one._buffers[name]) for one in modules for name in one._non_persistent_buffers_set}  # noqa: SLF001
-    held = {id(one) for one in [*parts_of(progress.models, progress.known), progress.values]}
-    found = Found(held - unsaved)
+    tracked = [one for one in progress.tracked.values() if isinstance(one, nn.Module)]
+    known = [progress.values, *parts_of([*progress.models, *tracked], progress.known)]
+    kept = [part for value in vars(progress.values).values() for part in _contained(value)]
+    found = Found({id(one) for one in [*known, *kept]} - unsaved)
     for frame in script_frames():
         _in(frame, found)
     return found.names()
+
+
+def _contained(value: Any) -> Iterator[Any]:
+    """A value of `run.state`, and what is in it."""
+    yield value
+    if isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _contained(one)
 
 
 def _in(frame: FrameType, found: Found) -> None:

@@ -148,6 +148,7 @@ def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
             optimizer.param_groups,
             *optimizer.param_groups,
             *(group["params"] for group in optimizer.param_groups),
+            *(value for group in optimizer.param_groups for value in group.values() if isinstance(value, Tensor)),
         ]
         states = [*optimizer.state.values()]
         found += [optimizer.state, *states]

@@ -60,6 +60,7 @@ train_set = torch.utils.data.TensorDataset(torch.randn(1024, 16), torch.randint(
 FROM_A_SNAPSHOT = {
     "examples/recipes/carried_state.py": "run.lane_sum is a second exchange, behind the pass",
     "examples/recipes/ema_teacher.py": "run.lane_sum is a second exchange, behind the update",
+    "examples/recipes/contrastive.py": "a loss of the whole batch takes two passes over the lanes, and the second is no beginning",
     "examples/recipes/closures.py": "its optimizer calls the pass again, and a pass after an update is no beginning",
     "examples/notes/pipelined_network_lockstep.py": "no rank of a pipeline has the whole state",
     "examples/notes/toy_model_lockstep.py": "no rank has the whole state",

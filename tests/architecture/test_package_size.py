@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-MOST_LINES, MOST_FILES = 73_400, 690
+MOST_LINES, MOST_FILES = 72_700, 660
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall."""
 
 

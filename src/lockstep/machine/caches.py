@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 CPUS = Path("/sys/devices/system/cpu")
-
 MOST_LEVELS = 8
 
 

@@ -15,7 +15,7 @@ from lockstep.machine.cores import cpu_quota
 from lockstep.node.native import compiled
 from lockstep.node.pieces import Sizes, sizes_for
 from lockstep.node.process import RankProcess
-from lockstep.node.waiting import Room, manner_of_waiting
+from lockstep.node.waiting import SHORT_SPIN_US, SPIN_US, YIELDS, Room, is_crowded
 
 
 def tuning_of(ranks: Iterable[RankProcess], here: RankProcess) -> compiled.Tuning:
@@ -26,12 +26,12 @@ def tuning_of(ranks: Iterable[RankProcess], here: RankProcess) -> compiled.Tunin
         here: this one.
     """
     rooms = [Room(_as_set(rank.cpus), rank.threads) for rank in ranks if rank.boot == here.boot]
-    manner = manner_of_waiting(rooms, cpu_quota())
+    crowded = is_crowded(rooms, cpu_quota())
     sizes = _sizes(min(os.sched_getaffinity(0)))
     return compiled.Tuning(
-        spin_us=manner.spin_us,
-        yields=manner.yields,
-        is_crowded=manner.is_crowded,
+        spin_us=SHORT_SPIN_US if crowded else SPIN_US,
+        yields=YIELDS,
+        is_crowded=crowded,
         swapped_bytes=sizes.swapped,
         streamed_from_bytes=sizes.streamed_from,
     )

@@ -15,6 +15,7 @@ SHORT_SPIN_US = 2.0
 SPIN_US = 40.0
 """Elsewhere: a wake-up takes 13 to 25 µs on the machines that were measured."""
 YIELDS = 4
+"""How often a rank offers its CPU before it sleeps: always where ranks are crowded, else to one that was last seen on it."""
 UNKNOWN = -1
 """In the place of the first CPU of a rank that does not say where it may run."""
 
@@ -25,27 +26,6 @@ class Room:
 
     cpus: frozenset[int]
     threads: int
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How a rank waits: look this long, then offer the CPU this often, then sleep."""
-
-    spin_us: float
-    yields: int
-    is_crowded: bool
-    """Whether the CPU is always offered; else only to a rank that was last seen on it."""
-
-
-def manner_of_waiting(rooms: Sequence[Room], quota: float) -> Manner:
-    """How the ranks in these rooms wait.
-
-    Args:
-        rooms: of all ranks of this machine, as far as they are known.
-        quota: CPUs' worth of time that the control groups of this process allow; infinity without a limit.
-    """
-    crowded = is_crowded(rooms, quota)
-    return Manner(SHORT_SPIN_US if crowded else SPIN_US, YIELDS, crowded)
 
 
 def is_crowded(rooms: Sequence[Room], quota: float) -> bool:

@@ -16,9 +16,9 @@ from lockstep.feed.loader import PreparedLoader
 from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.run.loop import rows
 from lockstep.run.loop.agreed import Agreed
-from lockstep.run.loop.behind import note_behind, put_back
 from lockstep.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from lockstep.run.loop.lane_sum import lane_sum
+from lockstep.run.loop.loop_variables import note_loop_variables, restore_loop_variables
 from lockstep.run.loop.tally import Tally
 from lockstep.run.loop.testimony import is_over, settle
 from lockstep.run.loop.training import Steps
@@ -166,13 +166,13 @@ class Run:
                 settle(self._run)
                 label_gradients(self._run)
                 if epoch == num_epochs - 1:
-                    note_behind(self._run, str(progress.epochs.loop))
+                    note_loop_variables(self._run, str(progress.epochs.loop))
                 automatic.after_body()
                 snapshots.after_body()
                 if is_over(self._run.machinery):
                     return
             if epoch < 0:
-                put_back(self._run, str(progress.epochs.loop))
+                restore_loop_variables(self._run, str(progress.epochs.loop))
         finally:  # also when the script leaves the loop
             automatic.leave_loop()
 

@@ -273,7 +273,7 @@ class Progress:
     goes_on_stream: SavedStream | None = None
     """With `goes_on`: how the data set can go on by itself."""
     left: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What the script reads behind the last turn of its loops (`lockstep.run.loop.behind`), by loop."""
+    """What the script reads behind the last turn of its loops (`lockstep.run.loop.loop_variables`), by loop."""
     reading: weakref.ref[PlannedSteps | StreamedSteps] | None = None
     """The steps of the last epoch."""
     automatic: NoStates = field(default_factory=NoStates)

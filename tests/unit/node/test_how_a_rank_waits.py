@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.siblings import cpus_in, siblings
-from lockstep.node.waiting import SHORT_SPIN_US, Room, is_crowded, manner_of_waiting
+from lockstep.node.waiting import Room, is_crowded
 
 NO_QUOTA = math.inf
 
@@ -34,9 +34,6 @@ def rooms(*of_ranks: tuple[str, int]) -> list[Room]:
 )
 def test_ranks_are_crowded_when_some_of_their_threads_must_share_a_cpu(of_ranks, quota, crowded) -> None:
     assert is_crowded(rooms(*of_ranks), quota) == crowded
-    manner = manner_of_waiting(rooms(*of_ranks), quota)
-    assert manner.is_crowded == crowded
-    assert (manner.spin_us == SHORT_SPIN_US) == crowded
 
 
 @given(
@@ -50,8 +47,8 @@ def test_ranks_are_crowded_exactly_where_more_threads_than_cpus_must_stay(ranks:
 
 def test_a_group_of_two_in_a_crowd_of_eight_waits_as_the_crowd_does() -> None:
     crowd = rooms(*[("0-1", 1)] * 8)
-    assert not manner_of_waiting(crowd[:2], NO_QUOTA).is_crowded
-    assert manner_of_waiting(crowd, NO_QUOTA).is_crowded
+    assert not is_crowded(crowd[:2], NO_QUOTA)
+    assert is_crowded(crowd, NO_QUOTA)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,16 @@ def test_large_ones_begin_a_huge_page_and_end_where_they_should():
     assert bool((first == 1.0).all())
 
 
+def test_huge_pages_that_come_slowly_are_given_up_and_the_memory_is_the_same(monkeypatch):
+    times = iter(range(1000))
+    monkeypatch.setattr("lockstep.strategy.replica.private_memory.time.perf_counter", lambda: next(times))
+    zeros = private_zeros(4 * HUGE_PAGE // 4 + 2, torch.float32, CPU)
+    assert next(times) == 2, "nothing is touched after a page that took a second"
+    assert zeros.data_ptr() % HUGE_PAGE == 0
+    assert not zeros.any()
+    zeros.fill_(1.0)
+
+
 def test_a_large_one_is_copied_and_saved_like_any_tensor():
     zeros = private_zeros(HUGE_PAGE, torch.float32, CPU)
     zeros[-1] = 3.0

@@ -20,8 +20,8 @@ from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.memory import give_back_freed_memory
-from lockstep.run.loop.behind import STEPS, note_behind, put_back
 from lockstep.run.loop.evaluation import say_shares
+from lockstep.run.loop.loop_variables import STEPS, note_loop_variables, restore_loop_variables
 from lockstep.run.loop.loss_gauge import settle_losses
 from lockstep.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.run.loop.step import Step
@@ -110,7 +110,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             run.progress.position.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
-        _pass_boundary(run, epoch.inside, is_last=steps.is_over)
+        _reach_boundary(run, epoch.inside, is_last=steps.is_over)
         if is_over(run.machinery):
             settle_losses(run)
             run.progress.epochs.end_steps()
@@ -123,12 +123,12 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     run.progress.epochs.end_steps()
 
 
-def _pass_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
+def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
     """The run can go on from here: between two steps, or after the last one."""
     progress = run.progress
     progress.inside = inside
     if is_last:
-        note_behind(run, STEPS)
+        note_loop_variables(run, STEPS)
     progress.automatic.after_step(ends_epoch=is_last)
     progress.snapshots.after_step(ends_epoch=is_last)
     progress.last.enter_boundary(inside, is_last=is_last)
@@ -164,7 +164,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     progress.reading = weakref.ref(steps)
     progress.snapshots.enter_steps()
     if steps.is_over:
-        put_back(run, STEPS)
+        restore_loop_variables(run, STEPS)
     progress.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 

@@ -26,7 +26,7 @@ from lockstep.journal.ring import JournalReader
 from lockstep.layout.stream_key import Domain
 from lockstep.machine.process_state import process_state
 from lockstep.notices import say
-from lockstep.run.loop.behind import lacks_behind
+from lockstep.run.loop.loop_variables import lacks_loop_variables
 from lockstep.run.outlive.beginning import Beginning
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.run_state import NoLastSnapshot, RunState
@@ -89,7 +89,7 @@ class LastSnapshot(NoLastSnapshot):
         if not self._has_looked:
             self._has_looked = True
             self._beginning.look_at_source()
-        if is_last and lacks_behind(self._run):
+        if is_last and lacks_loop_variables(self._run):
             return
         self._beginning.note(inside, keeps_streams=is_last)
         self._step = step

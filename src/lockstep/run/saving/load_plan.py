@@ -20,7 +20,7 @@ from lockstep.errors import UsageError
 from lockstep.feed.stream import SavedStream
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
-from lockstep.run.loop.behind import wrong_left
+from lockstep.run.loop.loop_variables import wrong_loop_variables
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.ledger import Ledger
@@ -278,7 +278,7 @@ def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None)
 def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_gradients: bool, *, waits: bool) -> None:
     own, of_body = streams
     inside = wrong_inside(plan.counters.get("inside"), of_body, has_gradients)
-    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside or wrong_left(plan.left):
+    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside or wrong_loop_variables(plan.left):
         raise UsageError(f"{problem}.", UNCHANGED)
     if len(plan.loaders) < len(run.progress.loaders) or (len(plan.loaders) > len(run.progress.loaders) and not waits):
         raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
@@ -20,7 +21,7 @@ MOST_DEEP = 40
 Arguments = Mapping[str, Value]
 
 
-class Functions(Places):
+class Functions(Places, ABC):
     """Follows them."""
 
     def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
@@ -29,9 +30,9 @@ class Functions(Places):
         self.is_act = False
         """Whether the last call was to a library that may do more than give a result."""
 
+    @abstractmethod
     def body(self, node: Any, scope: Scope) -> Value:
         """Run a function's body; what it returns."""
-        raise NotImplementedError
 
     def call(self, function: FunctionType, args: Sequence[Value], named: Arguments) -> Value:
         """Follow a function of the user's."""

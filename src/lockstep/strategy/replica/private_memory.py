@@ -40,7 +40,7 @@ def _huge(num_bytes: int) -> Tensor:
     before = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE_PAGE
     memory.madvise(mmap.MADV_HUGEPAGE)
     began = time.perf_counter()
-    for number, begin in enumerate(range(before, num_bytes, HUGE_PAGE)):
+    for number, begin in enumerate(range(before, before + num_bytes, HUGE_PAGE)):
         memory[begin] = 0  # now the kernel makes the page
         if time.perf_counter() - began > PATIENCE_S + number * USUAL_S:
             memory.madvise(mmap.MADV_NOHUGEPAGE)  # [Note: huge pages that come slowly]

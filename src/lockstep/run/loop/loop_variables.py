@@ -4,8 +4,8 @@ A run that resumes behind the last turn has no turn, so the names that the loop 
 place keeps them, where each is surely the same on every rank: the step, numbers that an exchange gave, the loop's own
 counter. A last snapshot that would lack one is not taken.
 
-    behind the last turn                    -> note_behind    into `Progress.left`, and so into every state of this place
-    the run goes on there, without a turn   -> put_back
+    behind the last turn                    -> note_loop_variables    into `Progress.left`, and so into every state of this place
+    the run goes on there, without a turn   -> restore_loop_variables
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockstep.layout.cut import StepCut
 from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.step import Step
 from lockstep.run.run_state import RunState
-from lockstep.run.script.left import left_variables, set_variable, variable
+from lockstep.run.script.read_after_loop import left_variables, set_variable, variable
 from lockstep.strategy.contract import PassResult
 from lockstep.strategy.pass_loss import PassLoss
 
@@ -31,7 +31,7 @@ NO_BATCHES = cast("Batches", ())
 _MISSING = object()
 
 
-def note_behind(run: RunState, loop: str) -> None:
+def note_loop_variables(run: RunState, loop: str) -> None:
     """Keep what the loop around the caller leaves; None stands for what cannot be kept. Not collective."""
     if not run.progress.has_states_inside:
         return
@@ -43,7 +43,7 @@ def note_behind(run: RunState, loop: str) -> None:
         run.progress.left[loop] = kept
 
 
-def put_back(run: RunState, loop: str) -> None:
+def restore_loop_variables(run: RunState, loop: str) -> None:
     """Give the variables to the loop around the caller, which has no turn left.
 
     Raises:
@@ -61,12 +61,12 @@ def put_back(run: RunState, loop: str) -> None:
                 )
 
 
-def lacks_behind(run: RunState) -> bool:
+def lacks_loop_variables(run: RunState) -> bool:
     """Whether the script reads a variable of its loop over steps behind it that cannot be kept."""
     return any(None in kept.values() for kept in run.progress.left.get(STEPS, ()))
 
 
-def wrong_left(told: Any) -> str:
+def wrong_loop_variables(told: Any) -> str:
     """What is wrong with what a state keeps of this, in words; empty when nothing is."""
     frames = [one for kept in told.values() for one in kept] if isinstance(told, dict) else [None]
     if all(isinstance(kept, dict) and all(map(_is_told, kept.values())) for kept in frames):

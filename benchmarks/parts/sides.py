@@ -136,6 +136,17 @@ def adamw(model: nn.Module) -> Optimizer:
     return AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
+def _update(model: nn.Module, optimizer: Optimizer, record: Record) -> None:
+    """The rest of a step, whose gradients are complete."""
+    laps = record.laps
+    laps.end(BACKWARD)
+    record.keep_first(model)
+    laps.end(REST)
+    optimizer.step()
+    laps.end(UPDATE)
+    optimizer.zero_grad()
+
+
 def lockstep_side(
     run: lockstep.Run, workload: Workload, model: nn.Module, data: Dataset[Any], record: Record
 ) -> Iterator[None]:
@@ -150,12 +161,7 @@ def lockstep_side(
                 loss = F.cross_entropy(model(inputs), targets)
                 laps.end(FORWARD)
                 run.backward(loss)
-            laps.end(BACKWARD)
-            record.keep_first(model)
-            laps.end(REST)
-            optimizer.step()
-            laps.end(UPDATE)
-            optimizer.zero_grad()
+            _update(model, optimizer, record)
             yield
 
 
@@ -180,12 +186,7 @@ def plain_side(
                 loss = F.cross_entropy(model(inputs), targets)
                 laps.end(FORWARD)
                 loss.backward()
-            laps.end(BACKWARD)
-            record.keep_first(model)
-            laps.end(REST)
-            optimizer.step()
-            laps.end(UPDATE)
-            optimizer.zero_grad()
+            _update(model, optimizer, record)
             yield
 
 

@@ -116,8 +116,9 @@ class Run:
         """Take models, bare parameters, optimizers, schedulers and DataLoaders.
 
         Collective: call it on every rank, with the same objects. All of them may come between two steps or epochs too,
-        under single, ddp and zero1; an optimizer that has all parameters of an earlier one replaces it. A start that resumes from a state must prepare what that run had prepared by then, in the same order, before its
-        first step; what is new is loaded into them then. A new model has its values before it is prepared.
+        under single, ddp and zero1; an optimizer that has all parameters of an earlier one replaces it. A start that resumes
+        from a state must prepare what that run had prepared by then, in the same order, before its first step; what is new is
+        loaded into them then. A new model has its values before it is prepared.
 
         Args:
             things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A

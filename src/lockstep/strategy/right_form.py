@@ -1,4 +1,4 @@
-"""The training loops that messages show."""
+"""The training loops that messages show, and the error for a script that trains in another place."""
 
 import sys
 import threading
@@ -26,10 +26,8 @@ INNER_FORM = (
 
 def misplaced(problem: str, fix: str) -> UsageError:
     """The error for a script that trains where it must not, with its line; where its forward does, with what that may do."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # of a GPU's backward, which has no line of the script
-        return UsageError(f"{problem}.", fix)
+    if threading.current_thread() is not threading.main_thread():
+        return UsageError(f"{problem}.", fix)  # the thread of a GPU's backward has no line of the script
     return UsageError(f"{problem} ({where()}).", INNER_FORM if _is_in_forward() else fix)
 
 

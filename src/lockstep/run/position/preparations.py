@@ -6,7 +6,6 @@ before the loop and when it was taken, so a start that has not come to the later
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,21 +13,9 @@ from typing import Any
 from torch import nn
 
 from lockstep.errors import UsageError
+from lockstep.run.position.made_options import MadeOptions
 from lockstep.strategy.bit_sums import bit_sums, packed
 
-DERIVED = frozenset(
-    {
-        "initial_lr",
-        "params",
-        "base_lrs",
-        "last_epoch",
-        "_last_lr",
-        "_step_count",
-        "_get_lr_called_within_step",
-        "_is_initial",
-    }
-)
-"""What follows from other options, or from the steps made."""
 MODEL, OPTIMIZER, SCHEDULER, LOADER = KINDS = "model", "optimizer", "scheduler", "loader"
 
 
@@ -72,8 +59,8 @@ class Preparations:
     """`made` where the current body of `run.epochs` began."""
     _new: list[tuple[nn.Module, list[int]]] = field(default_factory=list)
     """Models that came in the middle since the last pass, with sums over their bits."""
-    options: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Those that each optimizer's groups, or a scheduler, were made with at the run's first start: by kind and number."""
+    options: MadeOptions = field(default_factory=MadeOptions)
+    """Of optimizers and schedulers."""
     _num_groups: dict[int, int] = field(default_factory=dict)
     """The groups of each optimizer when it was prepared."""
     _shapes: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +73,7 @@ class Preparations:
         self.made[kind] += 1
         self.things[kind][number := self.made[kind]] = thing
         if kind in (OPTIMIZER, SCHEDULER):
-            self.options[f"{kind}{number}"] = _options_of(thing)
+            self.options.add(f"{kind}{number}", thing)
         if kind == OPTIMIZER:
             self._num_groups[number] = len(thing.param_groups)
         if kind == MODEL:
@@ -94,33 +81,6 @@ class Preparations:
                 self._new.append((thing, _bits_of(thing)))
             for name, parameter in thing.named_parameters():
                 self._shapes[f"{number}.{name}"] = parameter.shape
-
-    def overridden(self, saved: Any) -> list[str]:
-        """What this start made with other options than the run that was saved did.
-
-        Args:
-            saved: its `options`.
-
-        Raises:
-            ValueError: for what lockstep does not write.
-        """
-        found = []
-        for label, groups in saved.items():
-            mine = self.options.get(label, [])
-            if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-                raise ValueError(groups)
-            for number, (own, theirs) in enumerate(zip(mine, groups, strict=False)):
-                of = f"{label} (group {number})" if len(mine) > 1 else label
-                found += [
-                    f"{key}={own[key]!r} of {of}, which was {theirs[key]!r}"
-                    for key in sorted(own.keys() & theirs.keys())
-                    if own[key] != theirs[key]
-                ]
-        return found
-
-    def keep_options(self, saved: Mapping[str, Any]) -> None:
-        """Those of the run that was saved count; let states say so from here on."""
-        self.options.update({label: groups for label, groups in saved.items() if label in self.options})
 
     def remove(self, thing: Any) -> None:
         """It was replaced, and no state has it from here on."""
@@ -190,23 +150,6 @@ class Preparations:
                 if id(parameter) not in known and self._shapes.get(f"{number}.{name}") != parameter.shape:
                     return str(name)
         return ""
-
-
-def _options_of(thing: Any) -> list[dict[str, Any]]:
-    """Plain values that an optimizer's groups, or a scheduler, were made with."""
-    groups = thing.param_groups if hasattr(thing, "param_groups") else [thing.state_dict()]
-    return [
-        {key: plain for key, value in group.items() if key not in DERIVED and (plain := _plain(value)) is not None}
-        for group in groups
-    ]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Counter):  # the milestones of MultiStepLR
-        value = sorted(value.elements())
-    if isinstance(value, (list, tuple)):
-        return [*value] if {bool, int, float, str}.issuperset(map(type, value)) else None
-    return value if type(value) in (bool, int, float, str) else None
 
 
 def _bits_of(model: nn.Module) -> list[int]:

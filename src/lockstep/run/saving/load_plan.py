@@ -84,7 +84,7 @@ class LoadPlan(PlannedParts):
         self._used |= {label for label in self._documents if self._waits and kind_of(label) in KINDS}
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files, waits=self._waits)
         self._options: Mapping[str, Any] = self.counters.get("options", {})
-        run.progress.preparations.overridden(self._options)  # raises for what is no list of options
+        run.progress.preparations.options.overridden(self._options)  # raises for what is no list of options
         self._plan_prepared()
         for label, thing in run.progress.stateful.items():
             self._add(
@@ -176,9 +176,9 @@ class LoadPlan(PlannedParts):
 
     def _keep_options(self) -> None:
         """Say which options of the script count no more, and keep those of the state."""
-        preparations = self._run.progress.preparations
-        others = preparations.overridden(self._options)
-        preparations.keep_options(self._options)
+        options = self._run.progress.preparations.options
+        others = options.overridden(self._options)
+        options.keep(self._options)
         if others and self._run.machinery.transport.rank == 0:
             say(
                 f"the script makes {'; '.join(others[:3])}{'; …' * (len(others) > 3)}, and what the state has counts: to change "

@@ -24,17 +24,8 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.regular_file import read_regular
 from lockstep.run.position.preparations import OPTIMIZER, Late, label_in
 from lockstep.run.run_state import LateParts, RunState
-from lockstep.run.saving.plan_checks import (
-    UNCHANGED,
-    unfit,
-)
-from lockstep.run.saving.state import (
-    BODY_STREAMS,
-    LEFT,
-    MODES,
-    STREAM,
-    optimizers_of,
-)
+from lockstep.run.saving.plan_checks import UNCHANGED, unfit
+from lockstep.run.saving.state import BODY_STREAMS, LEFT, MODES, STREAM, optimizers_of
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
 OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, LEFT)

@@ -232,7 +232,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
             else {}
         ),
         **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
-        "options": run.progress.preparations.options,
+        "options": run.progress.preparations.options.by_label,
         "loaders": [
             {
                 "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),

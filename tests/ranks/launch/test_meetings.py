@@ -107,6 +107,18 @@ def test_a_rank_that_takes_itself_for_another_is_refused(tmp_path: Path, variabl
     assert "The script has set " in ended.err and " of 2.\n" in ended.err
 
 
+def test_ranks_that_each_make_a_group_of_one_are_named_once_each(tmp_path: Path) -> None:
+    script = """
+        import os, torch.distributed as dist
+        for number in range(2):
+            dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/own-{number}", rank=0, world_size=1)
+            dist.destroy_process_group()
+    """
+    ended = run_script(tmp_path, script, "-n", "2")
+    assert ended.code == 0, ended.err
+    assert all(ended.err.count(f"rank {rank} of 2 makes a group of one rank") == 1 for rank in range(2)), ended.err
+
+
 def test_two_jobs_at_once_with_the_same_port_do_not_meet(tmp_path: Path) -> None:
     script = """
         import os, sys, torch, torch.distributed as dist

@@ -81,6 +81,8 @@ def test_cases_are_read_as_they_were_kept_and_damage_is_left_out(tmp_path: Path)
         file.write('{"finding": 3, "said": "x", "ranks": []}\n[1]\nnot json\n{"finding": "half')
     assert cases_in(path) == cases
     assert names_of(cases) == ["crash", "nan-loss"]
+    path.write_text('{"finding": "x\\nhelp: evil", "said": "y", "ranks": []}\n')
+    assert cases_in(path) == []  # a name that is none
     assert cases_in(tmp_path / "none") == []
 
 

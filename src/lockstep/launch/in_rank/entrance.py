@@ -86,7 +86,7 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     over = _guard(order, news, port)
     _debugger(order)
     code = _run_script(order, news, log)
-    over(not code)
+    over(not code or isinstance(sys.last_value, SystemExit))
     if not code and order.calls_init and order.rank == 0 and order.variables.get("WORLD_SIZE") != "1":
         say_equal_draws()
     _report_joined(order, news)

@@ -82,6 +82,7 @@ class Supervisor:
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
     """What was lost so far, in all worlds."""
+    make_snapshot_folder: Callable[[], None]
     nodes: OtherNodes | None = None
     """The other nodes of the run, if there are any."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -180,6 +181,7 @@ class Supervisor:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
 
     def _start_ranks(self) -> None:
+        self.make_snapshot_folder()
         self._start = start = Start(self.request, self.nursery, self.store, self.saying)
         for number in self.request.numbers:
             self._ranks.add(number)

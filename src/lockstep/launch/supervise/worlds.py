@@ -109,7 +109,7 @@ class Worlds:
             while True:
                 if self.cluster is not None:
                     request = self._meet(request, self.cluster)
-                world = self._live(request, history)
+                world = self._live(request, history, snapshots)
                 if self.cluster is None:
                     decision = self._decide(request, world, history)
                 else:
@@ -200,7 +200,7 @@ class Worlds:
         over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
         return decide(over, self.request.recovery, history)
 
-    def _live(self, request: LaunchRequest, history: list[Loss]) -> World:
+    def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> World:
         folder = RunFolder(request.run_folder)
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
@@ -217,6 +217,7 @@ class Worlds:
                 self.began_ns,
                 self.signals,
                 history,
+                snapshots.make,
                 nodes,
             )
             try:

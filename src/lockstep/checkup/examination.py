@@ -30,7 +30,7 @@ from lockstep.machine.driver import read_driver
 from lockstep.machine.gpus import count_gpus
 from lockstep.machine.leftovers import left_folders, orphaned_processes, orphaned_shared_memory
 from lockstep.machine.processes import address_limit
-from lockstep.machine.stack_dump import refusal
+from lockstep.machine.stacks import refusal
 
 
 def examine(variables: Mapping[str, str], version: str) -> Report:

@@ -31,7 +31,7 @@ from lockstep.handover.schedule import Schedule
 from lockstep.handover.snapshots import Keeping
 from lockstep.handover.url import below, check_shared
 from lockstep.launch.folder import reserve_run_folder
-from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
+from lockstep.launch.guards.backend_guard import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
 from lockstep.launch.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity

@@ -18,7 +18,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.handover.environment import OWN, Position
 from lockstep.handover.tasks.innermost import innermost
-from lockstep.launch.guards.after_import import when_imported
+from lockstep.launch.guards.wrapping import when_imported
 from lockstep.notices import say
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from lockstep.diagnosis.movement import PAGES_PER_S, Sample
+from lockstep.diagnosis.movement import Sample
 from lockstep.diagnosis.stack import Frame, Stack
 from lockstep.machine.held_back import HeldBack
 
@@ -27,11 +27,8 @@ class Why(StrEnum):
     LIBRARY = "library"
     """It is inside a library that the script has called."""
     THROTTLED = "throttled"
-    MEMORY = "memory"
     CROWDED = "crowded"
     """Other processes have its cores."""
-    STOLEN = "stolen"
-    """The host has this machine's cores."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +87,6 @@ def kept_from_running(before: HeldBack, now: HeldBack, seconds: float) -> Cause 
         return Cause(
             Why.THROTTLED,
             f"is held back by its control group, {throttled:.0%} of the time: it may use {now.quota:g} cores (cpu.max)",
-        )
-    memory = min((now.memory_s - before.memory_s) / seconds, 1.0)
-    faults = (now.major_faults - before.major_faults) / seconds
-    if faults >= PAGES_PER_S and memory >= MUCH / 2:
-        return Cause(Why.MEMORY, f"waits for memory, {memory:.0%} of the time: it fetches {faults:.0f} pages a second")
-    stolen = min((now.stolen_s - before.stolen_s) / seconds, 1.0)
-    if stolen >= MUCH:
-        return Cause(
-            Why.STOLEN, f"is held back by the host of this virtual machine, which takes {stolen:.0%} of its cores"
         )
     delayed = min((now.run_delay_s - before.run_delay_s) / seconds, 1.0)
     if delayed >= MUCH:

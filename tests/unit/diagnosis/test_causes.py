@@ -43,12 +43,9 @@ def test_the_library_is_named_in_which_the_line_of_the_script_waits():
     [
         (HeldBack(throttled_s=8.0, quota=0.05), Why.THROTTLED),
         (HeldBack(throttled_s=8.0), None),  # a quota that is gone
-        (HeldBack(memory_s=4.0, major_faults=900), Why.MEMORY),
-        (HeldBack(memory_s=4.0), None),  # somebody else's
-        (HeldBack(stolen_s=3.0), Why.STOLEN),
         (HeldBack(run_delay_s=6.0), Why.CROWDED),
         (HeldBack(run_delay_s=6.0, throttled_s=5.0, quota=1.0), Why.THROTTLED),
-        (HeldBack(run_delay_s=1.0, throttled_s=1.0, quota=1.0, stolen_s=1.0), None),
+        (HeldBack(run_delay_s=1.0, throttled_s=1.0, quota=1.0), None),
     ],
 )
 def test_what_kept_a_rank_from_running_for_much_of_the_time_is_a_cause(now, why):

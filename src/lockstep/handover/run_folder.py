@@ -46,7 +46,7 @@ class RunFolder:
         return self.path / "journal" / f"rank-{rank:05d}.ring"
 
     def answers(self, rank: int) -> Path:
-        """The stacks of `rank` that it wrote when it was asked (`lockstep.machine.asked_stack`)."""
+        """The stacks of `rank` that it wrote when it was asked (`lockstep.machine.stacks`)."""
         return self.path / "journal" / f"rank-{rank:05d}.stacks"
 
     def log(self, rank: int) -> Path:

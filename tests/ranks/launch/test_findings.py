@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.findings.catalogue import FINDINGS
+from lockstep.diagnosis.findings import FINDINGS
 from lockstep.handover.case import Case, cases_in
 from tests.support.launching import Finished, run_script, write_script
 
@@ -108,7 +108,7 @@ def check(run: Finished, name: str, said: str, ranks: tuple[int, ...]) -> Case:
 
 
 STALLS = [
-    ("missing-rank", TRAIN, "late", r"rank 1 has not reached .*; rank 1 is at script.py:1\d: it sleeps", (1,)),
+    ("missing-rank", TRAIN, "late", r"rank 1 has not reached .*; rank 1 is at script.py:1\d", (1,)),
     ("stalled-in-data", TRAIN, "stuck", r"rank 1 is at script.py:2\d in Data.__getitem__", (1,)),
     ("stalled-in-script", TRAIN, "sleep", r"rank 1 is at script.py:4\d ", (1,)),
     ("stopped-process", TRAIN, "stop", r"rank 1 is stopped by a signal", (1,)),

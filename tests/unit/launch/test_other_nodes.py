@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from lockstep.diagnosis.culprits import Holdup
 from lockstep.diagnosis.scene import RankScene
-from lockstep.diagnosis.stalls import Judgement, Standing
+from lockstep.diagnosis.stalls import Holdup, Judgement, Standing
 from lockstep.diagnosis.told import Teller
 from lockstep.journal.gauges import Gauges, listed, unlist
 from lockstep.launch.supervise.all_gauges import AllGauges

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.diagnosis.probe import Probe
 from lockstep.machine.processes import address_limit, processes_left
-from lockstep.sight.probe import Probe
 
 
 def limit_processes(monkeypatch, most: int, user: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.handover.checks import OFF
 from lockstep.handover.environment import RankEnvironment
-from lockstep.launch.guards.after_import import when_imported
+from lockstep.launch.guards.wrapping import when_imported
 
 COMPARER = "lockstep.run.watch.ddp_replicas"
 """By name, because that module belongs inside a rank."""

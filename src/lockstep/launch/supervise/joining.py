@@ -26,8 +26,8 @@ from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.layout.mesh import choose_mesh
+from lockstep.machine.cores import model_and_instructions
 from lockstep.machine.processes import most_open_files
-from lockstep.machine.processor import model_and_instructions
 from lockstep.nodes.address import Choice
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.files import check_files

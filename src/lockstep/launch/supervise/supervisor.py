@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lockstep.diagnosis.scenes import Scenes
 from lockstep.errors import WorldError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.asking import Asking
@@ -43,7 +44,6 @@ from lockstep.launch.supervise.surroundings import Known, Surroundings
 from lockstep.launch.verdict import RankEnd
 from lockstep.machine.processes import address_limit
 from lockstep.nodes.cluster import Cluster
-from lockstep.sight.scenes import Scenes
 
 IDLE_S = 0.5
 SWEEP_S = 5.0

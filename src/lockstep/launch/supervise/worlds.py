@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lockstep.diagnosis.findings import EARLY_LEAVER
 from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
-from lockstep.findings.catalogue import EARLY_LEAVER
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line, unsaved
 from lockstep.handover.seat import Seat

@@ -1,7 +1,10 @@
-"""The Python stack of a process that writes it into a file when a signal asks for it: where nobody may read its memory.
+"""The Python stacks of another process.
 
-The handler is C (faulthandler): it answers while the process holds the interpreter's lock, sleeps, or loops, but not
-while it is stopped, and it takes down the thread that gets the signal, which is the first one. Interrupted calls go on.
+py-spy reads them without its help, also when it is stopped, loops, or holds the interpreter's lock. Where the kernel does not
+allow that (a container without CAP_SYS_PTRACE under a strict ptrace_scope), or py-spy is not installed, the process is asked by
+a signal and writes into a file. The handler is C (faulthandler): it answers while the process holds the interpreter's lock,
+sleeps, or loops, but not while it is stopped, and it takes down the thread that gets the signal, which is the first one.
+Interrupted calls go on.
 """
 
 from __future__ import annotations
@@ -9,13 +12,71 @@ from __future__ import annotations
 import faulthandler
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from lockstep.machine.leftovers import PROC
+from lockstep.machine.processes import interpreter_options
+
+PATIENCE_S = 5.0
+_SLEEPER = """
+import os, sys, time
+from lockstep.machine.processes import let_read
+let_read(os.getppid())
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@lru_cache
+def py_spy() -> str:
+    """Its path; empty when it is not installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy") or ""
+
+
+def dump(pid: int) -> str:
+    """The stacks of all threads in py-spy's JSON; empty when they cannot be read. The process is not stopped."""
+    if not (command := py_spy()):
+        return ""
+    try:
+        done = subprocess.run(
+            [command, "dump", "--nonblocking", "--json", "--pid", str(pid)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def refusal() -> str:
+    """Why the stacks of another process of this user cannot be read here; empty if they can. Starts two processes."""
+    if not py_spy():
+        return "py-spy is not installed"
+    command = [sys.executable, *interpreter_options(), "-c", _SLEEPER]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            return "" if dump(other.pid) else "the kernel does not let py-spy read other processes"
+        finally:
+            other.kill()
+
+
+# Asked by a signal
 
 ASKS = signal.SIGRTMAX - 6
 """A signal that programs leave alone."""

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.diagnosis.culprits import Holdup
+from lockstep.diagnosis.findings import FINDINGS, End, finding_of_end, finding_of_stall
 from lockstep.diagnosis.scene import Doing, Life, RankScene, Wait
-from lockstep.diagnosis.stalls import Judgement, Standing
-from lockstep.findings.catalogue import FINDINGS
-from lockstep.findings.end import End, finding_of
-from lockstep.findings.stall import finding_of as finding_of_stall
+from lockstep.diagnosis.stalls import Holdup, Judgement, Standing
 from lockstep.handover.case import Case, cases_in, latest, names_of
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase
@@ -37,7 +34,7 @@ def failure(error: str, finding: str = "") -> Failure:
     ],
 )
 def test_the_end_of_a_rank_says_what_it_was(end: End, name: str | None) -> None:
-    found = finding_of(end)
+    found = finding_of_end(end)
     assert (found.name if found is not None else None) == name
 
 
@@ -59,15 +56,15 @@ def test_a_stall_is_named_by_what_the_suspect_does() -> None:
 
 
 @pytest.mark.parametrize("name", FINDINGS)
-def test_each_finding_is_written_as_its_page_needs_it(name: str) -> None:
-    finding = FINDINGS[name]
-    assert finding.name == name
+def test_each_finding_has_a_page_with_its_words(name: str) -> None:
+    finding, page = FINDINGS[name], (Path(__file__).parents[3] / "docs" / "findings" / f"{name}.md").read_text()
     assert not finding.title.endswith(".")
-    for text in (finding.seen, finding.why, *finding.what_to_do):
+    for text in (finding.why, *finding.what_to_do):
         assert text.endswith("."), text
         assert text.count("`") % 2 == 0, text
-    assert finding.example.strip()
-    assert all(len(line) <= 160 for line in finding.example.splitlines())
+    steps = "\n".join(f"{number}. {step}" for number, step in enumerate(finding.what_to_do, 1))
+    assert page.startswith(f"# {finding.title}\n\n`{name}`\n\n## What is seen\n\n```text\n")
+    assert page.endswith(f"\n\n## Why\n\n{finding.why}\n\n## What to do\n\n{steps}\n")
 
 
 def test_cases_are_read_as_they_were_kept_and_damage_is_left_out(tmp_path: Path) -> None:

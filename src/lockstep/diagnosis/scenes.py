@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from lockstep.diagnosis.idle import LONG_S, Idleness, wait_of
-from lockstep.diagnosis.pace import Pace
-from lockstep.diagnosis.scene import Doing, Life, RankScene, Wait
+from lockstep.diagnosis.probe import EVERY_S, Probe
+from lockstep.diagnosis.scene import LONG_S, Doing, Idleness, Life, Pace, RankScene, Wait, wait_of
 from lockstep.diagnosis.stack import Frame
 from lockstep.diagnosis.stalls import Judgement, judge, sentence
 from lockstep.journal.record import Record
 from lockstep.journal.ring import JournalReader
 from lockstep.journal.waiting import Waiting
 from lockstep.machine.process_state import process_state, sleeps_of
-from lockstep.sight.probe import EVERY_S, Probe
 
 RECORDS = 24
 """How many of each rank's newest records are looked at."""

@@ -1,4 +1,4 @@
-"""Which backend a call gets under `--backend` or `spawn(backend=...)`: pure decisions with their sentences."""
+"""Which backend of torch.distributed a call gets under `--backend` or `spawn(backend=...)`: pure decisions with their sentences."""
 
 from __future__ import annotations
 

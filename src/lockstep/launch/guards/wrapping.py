@@ -1,13 +1,16 @@
-"""Do something with a module as soon as it is imported: at once if it already is.
+"""How a function of torch is replaced by one of ours that looks at a call and hands it on.
 
-A rank that was forked has torch; a fresh one must not import it before the script has made its settings.
+A rank that was forked has torch; a fresh one must not import it before the script has made its settings, so something is done
+with a module as soon as it is imported. What stands in `torch.distributed` may be a library's own function that takes
+anything (`*args, **kwargs`) and hands it on.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -71,3 +74,39 @@ class _ActingLoader(Loader):
         self._loader.exec_module(module)
         for action in self._actions:
             action(module)
+
+
+INIT = ("backend", "init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options", "device_id")
+NEW_GROUP = ("ranks", "timeout", "backend", "pg_options")
+"""What torch's `init_process_group` and `new_group` take, in that order."""
+
+
+class CallByName:
+    """How a function is called.
+
+    Args:
+        function: what is called.
+        order: the names of what it takes at most, in the order in which they may be given without names.
+    """
+
+    def __init__(self, function: Callable[..., Any], order: Sequence[str]) -> None:
+        self._signature = inspect.signature(function)
+        kinds = self._signature.parameters.values()
+        names = [one.name for one in kinds if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        takes_more = any(one.kind is one.VAR_POSITIONAL for one in kinds)
+        self._order = [*names, *order[len(names) :]] if takes_more else names
+
+    def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given, by name. Raises TypeError where the function would."""
+        self._signature.bind(*args, **kwargs)
+        return {**dict(zip(self._order, args, strict=False)), **kwargs}
+
+    def change(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], changes: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with other values: what was given in its place stays there."""
+        placed = tuple(changes.get(name, value) for name, value in zip(self._order, args, strict=False))
+        return placed, {
+            **kwargs,
+            **{name: value for name, value in changes.items() if name not in self._order[: len(args)]},
+        }

@@ -11,26 +11,13 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.diagnosis.causes import stays_in_one_line
 from lockstep.diagnosis.movement import Sample
-from lockstep.diagnosis.stack import (
-    Frame,
-    Stack,
-    Thread,
-    is_fetching,
-    line_in_worker,
-    native_call,
-    read_dump,
-    waits_for_samples,
-)
-from lockstep.machine.asked_stack import ask
-from lockstep.machine.blocked import Blocked, blocked
-from lockstep.machine.effort import effort
+from lockstep.diagnosis.stack import Frame, Stack, Thread, line_in_worker, read_dump, waits_for_samples
+from lockstep.machine.effort import effort, socket_bytes
 from lockstep.machine.held_back import held_back
 from lockstep.machine.leftovers import descendants
 from lockstep.machine.process_state import ProcessState, process_state
-from lockstep.machine.socket_bytes import socket_bytes
-from lockstep.machine.stack_dump import dump
+from lockstep.machine.stacks import ask, dump
 
 EVERY_S = 0.2
 """Between two samples; one takes 20 ms of processor time."""
@@ -54,7 +41,7 @@ class Probe:
         self.pid, self._every_s, self._answers = pid, every_s, answers
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._over = threading.Event()
-        self._refused, self._asked_at, self._native = 0, 0.0, ""
+        self._refused, self._asked_at = 0, 0.0
         with suppress(RuntimeError):  # no memory, or no thread more for this user: then there are no samples
             threading.Thread(target=self._run, name=f"probe of {pid}", daemon=True).start()
 
@@ -83,18 +70,14 @@ class Probe:
             if state is None:
                 return
             self._samples.append(self._sample(state))
-            self._look_into_native_code(state)
             self._over.wait(self._every_s)
 
     def _sample(self, state: ProcessState) -> Sample:
-        before = self._samples[-1] if self._samples else None
         stack = self._stack(state)
         below = descendants(self.pid)
         workers: tuple[Stack, ...] = ()
-        worker = None
         if stack is not None and waits_for_samples(stack.main):
             workers = tuple(filter(None, (self._stack_of(pid) for pid in below)))
-            worker = self._blocked_worker(workers, before)
         return Sample(
             at_s=time.monotonic(),
             effort=effort((self.pid, *below)),
@@ -102,25 +85,9 @@ class Probe:
             socket_bytes=socket_bytes((self.pid, *below)),
             stack=stack,
             workers=workers,
-            blocked=blocked(self.pid, state.letter, before.blocked if before is not None else None),
-            worker=worker,
+            letter=state.letter,
             held_back=held_back(self.pid),
-            native=self._native,
         )
-
-    def _blocked_worker(self, workers: tuple[Stack, ...], before: Sample | None) -> Blocked | None:
-        """Where the loader worker is in the kernel that fetches."""
-        pid = next((worker.process for worker in workers if is_fetching(worker)), 0)
-        state = process_state(pid) if pid else None
-        if state is None:
-            return None
-        return blocked(pid, state.letter, before.worker if before is not None else None)
-
-    def _look_into_native_code(self, state: ProcessState) -> None:
-        """Look once, when the rank stays in one line with the interpreter's lock in hand: it is stopped for that."""
-        if not self._native and not state.is_stopped and stays_in_one_line(self.samples):
-            with suppress(ValueError):
-                self._native = native_call(read_dump(dump(self.pid, native=True), self.pid).main) or "?"
 
     def _stack(self, state: ProcessState) -> Stack | None:
         """The rank's stack; None also between two questions, and of one that is stopped and cannot be read."""

@@ -72,7 +72,10 @@ TOOK_KEPT = 33
 
 
 class Pace:
-    """What each phase of a rank takes as a rule, learned from its journal. A phase is told apart by its operation, without the numbers in it: `lane 3` is as `lane 0`."""
+    """What each phase of a rank takes as a rule, learned from its journal.
+
+    A phase is told apart by its operation, without the numbers in it: `lane 3` is as `lane 0`.
+    """
 
     def __init__(self) -> None:
         self._took_s: dict[tuple[Phase, str], deque[float]] = {}

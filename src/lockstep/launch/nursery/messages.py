@@ -109,7 +109,7 @@ class NotSpawned:
     def failure(self) -> LockstepError:
         """What the launcher raises."""
         return WorldError(
-            f"There is no process for {self.what}: {self.why}. Start fewer ranks, or end other processes."
+            f"There is no process for {self.what}: {self.why}. Start fewer ranks, end other processes, or raise `ulimit -u`."
         )
 
 

@@ -38,7 +38,7 @@ from lockstep.launch.spawning.parcel import Parcel, sources_without_file
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import gpu_names, usable_gpus
 from lockstep.machine.no_gpu import NO_GPU, why_none
-from lockstep.machine.processes import open_file_limit, processes_left
+from lockstep.machine.processes import open_file_limit
 from lockstep.notices import say
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -298,8 +298,8 @@ def _size(nprocs: int, device: str, quiet: bool) -> tuple[Size, str]:
             f'Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
             + (f" {how_to_share(nprocs, gpus)}." if gpus else ""),
         )
-    omp_threads, files, left = os.environ.get("OMP_NUM_THREADS"), open_file_limit(), processes_left()
-    machine = Machine(usable_cores(), gpus, omp_threads, files, left, ranks_per_gpu=share)
+    omp_threads, files = os.environ.get("OMP_NUM_THREADS"), open_file_limit()
+    machine = Machine(usable_cores(), gpus, omp_threads, files, ranks_per_gpu=share)
     too_few = device == "auto" and 0 < gpus * share < nprocs
     decided = size(Wish(str(nprocs), "cpu" if too_few else device), machine)
     return decided, f"{decided.why}; {gpus} GPU for {nprocs} ranks" if too_few else decided.why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 _LENGTH_BYTES = 4
@@ -26,3 +27,27 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], bytes]:
     if not isinstance(told, dict):
         raise ValueError("a message without a JSON object")  # noqa: TRY004 - of the other side
     return told, content[end:]
+
+
+def framed(content: bytes) -> bytes:
+    """A content in a stream between two processes of one machine, which need no tag."""
+    return len(content).to_bytes(_LENGTH_BYTES, "big") + content
+
+
+class Unframing:
+    """The inverse, in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._came = bytearray()
+
+    def open(self, data: bytes) -> Iterator[bytes]:
+        """The contents that are whole now."""
+        self._came += data
+        at = 0
+        while (start := at + _LENGTH_BYTES) <= len(self._came):
+            end = start + int.from_bytes(self._came[at:start], "big")
+            if end > len(self._came):
+                break
+            at = end
+            yield bytes(self._came[start:end])
+        del self._came[:at]

@@ -87,7 +87,7 @@ def call(place: Place, key: Key, first: dict[str, Any]) -> tuple[Wire, list[Mess
         greeting = _exactly(end, GREETING_BYTES)
         end.sendall(hello.hello(greeting))
         keys = hello.session(greeting, _exactly(end, PROOF_BYTES))
-        wire = Wire(end, keys.from_caller, keys.from_host)
+        wire = Wire.between_nodes(end, keys.from_caller, keys.from_host)
         wire.send({**first, "lockstep": VERSION})
         answer, *early = _answer(wire)
     except (OSError, ValueError, WireEnded) as error:

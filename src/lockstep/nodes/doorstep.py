@@ -170,7 +170,7 @@ class Doorstep:
         try:
             answer, keys = caller.hello.answer(caller.came, self._own)
             caller.end.send(answer)
-            caller.wire = Wire(caller.end, keys.from_host, keys.from_caller)
+            caller.wire = Wire.between_nodes(caller.end, keys.from_host, keys.from_caller)
         except WrongKey:
             self._refuse(caller, WRONG_KEY)
             self._stranger(caller.address)

@@ -141,7 +141,7 @@ class HostStar(Star):
         if may_speak and is_member:
             self._nodes[node] = there = _There(wire)
             there.act = lambda mask: self._on_wire(node, there, mask)
-            self._watch(wire, there.act)
+            self.loop.watch(wire, there.act, wire.mask)
             return
         if may_speak:
             self._add(Withdrawal.of(first).entry())
@@ -151,7 +151,7 @@ class HostStar(Star):
         try:
             if mask & select.EPOLLOUT:
                 there.wire.flush()
-                self._watch(there.wire, there.act)
+                self.loop.watch(there.wire, there.act, there.wire.mask)
             found = there.wire.receive() if mask & ~select.EPOLLOUT else []
         except WireEnded:
             self._lose(node)
@@ -192,7 +192,7 @@ class HostStar(Star):
             self._lose(node)
             return
         if there.wire.left_bytes:
-            self._watch(there.wire, there.act)
+            self.loop.watch(there.wire, there.act, there.wire.mask)
 
     def _lose(self, node: str) -> None:
         """A node is gone."""

@@ -68,7 +68,7 @@ class NodeStar(Star):
             self._lose(f"node 0 is gone ({ended})")
             return
         if self._wire.left_bytes:
-            self._watch(self._wire, self._on_wire)
+            self.loop.watch(self._wire, self._on_wire, self._wire.mask)
 
     def close(self) -> None:
         """Let node 0 hear what was told last, for at most `END_S`, and end."""
@@ -102,7 +102,7 @@ class NodeStar(Star):
             self._fail(error)
         else:
             self.loop.tick_each(BEAT_S)
-            self._watch(self._wire, self._on_wire)
+            self.loop.watch(self._wire, self._on_wire, self._wire.mask)
             self._say({"kind": "there"})
             for told, blob in early:
                 self._take(told, blob)
@@ -132,7 +132,7 @@ class NodeStar(Star):
         try:
             if mask & select.EPOLLOUT:
                 self._wire.flush()
-                self._watch(self._wire, self._on_wire)
+                self.loop.watch(self._wire, self._on_wire, self._wire.mask)
             found = self._wire.receive() if mask & ~select.EPOLLOUT else []
         except WireEnded as ended:
             self._lose(f"node 0 is gone ({ended})")

@@ -15,7 +15,6 @@ They decide nothing about the run.
 
 from __future__ import annotations
 
-import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -76,10 +75,6 @@ class Star(ABC):
             for wire in self._wires():
                 wire.heard_at = min(now, wire.heard_at + slept_s)
         self._tick(now)
-
-    def _watch(self, wire: Wire, act: Callable[[int], None]) -> None:
-        """Watch a connection, for room too as long as something is left to send."""
-        self.loop.watch(wire, act, select.EPOLLIN | (select.EPOLLOUT if wire.left_bytes else 0))
 
     def _happened(self) -> list[dict[str, Any]]:
         found, self._heard = self._heard, []

@@ -12,7 +12,7 @@ from lockstep.machine.ticking import ticking
 
 
 class Loop:
-    """Everything but `wake` belongs to one thread.
+    """Of one thread.
 
     Args:
         tick_s: how often `ticked` is called.
@@ -61,7 +61,7 @@ class Loop:
             self._epoll.unregister(descriptor)
 
     def wake(self) -> None:
-        """Let the next turn call `awake`; from any thread."""
+        """Let there be a next turn at once, which calls `awake`."""
         with suppress(OSError):
             os.eventfd_write(self._wake, 1)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import select
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,13 +21,17 @@ from lockstep.handover.message import Unframing, framed
 from lockstep.nodes.host_star import HostStar
 from lockstep.nodes.keys import FEWEST_KEPT, HAS_IT, Keys, from_travel, to_travel
 from lockstep.nodes.star import Star
+from lockstep.nodes.streams import Entrance, Exit
 from lockstep.nodes.wire import Wire, WireEnded
 
 QUESTION, ANSWER = "keys", "answer"
 
 
 def hold_keys(star: HostStar) -> None:
-    """Answer what the ranks of all nodes ask, on node 0. The keys of a round are gone when somebody asks in a later one."""
+    """Answer what the ranks of all nodes ask, on node 0. The keys of a round are gone when somebody asks in a later one.
+
+    Ranks of another node may ask before those of node 0 begin.
+    """
     rounds: dict[int, Keys] = {}
 
     def take(node: str, told: dict[str, Any], blob: bytes) -> None:
@@ -46,10 +51,11 @@ class NodeMeeting:
     Args:
         star: this node's.
         round: the number of the round.
+        exit: on node 0, where streams of other nodes come out.
     """
 
-    def __init__(self, star: Star, round: int) -> None:
-        self._star, self._round = star, round
+    def __init__(self, star: Star, round: int, exit: Exit | None = None) -> None:
+        self._star, self._round, self._exit = star, round, exit
         self._ours, self.bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         self._numbers = itertools.count()
@@ -58,11 +64,31 @@ class NodeMeeting:
         """What each of them waits to hear."""
         self._kept: dict[str, bytes] = {}
         """Values that this node was sent, and is not sent again."""
+        self._entrance: Entrance | None = None
         star.takers[ANSWER] = self._answered
         star.loop.watch(self._ours, self._rung)
 
+    def serve(self, listener: socket.socket) -> bool:
+        """Let a rank's own connections at MASTER_PORT come out at node 0; False: this is it, where a store is to serve them.
+
+        Args:
+            listener: listens on 127.0.0.1; used, not taken over.
+        """
+        if self._exit is None and self._entrance is None:
+            self._entrance = Entrance(self._star, listener, "MASTER_PORT")
+        return self._exit is None
+
+    def lead_out(self, connect: Callable[[], socket.socket | None]) -> None:
+        """On node 0: how to connect to that store, for ranks of other nodes; None where that is impossible."""
+        if self._exit is not None:
+            self._exit.connect = lambda _to: connect()
+
     def close(self) -> None:
         """Answer nobody any more."""
+        if self._exit is not None:
+            self._exit.close()
+        if self._entrance is not None:
+            self._entrance.close()
         self._star.takers.pop(ANSWER, None)
         self._star.loop.forget(self._ours)
         for number in list(self._ranks):

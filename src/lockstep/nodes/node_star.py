@@ -49,7 +49,7 @@ class NodeStar(Star):
     """
 
     def __init__(self, node: str, calling: Calling) -> None:
-        super().__init__(node, CALL_S)
+        super().__init__(node, CALL_S, self._on_wake)
         self._calling, self._key = calling, calling.key
         self._wire: Wire | None = None
         self._is_silent = self._is_over = self._has_said = False
@@ -88,7 +88,6 @@ class NodeStar(Star):
     def _on_wake(self) -> None:
         if self._wire is None and not self._is_over:
             self._call(time.monotonic())
-        super()._on_wake()
 
     def _call(self, now: float) -> None:
         calling = self._calling

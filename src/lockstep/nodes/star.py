@@ -18,7 +18,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
 from typing import Any
 
 from lockstep.nodes.loop import Loop
@@ -34,19 +33,20 @@ BEAT = {"kind": "beat"}
 
 
 class Star(ABC):
-    """One node's part. Everything but `later` belongs to one thread.
+    """One node's part, of one thread.
 
     Args:
         node: this node.
+        tick_s: how often it looks.
+        awake: what is done when the loop is woken.
     """
 
-    def __init__(self, node: str, tick_s: float) -> None:
+    def __init__(self, node: str, tick_s: float, awake: Callable[[], None] = lambda: None) -> None:
         self.node = node
         self.takers: dict[str, Callable[[str, dict[str, Any], bytes], None]] = {}
         """Who takes messages of a kind that is no entry: they get the node that sent it, the message and its bytes."""
-        self.loop = Loop(tick_s, self._on_tick, self._on_wake)
+        self.loop = Loop(tick_s, self._on_tick, awake)
         self._heard: list[dict[str, Any]] = []
-        self._queue: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._looked_at = time.monotonic()
 
     def fileno(self) -> int:
@@ -57,15 +57,6 @@ class Star(ABC):
         """Do what is to be done now, and return what happened; does not block but while node 0 is being called."""
         self.loop.turn()
         return self._happened()
-
-    def later(self, told: dict[str, Any]) -> None:
-        """As `tell`, from any thread."""
-        self._queue.put(told)
-        self.loop.wake()
-
-    def _on_wake(self) -> None:
-        while not self._queue.empty():
-            self.tell(self._queue.get())
 
     def _on_tick(self) -> None:
         now = time.monotonic()

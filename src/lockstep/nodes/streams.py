@@ -20,6 +20,7 @@ from lockstep.nodes.star import Star
 from lockstep.nodes.wire import Pipe, WireEnded
 
 FORTH, BACK = "stream", "stream back"
+Connect = Callable[[str], socket.socket | None]
 Send = Callable[[dict[str, Any], bytes], None]
 
 
@@ -79,7 +80,7 @@ class Entrance:
     Args:
         star: this node's.
         listener: listens; used, not taken over.
-        to: which port of node 0's is meant, as its `lead_out` knows it.
+        to: which port of node 0's is meant, as its `Exit` knows it.
     """
 
     def __init__(self, star: Star, listener: socket.socket, to: str) -> None:
@@ -108,26 +109,33 @@ class Entrance:
             self._streams.add(of["of"], end, lambda told, data: self._star.ask({**of, **told}, data))
 
 
-def lead_out(star: HostStar, connect: Callable[[str], socket.socket | None]) -> None:
-    """Let streams of all nodes come out here, on node 0.
+class Exit:
+    """Where the streams of all nodes come out, on node 0.
 
     Args:
         star: node 0's.
         connect: makes the connection that a stream continues, by what its `Entrance` calls the port; None where there is none.
     """
-    streams = _Streams(star)
 
-    def take(node: str, told: dict[str, Any], data: bytes) -> None:
+    def __init__(self, star: HostStar, connect: Connect = lambda _to: None) -> None:
+        self._star, self.connect = star, connect
+        self._streams = _Streams(star)
+        star.takers[FORTH] = self._take
+
+    def close(self) -> None:
+        """End all streams, and let none begin."""
+        self.connect = lambda _to: None
+        self._streams.close()
+
+    def _take(self, node: str, told: dict[str, Any], data: bytes) -> None:
         name = node, told["of"]
 
         def back(more: dict[str, Any], data: bytes) -> None:
-            star.send_to(node, {"kind": BACK, "of": told["of"], **more}, data)
+            self._star.send_to(node, {"kind": BACK, "of": told["of"], **more}, data)
 
         if not told.get("begins"):
-            streams.take(name, told, data)
-        elif (end := connect(str(told["to"]))) is not None:
-            streams.add(name, end, back)
+            self._streams.take(name, told, data)
+        elif (end := self.connect(str(told["to"]))) is not None:
+            self._streams.add(name, end, back)
         else:
             back({"ends": True}, b"")
-
-    star.takers[FORTH] = take

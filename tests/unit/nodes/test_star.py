@@ -197,11 +197,3 @@ def test_messages_that_are_no_entries_go_to_their_taker_alone(sky):
     sky.stars["b"].tell({"kind": "gauges", "node": "b"})
     sky.until(lambda: "gauges" in sky.kinds("a"))
     assert "gauges" not in sky.kinds("c")
-
-
-def test_another_thread_may_tell(sky):
-    sky.joined("b")
-    for name in "ab":
-        threading.Thread(target=sky.stars[name].later, args=({"kind": "listens", "node": name},)).start()
-    sky.until(lambda: len(sky.entries("b")) == 2)
-    assert sky.entries("a") == sky.entries("b")

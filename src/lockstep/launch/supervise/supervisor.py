@@ -231,7 +231,7 @@ class Supervisor:
                         self._say_plain()
                     self._joined = True
                 case Event.STORE:
-                    self.store.serve(self.nursery, self.request.ranks)
+                    self.store.serve()
                     self._joined = True
                 case Event.LEAVING:
                     self._ranks.leaving(news)

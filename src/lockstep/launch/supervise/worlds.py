@@ -200,7 +200,8 @@ class Worlds:
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
         observer = Observer(request, folder, self.losses, nodes, has_said_decided=self._has_said_decided)
-        with RunStore() as store:
+        meeting = self.cluster.meeting() if self.cluster is not None else None
+        with RunStore(self.nursery, request.world_size, meeting) as store:
             supervisor = Supervisor(
                 request,
                 folder,

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
 from lockstep.machine.process_state import process_state
+from lockstep.machine.socket_bytes import connections
 from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.host_star import HostStar
 from lockstep.nodes.meeting import NodeMeeting, hold_keys
+from lockstep.nodes.paths import GIVEN_UP_S, Paths, to_give_up
 from lockstep.nodes.reach import Reach
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, missing
 from lockstep.nodes.sayings import Sayings
-from lockstep.nodes.star import Star
+from lockstep.nodes.star import GIVEN_UP_S as LOST_S
+from lockstep.nodes.star import SILENT_S, Star
 from lockstep.nodes.streams import Exit
 from lockstep.nodes.view import RunView
 
@@ -30,6 +33,7 @@ SAY_EVERY_S = 5.0
 """How often it is said who is missing."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
+LOOK_AT_PATHS_S = 1.0
 STILL_S = 2.0
 """After how long it is told that this node's nursery is stopped."""
 STOPPED_S = 30.0
@@ -75,6 +79,8 @@ class Cluster:
     """This node's address for exchanges with others."""
     nursery: int = 0
     """The process of its nursery; 0: there is none to be watched."""
+    ranks: Callable[[], Iterable[int]] = tuple
+    """The processes of the ranks here."""
     is_there: bool = False
     """Whether it is in the star."""
     left_by: int = 0
@@ -83,7 +89,13 @@ class Cluster:
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
     """Why the first node has not been reached yet."""
-    _silent: set[str] = field(default_factory=set)
+    _silent: dict[str, float] = field(default_factory=dict)
+    """Nodes whose launcher is not heard of, empty for the first one, and since when that is known."""
+    _paths: tuple[int, Paths] | None = None
+    """Those of a round."""
+    _looked_at: float = 0.0
+    _cut_since: dict[frozenset[str], float] = field(default_factory=dict)
+    """Since when node 0 knows which pairs do not reach each other."""
     _stopped_since: float = 0.0
     """Since when the nursery is stopped by a signal; 0.0 while it is not."""
     _told: set[tuple[str, int]] = field(default_factory=set)
@@ -128,6 +140,9 @@ class Cluster:
         now = time.monotonic()
         self._reach.look(now)
         self._look_at_nursery(now)
+        if now - self._looked_at >= LOOK_AT_PATHS_S:
+            self._looked_at = now
+            self._look_at_paths(now)
 
     def _take(self, told: dict[str, Any]) -> None:
         match told.get("kind"):
@@ -142,7 +157,10 @@ class Cluster:
             case "stranger":
                 self.say("nodes", f"{told['address']} was not let in: it does not have the key of this run")
             case "silent" | "heard":
-                (self._silent.add if told["kind"] == "silent" else self._silent.discard)(told["node"])
+                if told["kind"] == "silent":
+                    self._silent[told["node"]] = time.monotonic()
+                else:
+                    self._silent.pop(told["node"], None)
                 self.sayings.say_silent(told)
             case "cut":
                 self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
@@ -156,6 +174,42 @@ class Cluster:
             self.star.tell(entry)
         except ValueError as error:
             raise WorldError(f"The other nodes cannot be told: {error}.") from None
+
+    def _look_at_paths(self, now: float) -> None:
+        """Tell whom the ranks here do not reach; on the first node, give one side up when that lasts."""
+        if self._member() is None or not (pids := [*self.ranks()]):
+            return
+        if self._paths is None or self._paths[0] != self.view.round:
+            self._paths = self.view.round, Paths(self.view.addresses_elsewhere(self.record.node, self.own))
+        if not (paths := self._paths[1]).addresses:
+            return
+        found = connections(pids) or []
+        self._give_up_frozen(paths.quiet(found, LOST_S), now)
+        for node, is_cut in paths.look(found, now).items():
+            told = {"kind": "path", "round": self.view.round, "node": self.record.node, "to": node, "is_cut": is_cut}
+            self._tell(told)
+        if self.is_host:
+            self._cut_since = {pair: self._cut_since.get(pair, now) for pair in self.view.cut_pairs()}
+            long = [pair for pair, since in self._cut_since.items() if now - since >= GIVEN_UP_S]
+            if long and (node := to_give_up(self.view.cut_pairs(), self.view.members)):
+                self._tell(
+                    {
+                        "kind": "given up",
+                        "node": node,
+                        "why": "its ranks and those of another node do not reach each other",
+                    }
+                )
+
+    def _give_up_frozen(self, quiet: set[str], now: float) -> None:
+        """Give up a node of which neither the launcher nor the ranks are heard, although its machine answers."""
+        for node, since in list(self._silent.items()):
+            named = node or next((one.record.node for one in self.view.members if one.record.is_host), "")
+            if named in quiet and now - since >= LOST_S - SILENT_S:
+                why = f"neither its launcher nor its ranks were heard of for {LOST_S:.0f} s"
+                if self.is_host:
+                    self._tell({"kind": "given up", "node": node, "why": why})
+                else:
+                    self.cut = self.cut or f"nothing was heard of node 0 for {LOST_S:.0f} s"
 
     def _look_at_nursery(self, now: float) -> None:
         """Tell all nodes when a signal has stopped this one's nursery for a while, and when it goes on."""

@@ -80,7 +80,7 @@ class HostStar(Star):
     def tell(self, told: dict[str, Any]) -> None:
         match told["kind"]:
             case "given up":
-                self.bar(str(told["node"]), "its launcher is stopped")
+                self.bar(str(told["node"]), str(told.get("why", "its launcher is stopped")))
             case "gauges":  # node 0's own, which nobody else wants
                 return
             case _:

@@ -66,6 +66,8 @@ class Sayings:
                 self.hear(told)
             case "withdrawal" if self.record.is_host and (self.view.round >= 0 or self.record.least < self.record.most):
                 self.say("nodes", Withdrawal.of(told).refused().problem)
+            case "path" if is_member and told["round"] == self.view.round:
+                self._say_path(told)
             case "stopped" if is_heard:
                 self._say_stopped(told)
 
@@ -92,6 +94,18 @@ class Sayings:
         self.say("nodes", text)
         if self.record.is_host:  # it alone hears of all others
             self.tell_said("nodes", text, about=node)
+
+    def _say_path(self, told: dict[str, Any]) -> None:
+        """Say once that two nodes do not reach each other, or do again; before the view takes it."""
+        pair = {told["node"], told["to"]}
+        others = self.view.cut - {(told["node"], told["to"])}
+        if frozenset(pair) in set(map(frozenset, others)):
+            return
+        one, other = (self._name_of(node) for node in sorted(pair, key=lambda node: self.view.numbers().get(node, 0)))
+        text = f"{one} and {other} reach each other again"
+        if told["is_cut"]:
+            text = f"{one} and {other} have not reached each other for 5 s: what ranks send there is not acknowledged"
+        self.say("nodes", text)
 
     def _say_stopped(self, told: dict[str, Any]) -> None:
         """Say that nobody watches the ranks of another node, or somebody again."""

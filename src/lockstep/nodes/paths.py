@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from lockstep.machine.socket_bytes import Connection
 from lockstep.nodes.roster import Member
 
-CUT_S, GIVEN_UP_S = 4.0, 25.5
+CUT_S, GIVEN_UP_S = 3.5, 25.5
 """After how long it is told that a path is cut, a moment after the kernel first tried again; and how long after that one side is given up."""
 
 

@@ -20,6 +20,8 @@ from lockstep.nodes.star import Star
 from lockstep.nodes.wire import Pipe, WireEnded
 
 FORTH, BACK = "stream", "stream back"
+_numbers = itertools.count()
+"""Of the streams of this node, whichever entrance they have: what comes late for one is not taken for another."""
 Connect = Callable[[str], socket.socket | None]
 Send = Callable[[dict[str, Any], bytes], None]
 
@@ -48,9 +50,10 @@ class _Streams:
         self._watch(name)
 
     def close(self) -> None:
-        """End all."""
-        for name in list(self._pipes):
+        """End all, on both sides."""
+        for name, (_, send) in list(self._pipes.items()):
             self._forget(name)
+            send({"ends": True}, b"")
 
     def _watch(self, name: object) -> None:
         pipe, _ = self._pipes[name]
@@ -85,7 +88,7 @@ class Entrance:
 
     def __init__(self, star: Star, listener: socket.socket, to: str) -> None:
         self._star, self._listener, self._to = star, listener, to
-        self._streams, self._numbers = _Streams(star), itertools.count()
+        self._streams = _Streams(star)
         self.num_refused = 0
         """How many connections of other users were closed."""
         listener.setblocking(False)
@@ -104,7 +107,7 @@ class Entrance:
                 self.num_refused += 1
                 end.close()
                 return
-            of = {"kind": FORTH, "to": self._to, "of": next(self._numbers)}
+            of = {"kind": FORTH, "to": self._to, "of": next(_numbers)}
             self._star.ask({**of, "begins": True})
             self._streams.add(of["of"], end, lambda told, data: self._star.ask({**of, **told}, data))
 

@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -122,6 +123,33 @@ def test_the_star_reaches_a_locked_store_and_nobody_else_does():
         del clients
     stores.close()
     assert store.get("x").startswith(b"1"), "the store's own client goes on"
+
+
+def test_streams_of_an_entrance_that_is_closed_end_on_both_sides_and_are_not_those_of_the_next_one():
+    sky, others = Sky(), []
+
+    def connect(_to):
+        ours, theirs = socket.socketpair()
+        others.append(theirs)
+        return ours
+
+    exit = Exit(sky.host, connect)
+    sky.joined("b")
+    for number in range(2):
+        with listen(Place("127.0.0.1", 0)) as listener:
+            entrance = Entrance(sky.stars["b"], listener, str(number))
+            with socket.create_connection(listener.getsockname()) as end:
+                sky.until(lambda number=number: len(others) == number + 1)
+                end.sendall(b"hello")
+                sky.until(lambda: bool(select.select([others[-1]], [], [], 0)[0]))
+                assert others[-1].recv(10) == b"hello"
+                entrance.close()
+                sky.until(lambda: bool(select.select([others[-1]], [], [], 0)[0]))
+                assert others[-1].recv(10) == b""
+    exit.close()
+    for other in others:
+        other.close()
+    sky.close()
 
 
 def test_a_stream_to_what_is_not_there_ends():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,7 @@ class Cluster:
     """Why the first node has not been reached yet."""
     _silent: dict[str, float] = field(default_factory=dict)
     """Nodes whose launcher is not heard of, empty for the first one, and since when that is known."""
+    _unread: deque[dict[str, Any]] = field(default_factory=deque)
     _paths: tuple[int, Paths] | None = None
     """Those of a round."""
     _looked_at: float = 0.0
@@ -131,10 +133,17 @@ class Cluster:
 
     # What happens
 
-    def read(self) -> None:
-        """Take what happened; does not block but while node 0 is being called."""
-        for told in self.star.read():
-            self._take(told)
+    def read(self, is_there: Callable[[], bool] = lambda: False) -> None:
+        """Take what happened, up to what makes `is_there` true; does not block but while node 0 is being called.
+
+        The rest is kept for the next time: a decision must be seen before the round that follows it.
+        """
+        self._unread += self.star.read()
+        while self._unread:
+            self._take(self._unread.popleft())
+            if is_there():
+                self.star.loop.wake()
+                break
         if self.is_host and not self._silent:  # one of the run's own may be lost
             self._gathering.turn_away()
         now = time.monotonic()
@@ -381,7 +390,7 @@ class Cluster:
                 has_told = True
                 self.take_signal(number)
             if self in ready:
-                self.read()
+                self.read(is_there)
 
     def close(self) -> None:
         """Leave the run, once the others have heard what was told."""

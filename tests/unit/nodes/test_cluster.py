@@ -342,3 +342,13 @@ def test_waiting_ends_when_the_first_node_is_lost(nodes: Nodes) -> None:
     nodes.hub.stars[0].hear({"kind": "cut", "why": ""})
     b.wait_for(lambda: False)
     assert b.cut == "the run's first node cannot be reached any more"
+
+
+def test_a_decision_is_seen_although_the_next_round_began_in_the_same_moment(nodes: Nodes) -> None:
+    a, b = nodes.node("a", least=1), nodes.node("b", least=1)
+    nodes.meet(a, b)
+    nodes.hub.add({"kind": "decision", "round": 0, "node": "a", "decided": {"regroup": {}}})
+    nodes.hub.add({"kind": "roster", "round": 1, "threads": 1, "lanes": None, "members": [[0, "a"]]})
+    b.wait_for(lambda: b.view.decision is not None)
+    assert (b.view.round, b.view.decision) == (0, {"regroup": {}})
+    hear(b, lambda: b.view.round == 1)

@@ -17,6 +17,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
@@ -216,19 +217,30 @@ class RoundStores:
         if int(number) not in self._served:
             return None
         store, door = self._served[int(number)]
-        end = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        end.bind(("127.0.0.1", 0))
-        port = end.getsockname()[1]
-        door.let_in(port)
+        end = _Through(door)
         try:
             end.settimeout(CONNECT_S)
             end.connect(("127.0.0.1", store.port))
         except OSError:
             end.close()
             return None
-        finally:
-            door.forget(port)  # a connection keeps the filter with which it began
         return end
+
+
+class _Through(socket.socket):
+    """A socket from which a door lets in connections as long as it is open: the kernel may ask once more after `connect`."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(socket.AF_INET, socket.SOCK_STREAM)
+        self.bind(("127.0.0.1", 0))
+        self._door, self._port = door, int(self.getsockname()[1])
+        door.let_in(self._port)
+
+    def close(self) -> None:
+        """Let in nobody from its port, and free it."""
+        with suppress(OSError):  # the door is closed already
+            self._door.forget(self._port)
+        super().close()
 
 
 def _key(*, is_host: bool) -> tuple[Key | None, str]:

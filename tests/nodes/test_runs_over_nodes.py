@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import Agents, bits_alone, bits_of, link_of, nursery_of, training
+from tests.support.agents import Agents, bits_alone, bits_of, nursery_of, training
 from tests.support.launching import Finished, kill, open_ports, until, write_script
 
 pytestmark = pytest.mark.ranks
@@ -209,9 +209,7 @@ def held(place: Path, begun: list[Agents], *words: str, nnodes: str = "2") -> Ag
     return agents
 
 
-@pytest.mark.parametrize(
-    "what", ["launcher", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("nursery", "link"))]
-)
+@pytest.mark.parametrize("what", ["launcher", pytest.param("nursery", marks=pytest.mark.thorough)])
 def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_commands_go_on(
     what: str, tmp_path: Path, want: str, begun: list[Agents]
 ) -> None:
@@ -220,14 +218,10 @@ def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_
     until(lambda: any("8" in path.name for path in states.rglob("*step*")), "a state on the disk")
     first, second = agents.running[0], agents.running[1]
     before = set(agents.processes())
-    kill(
-        {"launcher": lambda: first.process.pid, "nursery": lambda: nursery_of(first), "link": lambda: link_of(first)}[
-            what
-        ]()
-    )
+    kill({"launcher": lambda: first.process.pid, "nursery": lambda: nursery_of(first)}[what]())
     codes = [run.process.wait(60) for run in (first, second)]
     assert codes[1] == 1, agents.told()
-    assert codes[0] in {"launcher": {-9}, "nursery": {1}, "link": {1}}[what], agents.told()
+    assert codes[0] in {"launcher": {-9}, "nursery": {1}}[what], agents.told()
     assert second.err.rstrip().splitlines()[-1].count("This node lost the run's first one, and the run ends: "), (
         second.err
     )
@@ -243,7 +237,7 @@ def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("what", ["launcher", "nursery", "link"])
+@pytest.mark.parametrize("what", ["launcher", "nursery"])
 def test_a_fixed_number_of_nodes_waits_for_a_lost_one_to_come_back(
     what: str, tmp_path: Path, want: str, begun: list[Agents]
 ) -> None:
@@ -253,7 +247,6 @@ def test_a_fixed_number_of_nodes_waits_for_a_lost_one_to_come_back(
         {
             "launcher": lambda: second.process.pid,
             "nursery": lambda: nursery_of(second),
-            "link": lambda: link_of(second),
         }[what]()
     )
     assert second.process.wait(60) in (-9, 1)

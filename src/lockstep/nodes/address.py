@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockstep.errors import UsageError
 from lockstep.nodes.endpoint import is_address, joined, split
@@ -35,7 +35,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the gate is: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
+    """Where node 0 listens: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
 
     address: str
     port: int
@@ -73,11 +73,13 @@ class View:
 
 @dataclass(frozen=True)
 class Choice:
-    """The address that this node uses, and where it finds the gate."""
+    """The address that this node uses, and where node 0 listens."""
 
     own: Interface
     """For GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: its name."""
     gate: Place
+    meant: tuple[str, ...] = field(default=(), compare=False)
+    """The addresses by which others may mean node 0."""
 
 
 def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool, are_elsewhere: bool | None) -> Choice:
@@ -100,7 +102,7 @@ def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool,
             f"Nodes on other machines cannot reach {own}.", f"Name another address with --local-addr: {_listed(view)}."
         )
     if is_first:
-        return Choice(own, Place(own.address, endpoint.port))
+        return Choice(own, Place(own.address, endpoint.port), view.resolved)
     target = next((target for target in targets if family(target) == family(own.address)), targets[0])
     source = own.address if local is not None and family(target) == family(own.address) else ""
     return Choice(own, Place(target, endpoint.port, source))

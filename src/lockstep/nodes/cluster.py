@@ -1,4 +1,4 @@
-"""The launcher's side of a run on several nodes: it joins, waits for the others, tells what happens here and hears the rest.
+"""A launcher's part in a run on several nodes: it joins, waits for the others, tells what happens here and hears the rest.
 
 What is decided for all is decided here on the run's first node: which nodes make a round (`roster`), and, by whoever calls
 `decide`, what follows a round.
@@ -6,29 +6,37 @@ What is decided for all is decided here on the run's first node: which nodes mak
 
 from __future__ import annotations
 
-import json
 import select
-import socket
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
+from lockstep.machine.process_state import process_state
+from lockstep.machine.socket_bytes import connections
 from lockstep.nodes.gathering import Gathering
+from lockstep.nodes.host_star import HostStar
+from lockstep.nodes.meeting import NodeMeeting, hold_keys
+from lockstep.nodes.paths import GIVEN_UP_S, Paths, to_give_up
+from lockstep.nodes.reach import Reach
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, missing
 from lockstep.nodes.sayings import Sayings
+from lockstep.nodes.star import GIVEN_UP_S as LOST_S
+from lockstep.nodes.star import SILENT_S, Star
+from lockstep.nodes.streams import Exit
 from lockstep.nodes.view import RunView
 
 SAY_EVERY_S = 5.0
 """How often it is said who is missing."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
-END_S = 10.0
-"""How long the link may take to end."""
+LOOK_AT_PATHS_S = 1.0
+STILL_S = 2.0
+"""After how long it is told that this node's nursery is stopped."""
 STOPPED_S = 30.0
 """How long nodes are waited for whose launcher is stopped, at the end of a round."""
 
@@ -47,7 +55,7 @@ class Cluster:
 
     Args:
         record: what this node says about itself.
-        link: a socket to its link.
+        star: its side of it.
         interface: for exchanges between nodes.
         patience_s: how long to wait for missing nodes.
         say: prints a line: its label and its text.
@@ -57,7 +65,7 @@ class Cluster:
     """
 
     record: NodeRecord
-    link: socket.socket
+    star: Star
     interface: str
     patience_s: float
     say: Callable[[str, str], None]
@@ -68,18 +76,30 @@ class Cluster:
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""
-    port: int = 0
-    """Where the run's store answers on this node."""
-    round_port: tuple[int, int] = (-1, 0)
-    """A round, and where the store that it has for itself answers on this node."""
+    own: str = ""
+    """This node's address for exchanges with others."""
+    nursery: int = 0
+    """The process of its nursery; 0: there is none to be watched."""
+    ranks: Callable[[], Iterable[int]] = tuple
+    """The processes of the ranks here."""
+    is_there: bool = False
+    """Whether it is in the star."""
     left_by: int = 0
     """The signal because of which this node leaves although its ranks have ended already; 0 while there is none."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
     """Why the first node has not been reached yet."""
-    _silent: set[str] = field(default_factory=set)
-    _rest: bytes = b""
+    _silent: dict[str, float] = field(default_factory=dict)
+    """Nodes whose launcher is not heard of, empty for the first one, and since when that is known."""
+    _unread: deque[dict[str, Any]] = field(default_factory=deque)
+    _paths: tuple[int, Paths] | None = None
+    """Those of a round."""
+    _looked_at: float = 0.0
+    _cut_since: dict[frozenset[str], float] = field(default_factory=dict)
+    """Since when node 0 knows which pairs do not reach each other."""
+    _stopped_since: float = 0.0
+    """Since when the nursery is stopped by a signal; 0.0 while it is not."""
     _told: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
 
@@ -87,10 +107,14 @@ class Cluster:
         self._gathering = Gathering(self.record, self.view, self._tell, self.check_total)
         self.sayings = Sayings(self.record, self.view, self._tell, self.say, self.hear)
         """What nodes tell each other about their ranks while all is well, or somebody is waited for."""
+        self._exit = Exit(self.star) if isinstance(self.star, HostStar) else None
+        if isinstance(self.star, HostStar):
+            hold_keys(self.star)
+        self._reach = Reach(self.record.node, self.own, self._tell, self.star.loop)
 
     def fileno(self) -> int:
         """For a selector."""
-        return self.link.fileno()
+        return self.star.fileno()
 
     @property
     def is_host(self) -> bool:
@@ -109,25 +133,30 @@ class Cluster:
 
     # What happens
 
-    def read(self) -> None:
-        """Take what the link told; does not block if `fileno` is readable."""
-        try:
-            data = self.link.recv(1 << 16)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            self.cut = self.cut or "the process that keeps this node in touch with the others has ended"
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
+    def read(self, is_there: Callable[[], bool] = lambda: False) -> None:
+        """Take what happened, up to what makes `is_there` true; does not block but while node 0 is being called.
+
+        The rest is kept for the next time: a decision must be seen before the round that follows it.
+        """
+        self._unread += self.star.read()
+        while self._unread:
+            self._take(self._unread.popleft())
+            if is_there():
+                self.star.loop.wake()
+                break
         if self.is_host and not self._silent:  # one of the run's own may be lost
             self._gathering.turn_away()
+        now = time.monotonic()
+        self._reach.look(now)
+        self._look_at_nursery(now)
+        if now - self._looked_at >= LOOK_AT_PATHS_S:
+            self._looked_at = now
+            self._look_at_paths(now)
 
     def _take(self, told: dict[str, Any]) -> None:
         match told.get("kind"):
-            case "port":
-                self.port = int(told["port"])
+            case "there":
+                self.is_there = True
                 self._tell({"kind": "asks", "record": self.record.encode()})
             case "failed":
                 raise UsageError(told["why"], told["fix"]) if told["is_usage"] else WorldError(told["why"])
@@ -136,22 +165,75 @@ class Cluster:
                 self.say("nodes", told["why"])
             case "stranger":
                 self.say("nodes", f"{told['address']} was not let in: it does not have the key of this run")
-            case "round":
-                self.round_port = int(told["round"]), int(told["port"])
             case "silent" | "heard":
-                (self._silent.add if told["kind"] == "silent" else self._silent.discard)(told["node"])
+                if told["kind"] == "silent":
+                    self._silent[told["node"]] = time.monotonic()
+                else:
+                    self._silent.pop(told["node"], None)
                 self.sayings.say_silent(told)
             case "cut":
                 self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
             case _:
                 self.sayings.take(told)
                 self.view.take(told)
+                self._reach.take(told)
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
-            self.link.sendall(json.dumps(entry).encode() + b"\n")
-        except OSError:
-            self.cut = self.cut or "the process that keeps this node in touch with the others has ended"
+            self.star.tell(entry)
+        except ValueError as error:
+            raise WorldError(f"The other nodes cannot be told: {error}.") from None
+
+    def _look_at_paths(self, now: float) -> None:
+        """Tell whom the ranks here do not reach; on the first node, give one side up when that lasts."""
+        if self._member() is None or not (pids := [*self.ranks()]):
+            return
+        if self._paths is None or self._paths[0] != self.view.round:
+            self._paths = self.view.round, Paths(self.view.addresses_elsewhere(self.record.node, self.own))
+        if not (paths := self._paths[1]).addresses:
+            return
+        found = connections(pids) or []
+        self._give_up_frozen(paths.quiet(found, LOST_S), now)
+        for node, is_cut in paths.look(found, now).items():
+            told = {"kind": "path", "round": self.view.round, "node": self.record.node, "to": node, "is_cut": is_cut}
+            self._tell(told)
+        if self.is_host:
+            self._cut_since = {pair: self._cut_since.get(pair, now) for pair in self.view.cut_pairs()}
+            long = [pair for pair, since in self._cut_since.items() if now - since >= GIVEN_UP_S]
+            if long and (node := to_give_up(self.view.cut_pairs(), self.view.members)):
+                self._tell(
+                    {
+                        "kind": "given up",
+                        "node": node,
+                        "why": "its ranks and those of another node do not reach each other",
+                    }
+                )
+
+    def _give_up_frozen(self, quiet: set[str], now: float) -> None:
+        """Give up a node of which neither the launcher nor the ranks are heard, although its machine answers."""
+        for node, since in list(self._silent.items()):
+            named = node or next((one.record.node for one in self.view.members if one.record.is_host), "")
+            if named in quiet and now - since >= LOST_S - SILENT_S:
+                why = f"neither its launcher nor its ranks were heard of for {LOST_S:.0f} s"
+                if self.is_host:
+                    self._tell({"kind": "given up", "node": node, "why": why})
+                else:
+                    self.cut = self.cut or f"nothing was heard of node 0 for {LOST_S:.0f} s"
+
+    def _look_at_nursery(self, now: float) -> None:
+        """Tell all nodes when a signal has stopped this one's nursery for a while, and when it goes on."""
+        state = process_state(self.nursery) if self.nursery and self.is_there else None
+        was_told = self._stopped_since and now - self._stopped_since >= STILL_S
+        if state is None or not state.is_stopped:
+            self._stopped_since = 0.0
+            if was_told:
+                self._tell({"kind": "stopped", "node": self.record.node, "what": "", "process": 0})
+        elif not was_told:
+            self._stopped_since = self._stopped_since or now
+            if now - self._stopped_since >= STILL_S:
+                self._stopped_since = now - STILL_S
+                what = {"what": "nursery", "process": self.nursery}
+                self._tell({"kind": "stopped", "node": self.record.node, **what})
 
     # Joining
 
@@ -186,13 +268,13 @@ class Cluster:
                 raise WorldError(f"After {self.patience_s:.0f} s {self._missing()}.")
             if now - said >= SAY_EVERY_S:
                 said = now
-                if text := self._missing() if self.port else self._not_there:
+                if text := self._missing() if self.is_there else self._not_there:
                     self.say("nodes", text)
             until = LOOK_S if self._gathering.enough_since else said + SAY_EVERY_S - now
-            ready = select.select([self.link, signals], [], [], max(0.0, until))[0]
+            ready = select.select([self, signals], [], [], max(0.0, until))[0]
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
-            if self.link in ready:
+            if self in ready:
                 self.read()
 
     def _check(self) -> None:
@@ -217,18 +299,11 @@ class Cluster:
         members = self.view.members
         place = next(place for place, one in enumerate(members) if one.record.node == self.record.node)
         sizes = tuple(one.record.ranks for one in members)
-        return Seat(self.view.round, place, sizes, self.port, self.interface)
+        return Seat(self.view.round, place, sizes, self.interface)
 
-    def serve_round(self) -> None:
-        """Let the next round have a store of its own; on the run's first node, before `meet`."""
-        self._tell({"serve": self.view.round + 1})
-
-    def join_round(self) -> int:
-        """Where the store that this round has for itself answers on this node. Raises WorldError."""
-        self._tell({"join": self.view.round})
-        self.wait_for(lambda: self.round_port[0] == self.view.round)
-        self._check()
-        return self.round_port[1]
+    def meeting(self) -> NodeMeeting:
+        """Where the ranks here meet those of other nodes in this round; the caller closes it."""
+        return NodeMeeting(self.star, self.view.round, self._exit)
 
     # During a round
 
@@ -306,7 +381,7 @@ class Cluster:
         """
         has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
-            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            ready = select.select([self, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
             if not ready and time.monotonic() - began > STOPPED_S:
                 self.cut = self.sayings.give_up_stopped()
             for number in signals.take() if signals in ready else ():
@@ -314,16 +389,10 @@ class Cluster:
                     raise Interrupted(number)
                 has_told = True
                 self.take_signal(number)
-            if self.link in ready:
-                self.read()
+            if self in ready:
+                self.read(is_there)
 
     def close(self) -> None:
-        """Leave the run, once the link has passed on what was told."""
-        with suppress(OSError):
-            self.link.shutdown(socket.SHUT_WR)
-            until = time.monotonic() + END_S  # a link that has lost the first node goes on telling
-            while (left_s := until - time.monotonic()) > 0:
-                self.link.settimeout(left_s)
-                if not self.link.recv(1 << 16):
-                    break
-        self.link.close()
+        """Leave the run, once the others have heard what was told."""
+        self._reach.close()
+        self.star.close()

@@ -1,7 +1,7 @@
-"""The door of the store: its port on 127.0.0.1 takes connections of the gate only, not those of other users of the machine.
+"""The door of the store: its port on 127.0.0.1 takes connections of the star only, not those of other users of the machine.
 
 The store accepts by itself and asks nobody who calls. So the kernel asks: a packet filter on the listening socket drops whatever
-does not come from a port that the gate holds, before a connection exists. The gate binds a port, lets it in, and connects
+does not come from a port that the star holds, before a connection exists. The star binds a port, lets it in, and connects
 from it; nobody else can send from a port that is bound. A connection keeps the filter with which it began, so only ports
 of connections that begin have to be listed. It needs no rights.
 """

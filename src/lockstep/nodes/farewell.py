@@ -1,41 +1,43 @@
-"""How a node that cannot start tells the others, which would wait for it; without torch, and within seconds.
+"""How a node that cannot start tells the others, which would wait for it; within seconds.
 
-The run's first node decides what becomes of the run, so every other node knocks at its gate, says its sentence there, and goes.
-The first node itself has no gate yet: it opens one that lets in nobody and tells its sentence to all who come.
+Node 0 decides what becomes of the run, so every other node calls it, says its sentence, and goes. Node 0 itself lets in nobody, and
+tells its sentence to all who come; where it cannot use its own key, it says just that.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from lockstep.errors import LockstepError
-from lockstep.nodes.address import Place
-from lockstep.nodes.dial import NotYet, dial, key_of_job, patient
-from lockstep.nodes.gate import Gate, GateEvent, NodeCame, NodeWithdrew
-from lockstep.nodes.greeting import VERSION, Purpose
-from lockstep.nodes.identity import identity
+from lockstep.nodes.address import Choice, Place
+from lockstep.nodes.calling import call, key_of_job, patient
+from lockstep.nodes.doorstep import Doorstep
+from lockstep.nodes.hello import address_bytes
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
+from lockstep.nodes.loop import Loop
 from lockstep.nodes.munge import seal
-from lockstep.nodes.pair import close_now
 from lockstep.nodes.roster import Refused
+from lockstep.nodes.wire import Wire, WireEnded
 from lockstep.nodes.withdrawal import Withdrawal
 
 CONNECT_S = 2.0
-"""How long a node tries to reach the first one."""
+"""How long a node tries to reach node 0."""
 MOST_S = 4.0
-"""How long telling may take: links, and gates that listen already, answer once torch is imported."""
+"""How long telling may take: others answer once torch is imported."""
+TURN_S = 0.25
 
 
 def knock(place: Place, key: Key | None, job: str, withdrawal: Withdrawal) -> None:
-    """Tell the run's first node, once somebody listens there.
+    """Tell node 0, once it listens.
 
     Args:
-        place: where its gate is.
+        place: where.
         key: the run's; None: asked for there.
         job: SLURM's, if the key is sealed for it.
         withdrawal: what to tell.
@@ -44,18 +46,18 @@ def knock(place: Place, key: Key | None, job: str, withdrawal: Withdrawal) -> No
         LockstepError: it could not be told in time.
     """
     until = time.monotonic() + CONNECT_S
-    known = key if key is not None else key_of_job(place, job, CONNECT_S)
-    context = identity(known).context(is_gate=False)
-    hello = {**withdrawal.entry(), "lockstep": VERSION, "purpose": Purpose.WITHDRAWAL}
-    close_now(asyncio.run(patient(lambda: dial(place, context, hello), until - time.monotonic(), NotYet)))
+    known = key if key is not None else patient(partial(key_of_job, place, job), CONNECT_S)
+    hello = {**withdrawal.entry(), "purpose": "withdrawal"}
+    wire, _ = patient(partial(call, place, known, hello), until - time.monotonic())
+    wire.close()
 
 
-def hold(place: Place, key: Key, job: str, refused: Refused, others: int) -> None:
-    """Tell all who come to the run's first node, until so many others have come, for at most `MOST_S`.
+def hold(chosen: Choice, key: Key | None, job: str, refused: Refused, others: int) -> None:
+    """Tell all who call node 0, until so many others have, for at most `MOST_S`.
 
     Args:
-        place: where its gate would be.
-        key: the run's.
+        chosen: where it would be.
+        key: the run's; None: it cannot be used here.
         job: SLURM's, if the key is to be sealed for it.
         refused: what to tell.
         others: how many other nodes do not know it yet.
@@ -65,25 +67,24 @@ def hold(place: Place, key: Key, job: str, refused: Refused, others: int) -> Non
         UsageError, WorldError: it cannot listen there.
     """
     came: set[str] = set()
-    all_came = threading.Event()
 
-    def note(event: GateEvent) -> None:
-        match event:
-            case NodeCame(_, hello) | NodeWithdrew(hello):
-                came.add(str(hello["node"]))
-        if len(came) >= others:
-            all_came.set()
+    def let_in(wire: Wire, first: dict[str, Any]) -> None:
+        came.add(str(first.get("node")))
+        with suppress(WireEnded):
+            wire.send({"ok": False, "problem": refused.problem, "fix": refused.fix})
+        wire.close()
 
-    gate = Gate(
-        listen(place),
-        0,
-        key,
-        note,
-        seal=(lambda: seal(key, job)) if job else None,
-        refusal={"problem": refused.problem, "fix": refused.fix},
-    )
-    with closing(gate.start()):
-        all_came.wait(MOST_S)
+    place = chosen.gate
+    listener = listen(place)
+    own = {address_bytes(address, listener.getsockname()[1]) for address in (place.address, *chosen.meant)}
+    loop = Loop(TURN_S, lambda: doorstep.tick(time.monotonic()))
+    sealing = partial(seal, key, job) if job and key is not None else None
+    doorstep = Doorstep(listener, key, own, loop, let_in=let_in, stranger=lambda _address: None, seal=sealing)
+    until = time.monotonic() + MOST_S
+    while len(came) < others and time.monotonic() < until:
+        loop.wait(TURN_S)
+    doorstep.close()
+    loop.close()
 
 
 def in_time(work: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ A node takes it from the first of these that is there:
 4. on node 0 at a terminal, a random one; the line to copy for the other nodes is printed there, and nowhere else.
 
 A key is in no argument of a process, no log, page, state or run folder, and `repr` does not show it. It must be long
-because whoever reaches the gate is shown a certificate made from it, and can try keys against that at home.
+because whoever sees a connection begin can try keys against its proof at home.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ cannot compute one secret with it. So node 0 makes the run's key and seals it fo
 
     munge --restrict-uid=UID  <<<  {"job": "4711", "key": "..."}
 
-The gate gives a seal to whoever asks, before TLS. That is safe: only processes of the same user on a node of the cluster
+Node 0 gives a seal to whoever asks, instead of a hello. That is safe: only processes of the same user on a node of the cluster
 can open it, and who opens it checks that the same user wrote it, for this job. A seal is opened once on each node and
-within minutes, so each one who asks gets a new one; the gate makes one at a time, so strangers who ask can delay
-the nodes that join, and nobody else.
+within minutes, so each one who asks gets a new one, made in a thread: strangers who ask can delay the nodes that join,
+and nobody else.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from functools import cache
 from lockstep.errors import UsageError, WorldError
 from lockstep.nodes.key import Key
 
-ASKS_FOR_SEAL = b"lockstep: the sealed key, please\n"
-"""What a node sends to the gate instead of TLS."""
 LONGEST_SEAL = 8192
 _PATIENCE_S = 5.0
 

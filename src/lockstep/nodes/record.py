@@ -24,6 +24,8 @@ class NodeRecord:
     ranks: int
     threads: int
     """Per rank."""
+    launcher: int = 0
+    """The launcher's process; 0: unknown."""
     same: dict[str, str] = field(default_factory=dict)
     """What must be the same on all nodes, by what people call it."""
     alike: dict[str, str] = field(default_factory=dict)

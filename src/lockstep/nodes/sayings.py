@@ -48,8 +48,7 @@ class Sayings:
 
     def tell_gauges(self, gauges: list[list[float]]) -> None:
         """Where the ranks here are and what their time went into, over what was told before; not in the log."""
-        others = [one.record.node for one in self.members_elsewhere()] if self.record.is_host else []
-        self._tell_of_round("gauges", gauges=gauges, of=others)
+        self._tell_of_round("gauges", gauges=gauges)
 
     def _tell_of_round(self, kind: str, **told: Any) -> None:
         self.tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
@@ -67,22 +66,53 @@ class Sayings:
                 self.hear(told)
             case "withdrawal" if self.record.is_host and (self.view.round >= 0 or self.record.least < self.record.most):
                 self.say("nodes", Withdrawal.of(told).refused().problem)
+            case "path" if is_member and told["round"] == self.view.round:
+                self._say_path(told)
             case "stopped" if is_heard:
                 self._say_stopped(told)
 
     def say_silent(self, told: dict[str, Any]) -> None:
-        """Say that nothing is heard of a node any more, or something again."""
-        who = self._name_of(told["node"])
+        """Say that nothing is heard of a node any more, or something again; of one whose machine answers, that its launcher stands still."""
+        node = told["node"]
+        one = next(
+            (one.record for one in self.view.members if node in (one.record.node, "" if one.record.is_host else None)),
+            None,
+        )
+        is_silent = told["kind"] == "silent"
+        if one is not None and (told.get("is_there") if is_silent else one.node in self.view.stopped):
+            process = one.launcher if is_silent else 0
+            entry = {"kind": "stopped", "node": one.node, "what": "launcher" if is_silent else "", "process": process}
+            if self.record.is_host:
+                self.tell(entry)
+            else:  # nobody else could tell
+                self.view.take(entry)
+                self.take(entry)
+            return
+        who = self._name_of(node)
         text = f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still"
-        text = text if told["kind"] == "silent" else f"{who} is heard of again"
+        text = text if is_silent else f"{who} is heard of again"
         self.say("nodes", text)
         if self.record.is_host:  # it alone hears of all others
-            self.tell_said("nodes", text, about=told["node"])
+            self.tell_said("nodes", text, about=node)
+
+    def _say_path(self, told: dict[str, Any]) -> None:
+        """Say once that two nodes do not reach each other, or do again; before the view takes it."""
+        pair = {told["node"], told["to"]}
+        others = self.view.cut - {(told["node"], told["to"])}
+        if frozenset(pair) in set(map(frozenset, others)):
+            return
+        one, other = (self._name_of(node) for node in sorted(pair, key=lambda node: self.view.numbers().get(node, 0)))
+        text = f"{one} and {other} reach each other again"
+        if told["is_cut"]:
+            text = f"{one} and {other} have not reached each other for 5 s: what ranks send there is not acknowledged"
+        self.say("nodes", text)
 
     def _say_stopped(self, told: dict[str, Any]) -> None:
         """Say that nobody watches the ranks of another node, or somebody again."""
         who, process = self._name_of(told["node"]), told["process"]
-        if told["what"]:
+        if told["what"] == "launcher":
+            text = f"the launcher of {who} stands still; if a signal has stopped it, kill -CONT {process} there lets it go on"
+        elif told["what"]:
             text = f"the {told['what']} of {who} is stopped by a signal; kill -CONT {process} there lets it go on"
         else:
             text = f"the launcher of {who} goes on"

@@ -54,6 +54,8 @@ class RunView:
     """What people should know of this round's nodes."""
     stopped: set[str] = field(default_factory=set)
     """Nodes whose launcher or nursery was stopped by a signal."""
+    cut: set[tuple[str, str]] = field(default_factory=set)
+    """Who told in this round that it does not reach whom."""
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the ranks of a node wait for in this round, as it told last; a new object each time."""
 
@@ -112,6 +114,8 @@ class RunView:
                 self.decision = entry["decided"]
             case "waits":
                 self.waits[node] = entry["told"]
+            case "path":
+                (self.cut.add if entry["is_cut"] else self.cut.discard)((node, str(entry["to"])))
 
     def _begin(self, entry: dict[str, Any]) -> None:
         self.notes = list(entry.get("notes", []))
@@ -120,7 +124,16 @@ class RunView:
         for member in self.members:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups, self.keeps = [], {}, None, False, True
-        self.waits = {}
+        self.waits, self.cut = {}, set()
+
+    def addresses_elsewhere(self, node: str, own: str) -> dict[str, str]:
+        """Those that the ranks of the other nodes of this round use, as the preflight told; none that is also `own`, so within one machine."""
+        told = {one: check.listening[one]["address"] for check in self.checks for one in check.listening}
+        return {one: told[one] for one in self.numbers() if one != node and told.get(one, own) != own}
+
+    def cut_pairs(self) -> set[frozenset[str]]:
+        """Nodes of this round that do not reach each other, as one of the two told."""
+        return {frozenset(pair) for pair in self.cut if not self.gone & set(pair)}
 
     def refusal_of(self, node: str) -> Refused | None:
         """Why a node may not take part, if it may not."""

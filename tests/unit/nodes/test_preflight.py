@@ -1,13 +1,16 @@
 """Before ranks start, nodes are checked against each other: who takes part, who reaches whom, and what differs between them."""
 
+import contextlib
 import socket
 import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from lockstep.errors import UsageError
 from lockstep.nodes.gathering import Gathering
+from lockstep.nodes.loop import Loop
 from lockstep.nodes.preflight import MOST_PAIRED, Check, notes, partners, unreachable
 from lockstep.nodes.reach import Reach
 from lockstep.nodes.record import NodeRecord
@@ -159,32 +162,37 @@ def test_all_pairs_are_tried_up_to_64_nodes_and_then_every_node_is_on_many_ways(
     assert {sum(place in others for others in ways.values()) for place in (0, 500, 999)} == {10}
 
 
+@contextlib.contextmanager
+def looping():
+    """A loop that ticks quickly."""
+    loop = Loop(0.05, lambda: None)
+    yield loop
+    loop.close()
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_links_try_each_other_and_close_their_sockets(address):
-    log = Log()
-    log.ask(FIRST, SECOND)
-    told, done = [], threading.Event()
-
-    def tell(entry):
-        with log.lock:
-            told.append(entry)
-            log.add(entry)
-            if log.view.checks and len(log.view.checks[0].reports) == 2:
-                done.set()
-
-    log.readers = [Reach(node, address, tell) for node in ("a0", "b0")]
-    with log.lock:  # all take it before anything that follows it
-        for reader in log.readers:
-            reader.take(log.entries[-1])
-    assert done.wait(30)
-    assert unreachable(log.view.checks[0], PAIR) is None
-    assert [abs(entry["clock_s"] or 0.0) < 1.0 for entry in told if entry["kind"] == "reached"] == [True, True]
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.name.startswith("preflight"):
-            thread.join(30)
-    for entry in (entry for entry in told if entry["kind"] == "listens"):
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as late:
-            assert late.connect_ex((address, entry["port"])) != 0
+def test_nodes_try_each_other_and_close_their_sockets(address):
+    with looping() as loop:
+        log, told = Log(), []
+        log.ask(FIRST, SECOND)
+        readers = [Reach(node, address, told.append, loop) for node in ("a0", "b0")]
+        told.append(log.entries[-1])
+        while len(log.view.checks[0].reports) < 2 or any(reader._listener for reader in readers):
+            while told:  # all take an entry before anything that follows it
+                entry = told.pop(0)
+                if entry["kind"] != "preflight":
+                    log.add(entry)
+                for reader in readers:
+                    reader.take(entry)
+            loop.wait(0.1)
+            for reader in readers:
+                reader.look(time.monotonic())
+        assert unreachable(log.view.checks[0], PAIR) is None
+        reached = [entry for entry in log.entries if entry["kind"] == "reached"]
+        assert [abs(entry["clock_s"] or 0.0) < 1.0 for entry in reached] == [True, True]
+        for entry in (entry for entry in log.entries if entry["kind"] == "listens"):
+            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as late:
+                assert late.connect_ex((address, entry["port"])) != 0
 
 
 def test_what_is_not_the_node_itself_does_not_count_as_reached():
@@ -206,18 +214,19 @@ def answer_once(listener):
 
 def told_by_reach(port):
     """What a0 reports of b0, which seems to listen at `port`."""
-    told, reported = {}, threading.Event()
+    told = {}
 
     def tell(entry):
         told[entry["kind"]] = entry
         if entry["kind"] == "listens":
             reach.take(entry)
             reach.take({**entry, "node": "b0", "port": port, "token": "t"})
-        else:
-            reported.set()
 
-    reach = Reach("a0", "127.0.0.1", tell)
-    reach.take({"kind": "preflight", "number": 0, "nodes": ["a0", "b0"]})
-    assert reported.wait(30)
-    reach.take({"kind": "refused", "nodes": ["a0"], "problem": "", "fix": ""})
+    with looping() as loop:
+        reach = Reach("a0", "127.0.0.1", tell, loop)
+        reach.take({"kind": "preflight", "number": 0, "nodes": ["a0", "b0"]})
+        while "reached" not in told:
+            loop.wait(1.0)
+            reach.look(time.monotonic())
+        reach.take({"kind": "refused", "nodes": ["a0"], "problem": "", "fix": ""})
     return told["reached"]["not"]

@@ -206,7 +206,8 @@ class Worlds:
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
         observer = Observer(request, folder, self.losses, nodes, has_said_decided=self._has_said_decided)
-        with RunStore() as store:
+        meeting = self.cluster.meeting() if self.cluster is not None else None
+        with RunStore(self.nursery, request.world_size, meeting) as store:
             supervisor = Supervisor(
                 request,
                 folder,
@@ -356,4 +357,5 @@ def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
 
 def _lost_first_node(why: str, newest: int | None) -> str:
     goes_on = StatesLeft(None, newest, 0.0).sentence if newest is not None else "there is no state to go on from"
-    return f"This node lost the run's first one, and the run ends: {why}. {goes_on[0].upper()}{goes_on[1:]}."
+    what = "This node was given up" if why.startswith("node 0 gave") else "This node lost the run's first one"
+    return f"{what}, and the run ends: {why}. {goes_on[0].upper()}{goes_on[1:]}."

@@ -1,0 +1,140 @@
+"""How two launchers prove to each other that they have the run's key, and agree on keys for one connection. Pure.
+
+    node 0 -> caller    MAGIC, whether it has a key, a nonce              49 bytes
+    caller -> node 0    a nonce, the address that it called, its proof    82 bytes
+    node 0 -> caller    its proof, or why not                             32 bytes
+
+A proof is HMAC-SHA256 under the run's key over the role, both nonces and the address. The caller's comes first, so whoever has
+no key gets nothing to try keys against.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+MAGIC = b"lockstep star 2\n"
+NONCE_BYTES, ADDRESS_BYTES, PROOF_BYTES = 32, 18, 32
+GREETING_BYTES = len(MAGIC) + 1 + NONCE_BYTES
+HELLO_BYTES = NONCE_BYTES + ADDRESS_BYTES + PROOF_BYTES
+_HAS_KEY, _HAS_NONE = b"k", b"n"
+_CALLER, _HOST = b"caller", b"node 0"
+ASKS_FOR_SEAL = b"lockstep: the sealed key, please".ljust(HELLO_BYTES, b".")
+"""What a caller sends instead of its hello when it has no key (`munge`)."""
+WRONG_KEY, WRONG_ADDRESS = b"wrong key".ljust(PROOF_BYTES, b"\0"), b"wrong address".ljust(PROOF_BYTES, b"\0")
+"""What node 0 answers instead of its proof."""
+
+
+class NotLockstep(ValueError):  # noqa: N818 - a state of the other side
+    """What answers is no node 0 of this version."""
+
+
+class HasNoKey(ValueError):  # noqa: N818
+    """Node 0 says that it cannot use its own key."""
+
+
+class WrongKey(ValueError):  # noqa: N818
+    """The other side has another key, or none."""
+
+
+class WrongAddress(ValueError):  # noqa: N818
+    """The caller meant another address: somebody leads it here."""
+
+
+@dataclass(frozen=True)
+class SessionKeys:
+    """The keys of one connection, one for each direction; not shown."""
+
+    from_caller: bytes = field(repr=False)
+    from_host: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class HostHello:
+    """Node 0's side of one connection.
+
+    Args:
+        key: the run's; None: it cannot be used here.
+    """
+
+    key: bytes | None = field(repr=False)
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
+
+    @property
+    def greeting(self) -> bytes:
+        """What it sends first."""
+        return MAGIC + (_HAS_NONE if self.key is None else _HAS_KEY) + self.nonce
+
+    def answer(self, hello: bytes, own: Collection[bytes]) -> tuple[bytes, SessionKeys]:
+        """What it sends to a caller with the run's key, and the keys of the connection.
+
+        Args:
+            hello: what the caller sent, `HELLO_BYTES`.
+            own: the addresses at which node 0 may be called, as `address_bytes`.
+
+        Raises:
+            WrongKey: the caller does not have the key.
+            WrongAddress: it has, and meant somebody else.
+        """
+        nonce, address = hello[:NONCE_BYTES], hello[NONCE_BYTES:-PROOF_BYTES]
+        both = self.nonce + nonce + address
+        if self.key is None or not hmac.compare_digest(hello[-PROOF_BYTES:], _mac(self.key, _CALLER, both)):
+            raise WrongKey("the caller does not have the key of this run")
+        if address not in own:
+            raise WrongAddress("the caller meant another address")
+        return _mac(self.key, _HOST, both), _session(self.key, both)
+
+
+@dataclass(frozen=True)
+class CallerHello:
+    """The other side.
+
+    Args:
+        key: the run's.
+        address: the one that it called, as `address_bytes`.
+    """
+
+    key: bytes = field(repr=False)
+    address: bytes
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
+
+    def hello(self, greeting: bytes) -> bytes:
+        """What it sends. Raises NotLockstep, HasNoKey."""
+        both = nonce_in(greeting) + self.nonce + self.address
+        return self.nonce + self.address + _mac(self.key, _CALLER, both)
+
+    def session(self, greeting: bytes, answer: bytes) -> SessionKeys:
+        """The keys of the connection, once node 0 has proved itself. Raises WrongKey, WrongAddress."""
+        if answer == WRONG_ADDRESS:
+            raise WrongAddress("node 0 is not the one that was called")
+        both = nonce_in(greeting) + self.nonce + self.address
+        if not hmac.compare_digest(answer, _mac(self.key, _HOST, both)):
+            raise WrongKey("node 0 does not have the key of this run")
+        return _session(self.key, both)
+
+
+def nonce_in(greeting: bytes) -> bytes:
+    """Node 0's nonce. Raises NotLockstep, HasNoKey."""
+    if len(greeting) != GREETING_BYTES or not greeting.startswith(MAGIC):
+        raise NotLockstep("what answers is not node 0 of a run of lockstep")
+    if greeting[len(MAGIC) : len(MAGIC) + 1] != _HAS_KEY:
+        raise HasNoKey("node 0 cannot use its key")
+    return greeting[-NONCE_BYTES:]
+
+
+def address_bytes(address: str, port: int) -> bytes:
+    """An address and a port, of fixed length; an IPv4 address as IPv6 has it."""
+    number = ipaddress.ip_address(address)
+    wide = number.packed if number.version == 6 else b"\0" * 10 + b"\xff\xff" + number.packed
+    return wide + port.to_bytes(2, "big")
+
+
+def _mac(key: bytes, role: bytes, both: bytes) -> bytes:
+    return hmac.digest(key, MAGIC + role + b"\0" + both, "sha256")
+
+
+def _session(key: bytes, both: bytes) -> SessionKeys:
+    return SessionKeys(_mac(key, b"from caller", both), _mac(key, b"from node 0", both))

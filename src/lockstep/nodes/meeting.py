@@ -1,0 +1,171 @@
+"""Where the ranks of a node ask for keys: sockets that they inherit, and behind them the star.
+
+    rank ---- a socket ----> launcher ---- the star ----> node 0's launcher: Keys
+    rank <------------------ launcher <------------------ the answer, when the keys are there
+
+A rank gets the bell (`NodeMeeting.bell`), one end of a pair of sockets; whoever wants to ask makes a pair of its own and sends one end
+through it. So nothing listens, and threads and children of a rank ask side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from lockstep.handover.message import Unframing, framed
+from lockstep.nodes.host_star import HostStar
+from lockstep.nodes.keys import FEWEST_KEPT, HAS_IT, Keys, from_travel, to_travel
+from lockstep.nodes.star import Star
+from lockstep.nodes.streams import Entrance, Exit
+from lockstep.nodes.wire import Wire, WireEnded
+
+QUESTION, ANSWER = "keys", "answer"
+
+
+def hold_keys(star: HostStar) -> None:
+    """Answer what the ranks of all nodes ask, on node 0. The keys of a round are gone when somebody asks in a later one.
+
+    Ranks of another node may ask before those of node 0 begin.
+    """
+    rounds: dict[int, Keys] = {}
+
+    def take(node: str, told: dict[str, Any], blob: bytes) -> None:
+        number = int(told["round"])
+        for old in [one for one in rounds if one < number]:
+            del rounds[old]
+        keys = rounds.setdefault(number, Keys())
+        of = {"kind": ANSWER, "round": number, "of": told["of"]}
+        keys.ask(node, told, blob, lambda answer, values: star.send_to(node, {**of, **answer}, values))
+
+    star.takers[QUESTION] = take
+
+
+class NodeMeeting:
+    """That of the ranks of one node in one round.
+
+    Args:
+        star: this node's.
+        round: the number of the round.
+        exit: on node 0, where streams of other nodes come out.
+    """
+
+    def __init__(self, star: Star, round: int, exit: Exit | None = None) -> None:
+        self._star, self._round, self._exit = star, round, exit
+        self._ours, self.bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setblocking(False)
+        self._numbers = itertools.count()
+        self._ranks: dict[int, Wire] = {}
+        self._asked: dict[int, tuple[str, list[str]]] = {}
+        """What each of them waits to hear."""
+        self._kept: dict[str, bytes] = {}
+        """Values that this node was sent, and is not sent again."""
+        self._entrance: Entrance | None = None
+        star.takers[ANSWER] = self._answered
+        star.loop.watch(self._ours, self._rung)
+
+    def serve(self, listener: socket.socket) -> bool:
+        """Let a rank's own connections at MASTER_PORT come out at node 0; False: this is it, where a store is to serve them.
+
+        Args:
+            listener: listens on 127.0.0.1; used, not taken over.
+        """
+        if self._exit is None and self._entrance is None:
+            self._entrance = Entrance(self._star, listener, "MASTER_PORT")
+        return self._exit is None
+
+    def lead_out(self, connect: Callable[[], socket.socket | None]) -> None:
+        """On node 0: how to connect to that store, for ranks of other nodes; None where that is impossible."""
+        if self._exit is not None:
+            self._exit.connect = lambda _to: connect()
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if self._exit is not None:
+            self._exit.close()
+        if self._entrance is not None:
+            self._entrance.close()
+        self._star.takers.pop(ANSWER, None)
+        self._star.loop.forget(self._ours)
+        for number in list(self._ranks):
+            self._forget(number)
+        self._ours.close()
+        self.bell.close()
+
+    def _rung(self, _mask: int) -> None:
+        while True:
+            try:
+                _, descriptors, _, _ = socket.recv_fds(self._ours, 1, 4)
+            except BlockingIOError:
+                return
+            for descriptor in descriptors:
+                end, number = socket.socket(fileno=descriptor), next(self._numbers)
+                self._ranks[number] = wire = Wire(end, framed, Unframing().open)
+                self._star.loop.watch(wire, partial(self._ready, number))
+
+    def _forget(self, number: int) -> None:
+        wire = self._ranks.pop(number)
+        self._asked.pop(number, None)
+        self._star.loop.forget(wire)
+        wire.close()
+
+    def _ready(self, number: int, mask: int) -> None:
+        wire = self._ranks[number]
+        try:
+            if mask & select.EPOLLOUT:
+                wire.flush()
+                self._star.loop.watch(wire, partial(self._ready, number), wire.mask)
+            found = wire.receive() if mask & ~select.EPOLLOUT else []
+        except WireEnded:
+            self._forget(number)
+            return
+        for told, blob in found:
+            self._ask(number, told, blob)
+
+    def _ask(self, number: int, told: dict[str, Any], blob: bytes) -> None:
+        """Pass a question on; the values in it as they travel."""
+        do = told["do"]
+        self._asked[number] = do, told.get("keys", [])
+        try:
+            if do in ("set", "append"):
+                blob = to_travel(blob)
+            elif do == "compare_set":
+                parts = [to_travel(blob[: told["sizes"][0]]), to_travel(blob[told["sizes"][0] :])]
+                told, blob = {**told, "sizes": [len(parts[0])]}, b"".join(parts)
+            self._star.ask({**told, "kind": QUESTION, "round": self._round, "of": number}, blob)
+        except ValueError as error:  # too long
+            self._send(number, {"why": str(error)}, b"")
+
+    def _answered(self, _node: str, told: dict[str, Any], blob: bytes) -> None:
+        number = told["of"]
+        if told["round"] != self._round or number not in self._asked:
+            return  # it has ended, or waits no more
+        do, keys = self._asked.pop(number)
+        if do == "get":
+            values = self._values(keys, told["sizes"], blob)
+            told, blob = {"sizes": [len(one) for one in values]}, b"".join(values)
+        elif do == "compare_set":
+            blob = from_travel(blob)
+        self._send(number, told, blob)
+
+    def _values(self, keys: list[str], sizes: list[int], blob: bytes) -> list[bytes]:
+        found, at = [], 0
+        for key, size in zip(keys, sizes, strict=True):
+            if size == HAS_IT:
+                found.append(self._kept[key])
+                continue
+            found.append(from_travel(blob[at : at + size]))
+            if size >= FEWEST_KEPT:
+                self._kept[key] = found[-1]
+            at += size
+        return found
+
+    def _send(self, number: int, told: dict[str, Any], blob: bytes) -> None:
+        wire = self._ranks[number]
+        with suppress(WireEnded):  # reading says so too
+            wire.send(told, blob)
+        self._star.loop.watch(wire, partial(self._ready, number), wire.mask)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,18 +42,7 @@ class Sky:
     def turn(self, limit_s: float = 0.05) -> None:
         """Let each do what it has to do, once something is to be done."""
         for star in select.select(list(self.stars.values()), [], [], limit_s)[0]:
-            if isinstance(star, NodeStar) and star._wire is None and "a" in self.stars:
-                self._call(star)
-            else:
-                self.heard[star.node] += star.read()
-
-    def _call(self, star: NodeStar) -> None:
-        """Let a node call, which waits, while node 0 answers."""
-        calling = threading.Thread(target=lambda: self.heard[star.node].extend(star.read()))
-        calling.start()
-        while calling.is_alive():
-            select.select([self.host], [], [], 0.01)
-            self.heard["a"] += self.host.read()
+            self.heard[star.node] += star.read()
 
     def until(self, is_so: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         """Turn until something is so."""
@@ -83,6 +71,9 @@ class Sky:
         for star in self.stars.values():
             for wire in star._wires():
                 wire.close()
+            if isinstance(star, NodeStar):
+                star._is_over = True
+                star._caller.join()
             star.loop.close()
         for caller in list(self.host._doorstep._callers):
             caller.end.close()

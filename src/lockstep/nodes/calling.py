@@ -18,6 +18,7 @@ from lockstep.nodes.address import Place, family, is_loopback
 from lockstep.nodes.hello import (
     ASKS_FOR_SEAL,
     GREETING_BYTES,
+    MAGIC,
     PROOF_BYTES,
     CallerHello,
     HasNoKey,
@@ -84,8 +85,8 @@ def call(place: Place, key: Key, first: dict[str, Any]) -> tuple[Wire, list[Mess
     try:
         end.settimeout(ANSWER_S)
         hello = CallerHello(key.secret, address_bytes(place.address, place.port))
-        greeting = _exactly(end, GREETING_BYTES)
-        end.sendall(hello.hello(greeting))
+        greeting = _greeting(end)
+        end.sendall(hello.hello(greeting)[len(MAGIC) :])
         keys = hello.session(greeting, _exactly(end, PROOF_BYTES))
         wire = Wire.between_nodes(end, keys.from_caller, keys.from_host)
         wire.send({**first, "lockstep": VERSION})
@@ -110,8 +111,8 @@ def key_of_job(place: Place, job: str) -> Key:
     end, sealed = connected(place), b""
     try:
         end.settimeout(ANSWER_S)
-        nonce_in(_exactly(end, GREETING_BYTES))
-        end.sendall(ASKS_FOR_SEAL)
+        nonce_in(_greeting(end))
+        end.sendall(ASKS_FOR_SEAL[len(MAGIC) :])
         while len(sealed) < LONGEST_SEAL and (piece := end.recv(LONGEST_SEAL)):
             sealed += piece
     except (TimeoutError, ValueError) as error:  # a node 0 that begins is asked again
@@ -139,6 +140,13 @@ def connected(place: Place) -> socket.socket:
         end.close()
         raise why_not_connected(error, place) from None
     return end
+
+
+def _greeting(end: socket.socket) -> bytes:
+    """Node 0's first bytes. Raises OSError, NotLockstep."""
+    end.sendall(MAGIC)
+    begin = _exactly(end, len(MAGIC))
+    return begin + (_exactly(end, GREETING_BYTES - len(MAGIC)) if begin == MAGIC else b"")
 
 
 def _exactly(end: socket.socket, size: int) -> bytes:

@@ -9,24 +9,21 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
-from lockstep.machine.process_state import process_state
-from lockstep.machine.socket_bytes import connections
 from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.host_star import HostStar
+from lockstep.nodes.liveness import Liveness
 from lockstep.nodes.meeting import NodeMeeting, hold_keys
-from lockstep.nodes.paths import GIVEN_UP_S, Paths, to_give_up
 from lockstep.nodes.reach import Reach
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, missing
 from lockstep.nodes.sayings import Sayings
-from lockstep.nodes.star import GIVEN_UP_S as LOST_S
-from lockstep.nodes.star import SILENT_S, Star
+from lockstep.nodes.star import Star
 from lockstep.nodes.streams import Exit
 from lockstep.nodes.view import RunView
 
@@ -34,9 +31,6 @@ SAY_EVERY_S = 5.0
 """How often it is said who is missing."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
-LOOK_AT_PATHS_S = 1.0
-STILL_S = 2.0
-"""After how long it is told that this node's nursery is stopped."""
 STOPPED_S = 30.0
 """How long nodes are waited for whose launcher is stopped, at the end of a round."""
 
@@ -78,10 +72,6 @@ class Cluster:
     """Those of the rounds before, which the next one keeps; the first node says so."""
     own: str = ""
     """This node's address for exchanges with others."""
-    nursery: int = 0
-    """The process of its nursery; 0: there is none to be watched."""
-    ranks: Callable[[], Iterable[int]] = tuple
-    """The processes of the ranks here."""
     is_there: bool = False
     """Whether it is in the star."""
     left_by: int = 0
@@ -90,16 +80,7 @@ class Cluster:
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
     """Why the first node has not been reached yet."""
-    _silent: dict[str, float] = field(default_factory=dict)
-    """Nodes whose launcher is not heard of, empty for the first one, and since when that is known."""
     _unread: deque[dict[str, Any]] = field(default_factory=deque)
-    _paths: tuple[int, Paths] | None = None
-    """Those of a round."""
-    _looked_at: float = 0.0
-    _cut_since: dict[frozenset[str], float] = field(default_factory=dict)
-    """Since when node 0 knows which pairs do not reach each other."""
-    _stopped_since: float = 0.0
-    """Since when the nursery is stopped by a signal; 0.0 while it is not."""
     _told: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
 
@@ -107,6 +88,8 @@ class Cluster:
         self._gathering = Gathering(self.record, self.view, self._tell, self.check_total)
         self.sayings = Sayings(self.record, self.view, self._tell, self.say, self.hear)
         """What nodes tell each other about their ranks while all is well, or somebody is waited for."""
+        self.liveness = Liveness(self.record.node, self.view, self.star, self._tell, self.own)
+        """Which of them are there."""
         self._exit = Exit(self.star) if isinstance(self.star, HostStar) else None
         if isinstance(self.star, HostStar):
             hold_keys(self.star)
@@ -134,7 +117,7 @@ class Cluster:
     # What happens
 
     def read(self, is_there: Callable[[], bool] = lambda: False) -> None:
-        """Take what happened, up to what makes `is_there` true; does not block but while node 0 is being called.
+        """Take what happened, up to what makes `is_there` true; does not block.
 
         The rest is kept for the next time: a decision must be seen before the round that follows it.
         """
@@ -144,14 +127,12 @@ class Cluster:
             if is_there():
                 self.star.loop.wake()
                 break
-        if self.is_host and not self._silent:  # one of the run's own may be lost
+        if self.is_host and not self.liveness.silent:  # one of the run's own may be lost
             self._gathering.turn_away()
-        now = time.monotonic()
-        self._reach.look(now)
-        self._look_at_nursery(now)
-        if now - self._looked_at >= LOOK_AT_PATHS_S:
-            self._looked_at = now
-            self._look_at_paths(now)
+        self._reach.look(time.monotonic())
+        if self.is_there:
+            self.liveness.look()
+            self.cut = self.cut or self.liveness.lost_first
 
     def _take(self, told: dict[str, Any]) -> None:
         match told.get("kind"):
@@ -166,10 +147,7 @@ class Cluster:
             case "stranger":
                 self.say("nodes", f"{told['address']} was not let in: it does not have the key of this run")
             case "silent" | "heard":
-                if told["kind"] == "silent":
-                    self._silent[told["node"]] = time.monotonic()
-                else:
-                    self._silent.pop(told["node"], None)
+                self.liveness.take(told)
                 self.sayings.say_silent(told)
             case "cut":
                 self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
@@ -183,57 +161,6 @@ class Cluster:
             self.star.tell(entry)
         except ValueError as error:
             raise WorldError(f"The other nodes cannot be told: {error}.") from None
-
-    def _look_at_paths(self, now: float) -> None:
-        """Tell whom the ranks here do not reach; on the first node, give one side up when that lasts."""
-        if self._member() is None or not (pids := [*self.ranks()]):
-            return
-        if self._paths is None or self._paths[0] != self.view.round:
-            self._paths = self.view.round, Paths(self.view.addresses_elsewhere(self.record.node, self.own))
-        if not (paths := self._paths[1]).addresses:
-            return
-        found = connections(pids) or []
-        self._give_up_frozen(paths.quiet(found, LOST_S), now)
-        for node, is_cut in paths.look(found, now).items():
-            told = {"kind": "path", "round": self.view.round, "node": self.record.node, "to": node, "is_cut": is_cut}
-            self._tell(told)
-        if self.is_host:
-            self._cut_since = {pair: self._cut_since.get(pair, now) for pair in self.view.cut_pairs()}
-            long = [pair for pair, since in self._cut_since.items() if now - since >= GIVEN_UP_S]
-            if long and (node := to_give_up(self.view.cut_pairs(), self.view.members)):
-                self._tell(
-                    {
-                        "kind": "given up",
-                        "node": node,
-                        "why": "its ranks and those of another node do not reach each other",
-                    }
-                )
-
-    def _give_up_frozen(self, quiet: set[str], now: float) -> None:
-        """Give up a node of which neither the launcher nor the ranks are heard, although its machine answers."""
-        for node, since in list(self._silent.items()):
-            named = node or next((one.record.node for one in self.view.members if one.record.is_host), "")
-            if named in quiet and now - since >= LOST_S - SILENT_S:
-                why = f"neither its launcher nor its ranks were heard of for {LOST_S:.0f} s"
-                if self.is_host:
-                    self._tell({"kind": "given up", "node": node, "why": why})
-                else:
-                    self.cut = self.cut or f"nothing was heard of node 0 for {LOST_S:.0f} s"
-
-    def _look_at_nursery(self, now: float) -> None:
-        """Tell all nodes when a signal has stopped this one's nursery for a while, and when it goes on."""
-        state = process_state(self.nursery) if self.nursery and self.is_there else None
-        was_told = self._stopped_since and now - self._stopped_since >= STILL_S
-        if state is None or not state.is_stopped:
-            self._stopped_since = 0.0
-            if was_told:
-                self._tell({"kind": "stopped", "node": self.record.node, "what": "", "process": 0})
-        elif not was_told:
-            self._stopped_since = self._stopped_since or now
-            if now - self._stopped_since >= STILL_S:
-                self._stopped_since = now - STILL_S
-                what = {"what": "nursery", "process": self.nursery}
-                self._tell({"kind": "stopped", "node": self.record.node, **what})
 
     # Joining
 

@@ -1,8 +1,11 @@
 """How two launchers prove to each other that they have the run's key, and agree on keys for one connection. Pure.
 
+    caller -> node 0    MAGIC                                             16 bytes
     node 0 -> caller    MAGIC, whether it has a key, a nonce              49 bytes
     caller -> node 0    a nonce, the address that it called, its proof    82 bytes
     node 0 -> caller    its proof, or why not                             32 bytes
+
+Both begin, so a caller soon knows what answers, also a program that waits for its client's first word.
 
 A proof is HMAC-SHA256 under the run's key over the role, both nonces and the address. The caller's comes first, so whoever has
 no key gets nothing to try keys against.
@@ -19,10 +22,10 @@ from dataclasses import dataclass, field
 MAGIC = b"lockstep star 2\n"
 NONCE_BYTES, ADDRESS_BYTES, PROOF_BYTES = 32, 18, 32
 GREETING_BYTES = len(MAGIC) + 1 + NONCE_BYTES
-HELLO_BYTES = NONCE_BYTES + ADDRESS_BYTES + PROOF_BYTES
+HELLO_BYTES = len(MAGIC) + NONCE_BYTES + ADDRESS_BYTES + PROOF_BYTES
 _HAS_KEY, _HAS_NONE = b"k", b"n"
 _CALLER, _HOST = b"caller", b"node 0"
-ASKS_FOR_SEAL = b"lockstep: the sealed key, please".ljust(HELLO_BYTES, b".")
+ASKS_FOR_SEAL = (MAGIC + b"the sealed key, please").ljust(HELLO_BYTES, b".")
 """What a caller sends instead of its hello when it has no key (`munge`)."""
 WRONG_KEY, WRONG_ADDRESS = b"wrong key".ljust(PROOF_BYTES, b"\0"), b"wrong address".ljust(PROOF_BYTES, b"\0")
 """What node 0 answers instead of its proof."""
@@ -79,7 +82,8 @@ class HostHello:
             WrongKey: the caller does not have the key.
             WrongAddress: it has, and meant somebody else.
         """
-        nonce, address = hello[:NONCE_BYTES], hello[NONCE_BYTES:-PROOF_BYTES]
+        rest = hello.removeprefix(MAGIC)
+        nonce, address = rest[:NONCE_BYTES], rest[NONCE_BYTES:-PROOF_BYTES]
         both = self.nonce + nonce + address
         if self.key is None or not hmac.compare_digest(hello[-PROOF_BYTES:], _mac(self.key, _CALLER, both)):
             raise WrongKey("the caller does not have the key of this run")
@@ -102,9 +106,9 @@ class CallerHello:
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
 
     def hello(self, greeting: bytes) -> bytes:
-        """What it sends. Raises NotLockstep, HasNoKey."""
+        """What it sends, MAGIC before it has the greeting. Raises NotLockstep, HasNoKey."""
         both = nonce_in(greeting) + self.nonce + self.address
-        return self.nonce + self.address + _mac(self.key, _CALLER, both)
+        return MAGIC + self.nonce + self.address + _mac(self.key, _CALLER, both)
 
     def session(self, greeting: bytes, answer: bytes) -> SessionKeys:
         """The keys of the connection, once node 0 has proved itself. Raises WrongKey, WrongAddress."""

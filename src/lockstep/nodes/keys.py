@@ -16,6 +16,8 @@ FEWEST_PACKED, FEWEST_KEPT = 512, 256
 """Of so many bytes a value is packed, and kept by the nodes to which it went."""
 MOST_VALUE_BYTES = 8 << 20
 """What torch's own store takes."""
+MOST_ANSWER_BYTES = 15 << 20
+"""Of all values that are asked for at once: a frame has a little more."""
 HAS_IT = -1
 """As a size: this node was sent the value before."""
 Answer = Callable[[dict[str, Any], bytes], None]
@@ -107,6 +109,8 @@ class Keys:
             self._waiting[key].append(waiting)
 
     def _get(self, waiting: _Waiting) -> tuple[dict[str, Any], bytes]:
+        if (size := sum(len(self._values[key][0]) for key in waiting.keys)) > MOST_ANSWER_BYTES:
+            return {"why": f"values of {size} bytes at once, and {MOST_ANSWER_BYTES} are the most"}, b""
         sizes, values, sent = [], [], self._sent[waiting.node]
         for key in waiting.keys:
             value, number = self._values[key]

@@ -25,9 +25,9 @@ class Loop:
         self._acts: dict[int, Callable[[int], None]] = {}
         self._ticked, self._awake = ticked, awake
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._timer = -1
+        self._timer = ticking(tick_s)
         self.watch(self._wake, self._on_wake)
-        self.tick_each(tick_s)
+        self.watch(self._timer, self._on_timer)
 
     def fileno(self) -> int:
         """For a selector: readable when `turn` has something to do."""
@@ -61,17 +61,9 @@ class Loop:
             self._epoll.unregister(descriptor)
 
     def wake(self) -> None:
-        """Let there be a next turn at once, which calls `awake`."""
+        """Let there be a next turn at once, which calls `awake`. Any thread may call it."""
         with suppress(OSError):
             os.eventfd_write(self._wake, 1)
-
-    def tick_each(self, seconds: float) -> None:
-        """Tick so often from now on."""
-        if self._timer >= 0:
-            self.forget(self._timer)
-            os.close(self._timer)
-        self._timer = ticking(seconds)
-        self.watch(self._timer, self._on_timer)
 
     def close(self) -> None:
         """Close what it made itself."""

@@ -40,7 +40,11 @@ def hold_keys(star: HostStar) -> None:
             del rounds[old]
         keys = rounds.setdefault(number, Keys())
         of = {"kind": ANSWER, "round": number, "of": told["of"]}
-        keys.ask(node, told, blob, lambda answer, values: star.send_to(node, {**of, **answer}, values))
+
+        try:
+            keys.ask(node, told, blob, lambda found, values: star.send_to(node, {**of, **found}, values))
+        except ValueError as error:  # no number, or too long
+            star.send_to(node, {**of, "why": str(error)})
 
     star.takers[QUESTION] = take
 
@@ -109,7 +113,6 @@ class NodeMeeting:
 
     def _forget(self, number: int) -> None:
         wire = self._ranks.pop(number)
-        self._asked.pop(number, None)
         self._star.loop.forget(wire)
         wire.close()
 
@@ -143,9 +146,11 @@ class NodeMeeting:
     def _answered(self, _node: str, told: dict[str, Any], blob: bytes) -> None:
         number = told["of"]
         if told["round"] != self._round or number not in self._asked:
-            return  # it has ended, or waits no more
+            return
         do, keys = self._asked.pop(number)
-        if do == "get":
+        if "why" in told:
+            pass
+        elif do == "get":
             values = self._values(keys, told["sizes"], blob)
             told, blob = {"sizes": [len(one) for one in values]}, b"".join(values)
         elif do == "compare_set":
@@ -165,7 +170,8 @@ class NodeMeeting:
         return found
 
     def _send(self, number: int, told: dict[str, Any], blob: bytes) -> None:
-        wire = self._ranks[number]
+        if (wire := self._ranks.get(number)) is None:
+            return  # it has ended, or waits no more; what came is kept for the others here
         with suppress(WireEnded):  # reading says so too
             wire.send(told, blob)
         self._star.loop.watch(wire, partial(self._ready, number), wire.mask)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import select
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from lockstep.nodes.address import Place
 from lockstep.nodes.calling import ANSWER_S, NotYet, Silent, Unreachable, call, key_of_job
 from lockstep.nodes.key import Key
 from lockstep.nodes.star import BEAT, BEAT_S, GIVEN_UP_S, SILENT_S, Star
-from lockstep.nodes.wire import Wire, WireEnded
+from lockstep.nodes.wire import Message, Wire, WireEnded
 
 CALL_S = 0.1
 """Between two calls at node 0 before there is a connection."""
@@ -45,16 +47,18 @@ class NodeStar(Star):
 
     Args:
         node: this node.
-        calling: how it calls node 0; it begins with the first `read`.
+        calling: how it calls node 0; it begins at once.
     """
 
     def __init__(self, node: str, calling: Calling) -> None:
-        super().__init__(node, CALL_S, self._on_wake)
-        self._calling, self._key = calling, calling.key
+        super().__init__(node, BEAT_S, self._take_answers)
+        self._calling = calling
         self._wire: Wire | None = None
         self._is_silent = self._is_over = self._has_said = False
         self._call_until = time.monotonic() + calling.patience_s
-        self.loop.wake()
+        self._answers: queue.SimpleQueue[tuple[Wire, list[Message]] | Exception] = queue.SimpleQueue()
+        self._caller = threading.Thread(target=self._call, name="lockstep-call", daemon=True)
+        self._caller.start()
 
     def tell(self, told: dict[str, Any]) -> None:
         self.ask(told)
@@ -80,31 +84,42 @@ class NodeStar(Star):
                 self._wire.half_close()
             self.loop.wait(left_s)
         self._lose("")
-        self.loop.close()
+        self._is_over = True
+        if not self._caller.is_alive():  # else the process ends before it
+            self.loop.close()
 
     def _wires(self) -> Iterable[Wire]:
         return [self._wire] if self._wire is not None else []
 
-    def _on_wake(self) -> None:
-        if self._wire is None and not self._is_over:
-            self._call(time.monotonic())
+    def _call(self) -> None:
+        """Call until node 0 answers, or it is over. Runs in a thread of its own, because a call may wait for seconds."""
+        calling, key = self._calling, self._calling.key
+        while not self._is_over:
+            try:
+                key = key or key_of_job(calling.place, calling.job)
+                self._answers.put(call(calling.place, key, {"node": self.node, "purpose": "join"}))
+                break
+            except (LockstepError, OSError) as error:
+                self._answers.put(error)
+                if not isinstance(error, NotYet):
+                    break
+            self.loop.wake()
+            time.sleep(CALL_S)
+        self.loop.wake()
 
-    def _call(self, now: float) -> None:
-        calling = self._calling
-        try:
-            if self._key is None:
-                self._key = key_of_job(calling.place, calling.job)
-            self._wire, early = call(calling.place, self._key, {"node": self.node, "purpose": "join"})
-        except NotYet as error:
-            self._not_yet(error, now)
-        except (LockstepError, OSError) as error:
-            self._fail(error)
-        else:
-            self.loop.tick_each(BEAT_S)
-            self.loop.watch(self._wire, self._on_wire, self._wire.mask)
-            self._say({"kind": "there"})
-            for told, blob in early:
-                self._take(told, blob)
+    def _take_answers(self) -> None:
+        while not self._is_over and self._wire is None and not self._answers.empty():
+            match self._answers.get():
+                case NotYet() as error:
+                    self._not_yet(error, time.monotonic())
+                case Exception() as error:
+                    self._fail(error)
+                case (wire, early):
+                    self._wire = wire
+                    self.loop.watch(self._wire, self._on_wire, self._wire.mask)
+                    self._say({"kind": "there"})
+                    for told, blob in early:
+                        self._take(told, blob)
 
     def _not_yet(self, error: NotYet, now: float) -> None:
         if isinstance(error, Silent):
@@ -160,8 +175,6 @@ class NodeStar(Star):
 
     def _tick(self, now: float) -> None:
         if self._wire is None:
-            if not self._is_over:
-                self._call(now)
             return
         silent_s = now - self._wire.heard_at
         if (silent_s >= SILENT_S) != self._is_silent:

@@ -98,12 +98,13 @@ class Sayings:
     def _say_path(self, told: dict[str, Any]) -> None:
         """Say once that two nodes do not reach each other, or do again; before the view takes it."""
         pair = {told["node"], told["to"]}
-        others = self.view.cut - {(told["node"], told["to"])}
-        if frozenset(pair) in set(map(frozenset, others)):
+        was_cut = self.view.paths.get((told["node"], told["to"])) == "cut"
+        is_cut = told["path"] == "cut"
+        if was_cut == is_cut or self.view.paths.get((told["to"], told["node"])) == "cut":
             return
         one, other = (self._name_of(node) for node in sorted(pair, key=lambda node: self.view.numbers().get(node, 0)))
         text = f"{one} and {other} reach each other again"
-        if told["is_cut"]:
+        if is_cut:
             text = f"{one} and {other} have not reached each other for 5 s: what ranks send there is not acknowledged"
         self.say("nodes", text)
 

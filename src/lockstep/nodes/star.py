@@ -54,9 +54,13 @@ class Star(ABC):
         return self.loop.fileno()
 
     def read(self) -> list[dict[str, Any]]:
-        """Do what is to be done now, and return what happened; does not block but while node 0 is being called."""
+        """Do what is to be done now, and return what happened; does not block."""
         self.loop.turn()
         return self._happened()
+
+    def is_unanswered(self, now: float, for_s: float) -> bool:
+        """Whether nothing came for so long on a connection, and what was sent is not acknowledged there either."""
+        return any(now - wire.heard_at >= for_s and not wire.is_acknowledged for wire in self._wires())
 
     def _on_tick(self) -> None:
         now = time.monotonic()

@@ -54,8 +54,8 @@ class RunView:
     """What people should know of this round's nodes."""
     stopped: set[str] = field(default_factory=set)
     """Nodes whose launcher or nursery was stopped by a signal."""
-    cut: set[tuple[str, str]] = field(default_factory=set)
-    """Who told in this round that it does not reach whom."""
+    paths: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Who told in this round that its path to whom is `doubtful` or `cut`."""
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the ranks of a node wait for in this round, as it told last; a new object each time."""
 
@@ -75,6 +75,7 @@ class RunView:
                 self._take_of_check(entry)
             case "gone":
                 self.gone.add(node)
+                self.paths = {pair: path for pair, path in self.paths.items() if node not in pair}
                 self.asking.pop(node, None)
             case "signal":
                 self.signals.append((node, int(entry["number"])))
@@ -115,7 +116,8 @@ class RunView:
             case "waits":
                 self.waits[node] = entry["told"]
             case "path":
-                (self.cut.add if entry["is_cut"] else self.cut.discard)((node, str(entry["to"])))
+                self.paths.pop(pair := (node, str(entry["to"])), None)
+                self.paths |= {pair: entry["path"]} if entry["path"] != "works" else {}
 
     def _begin(self, entry: dict[str, Any]) -> None:
         self.notes = list(entry.get("notes", []))
@@ -124,7 +126,7 @@ class RunView:
         for member in self.members:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups, self.keeps = [], {}, None, False, True
-        self.waits, self.cut = {}, set()
+        self.waits, self.paths = {}, {}
 
     def addresses_elsewhere(self, node: str, own: str) -> dict[str, str]:
         """Those that the ranks of the other nodes of this round use, as the preflight told; none that is also `own`, so within one machine."""
@@ -133,7 +135,7 @@ class RunView:
 
     def cut_pairs(self) -> set[frozenset[str]]:
         """Nodes of this round that do not reach each other, as one of the two told."""
-        return {frozenset(pair) for pair in self.cut if not self.gone & set(pair)}
+        return {frozenset(pair) for pair, path in self.paths.items() if path == "cut"}
 
     def refusal_of(self, node: str) -> Refused | None:
         """Why a node may not take part, if it may not."""

@@ -14,7 +14,7 @@ from lockstep.nodes import calling
 from lockstep.nodes.address import Place
 from lockstep.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_not_let_in
 from lockstep.nodes.door import Door
-from lockstep.nodes.hello import GREETING_BYTES, HostHello
+from lockstep.nodes.hello import HostHello
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
 from lockstep.nodes.node_star import Calling, NodeStar
@@ -78,7 +78,7 @@ def test_a_program_that_says_nothing_may_be_node_0_that_begins(listener, monkeyp
 
 
 def test_another_program_is_named_as_one(listener):
-    with answering(listener, b"HTTP/1.1 400 Bad Request\r\n\r\n".ljust(GREETING_BYTES)):
+    with answering(listener, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
         assert refusal(listener, UsageError).startswith("What listens at PLACE is not node 0 of a run of this version")
 
 

@@ -68,7 +68,7 @@ def test_a_proof_that_is_sent_back_is_worth_nothing():
     other = HostHello(KEY, nonce=host.nonce)
     answer, _ = other.answer(caller.hello(other.greeting), [HERE])
     with pytest.raises(WrongKey):
-        host.answer(caller.nonce + HERE + answer, [HERE])
+        host.answer(MAGIC + caller.nonce + HERE + answer, [HERE])
 
 
 def test_whoever_is_led_to_another_node_0_with_the_same_key_is_told():
@@ -78,7 +78,7 @@ def test_whoever_is_led_to_another_node_0_with_the_same_key_is_told():
         host.answer(hello, [HERE])
     with pytest.raises(WrongAddress):
         caller.session(host.greeting, WRONG_ADDRESS)
-    changed = hello[:32] + HERE + hello[-32:]
+    changed = hello[:48] + HERE + hello[-32:]
     with pytest.raises(WrongKey):
         host.answer(changed, [HERE])
 

@@ -62,7 +62,7 @@ until, ends = time.monotonic() + 4, []
 while time.monotonic() < until:
     end = socket.socket()
     end.setblocking(False)
-    for act in (lambda: end.connect(("127.0.0.1", int(sys.argv[1]))), lambda: end.send(b"x" * 82)):
+    for act in (lambda: end.connect(("127.0.0.1", int(sys.argv[1]))), lambda: end.send(b"x" * 98)):
         try:
             act()
         except OSError:
@@ -176,4 +176,4 @@ def test_a_key_of_another_run_is_none(sky):
     sky.node("c", key=Key.made())
     sky.until(lambda: "failed" in sky.kinds("c"))
     assert sky.host.nodes() == ["b"]
-    assert HELLO_BYTES == 82
+    assert HELLO_BYTES == 98

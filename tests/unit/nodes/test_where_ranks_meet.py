@@ -27,7 +27,11 @@ def met(*names, rounds=None):
         while not over.is_set():
             sky.turn(0.02)
 
-    thread = threading.Thread(target=serve)
+    def stop():
+        over.set()
+        thread.join()
+
+    sky.stop, thread = stop, threading.Thread(target=serve)
     thread.start()
     stores = {name: NodesStore(InheritedFile.at(one.bell.fileno())) for name, one in meetings.items()}
     for store in stores.values():
@@ -35,8 +39,7 @@ def met(*names, rounds=None):
     try:
         yield sky, stores, meetings
     finally:
-        over.set()
-        thread.join()
+        stop()
         for meeting in meetings.values():
             meeting.close()
         sky.close()
@@ -111,8 +114,9 @@ def test_a_forked_child_of_a_rank_asks_for_itself():
 
 
 def test_a_rank_whose_launcher_is_gone_is_told():
-    with met("a", "b") as (_, stores, meetings):
+    with met("a", "b") as (sky, stores, meetings):
         stores["b"].set("one", "1")
+        sky.stop()
         meetings["b"].close()
         with pytest.raises(dist.DistNetworkError, match="the launcher, through which the ranks meet, is gone"):
             stores["b"].get("one")
@@ -124,3 +128,26 @@ def test_a_round_does_not_find_the_keys_of_the_one_before():
         assert stores["a"].check(["address"]) and not stores["b"].check(["address"])
         stores["b"].set("address", "of a living one")
         assert stores["b"].get("address") == b"of a living one"
+
+
+def test_a_value_that_came_too_late_for_one_rank_is_there_for_the_next_one_of_its_node():
+    with met("a", "b") as (_, stores, _meetings):
+        with pytest.raises(dist.DistStoreError, match="wait timeout"):
+            stores["b"].set_timeout(dt.timedelta(seconds=0.05))
+            stores["b"].get("late")
+        stores["b"].set_timeout(dt.timedelta(seconds=LIMIT_S))
+        stores["a"].set("late", os.urandom(1000))
+        assert stores["b"].get("late") == stores["a"].get("late")
+
+
+def test_what_cannot_be_answered_raises_for_who_asked_and_the_launchers_live():
+    with met("a", "b") as (_, stores, _meetings):
+        stores["b"].set("word", "no number")
+        for store in stores.values():
+            with pytest.raises(dist.DistStoreError, match="invalid literal"):
+                store.add("word", 1)
+        for number in range(3):
+            stores["a"].set(f"long {number}", os.urandom(8_000_000))
+        with pytest.raises(dist.DistStoreError, match="bytes at once"):
+            stores["b"].multi_get([f"long {number}" for number in range(3)])
+        assert [len(stores["b"].get(f"long {number}")) for number in range(3)] == [8_000_000] * 3

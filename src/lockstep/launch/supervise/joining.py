@@ -74,18 +74,10 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     cases = RunFolder(request.run_folder).findings
     record = record_of(request, node, is_host=is_host)
     total = partial(check_total, request)
-    return Cluster(
-        record,
-        star,
-        chosen.own.name,
-        patience_s,
-        say,
-        hear,
-        place.hosts,
-        total,
-        own=chosen.own.address,
-        nursery=nursery.process,
-    )
+    own = chosen.own
+    cluster = Cluster(record, star, own.name, patience_s, say, hear, place.hosts, total, own=own.address)
+    cluster.liveness.nursery = nursery.process
+    return cluster
 
 
 def check_total(request: LaunchRequest, ranks: Sequence[int], lanes: int | None) -> None:

@@ -149,7 +149,7 @@ class Supervisor:
             self._selector.register(source, selectors.EVENT_READ, handler)
         if self.cluster is not None:
             self._selector.register(self.cluster, selectors.EVENT_READ, self.cluster.read)
-            self.cluster.ranks = self._running
+            self.cluster.liveness.ranks = self._running
 
     def _running(self) -> list[int]:
         return [*self._ranks.running_pids.values()]

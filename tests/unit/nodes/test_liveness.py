@@ -3,7 +3,7 @@
 import socket
 
 from lockstep.machine.socket_bytes import Connection
-from lockstep.nodes.paths import CUT_S, Paths, to_give_up
+from lockstep.nodes.liveness import CUT_S, DOUBT_S, Path, Paths, to_give_up
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member
 from lockstep.nodes.view import RunView
@@ -19,9 +19,10 @@ def test_a_path_is_told_once_when_nothing_is_acknowledged_for_long_and_once_when
     paths = Paths({"b": "10.0.0.2", "c": "10.0.0.3"})
     cut = [connection(B, is_unanswered=True), connection(B), connection(C)]
     assert paths.look(cut, 1.0) == {}
-    assert paths.look(cut, 1.0 + CUT_S) == {"b": True}
+    assert paths.look(cut, 1.0 + DOUBT_S) == {"b": Path.DOUBTFUL}
+    assert paths.look(cut, 1.0 + CUT_S) == {"b": Path.CUT}
     assert paths.look(cut, 20.0) == {}
-    assert paths.look([connection(B)], 21.0) == {"b": False}
+    assert paths.look([connection(B)], 21.0) == {"b": Path.WORKS}
     assert paths.look(cut, 22.0) == {}, "it counts anew"
 
 
@@ -59,9 +60,9 @@ def test_a_pair_counts_while_one_of_the_two_tells_it_in_this_round():
         view.take({"kind": "asks", "record": members()["abc".index(name)].record.encode()})
     roster = {"kind": "roster", "threads": 1, "lanes": None, "members": [[0, "a"], [1, "b"], [2, "c"]]}
     view.take({**roster, "round": 0})
-    view.take({"kind": "path", "round": 0, "node": "b", "to": "c", "is_cut": True})
-    view.take({"kind": "path", "round": 0, "node": "c", "to": "b", "is_cut": True})
-    view.take({"kind": "path", "round": 0, "node": "b", "to": "c", "is_cut": False})
+    view.take({"kind": "path", "round": 0, "node": "b", "to": "c", "path": "cut"})
+    view.take({"kind": "path", "round": 0, "node": "c", "to": "b", "path": "cut"})
+    view.take({"kind": "path", "round": 0, "node": "b", "to": "c", "path": "works"})
     assert view.cut_pairs() == {frozenset("bc")}
     view.take({"kind": "gone", "node": "c"})
     assert view.cut_pairs() == set()

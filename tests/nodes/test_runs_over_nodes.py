@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,7 +216,8 @@ def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_
 ) -> None:
     agents = held(tmp_path, begun, "--name", "exp", "--save-every", "4steps")
     states = tmp_path / "node-0" / "lockstep-runs" / "exp"
-    until(lambda: any("8" in path.name for path in states.rglob("*step*")), "a state on the disk")
+    known = "a state on the disk, of which the other node was told"
+    until(lambda: any(time.time() - path.stat().st_mtime > 2.0 for path in states.rglob("step-*8")), known)
     first, second = agents.running[0], agents.running[1]
     before = set(agents.processes())
     kill({"launcher": lambda: first.process.pid, "nursery": lambda: nursery_of(first)}[what]())
@@ -225,6 +227,7 @@ def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_
     assert second.err.rstrip().splitlines()[-1].count("This node lost the run's first one, and the run ends: "), (
         second.err
     )
+    assert re.search(r"Node 0's newest state is of step \d+, in /.* there: the same commands go on", second.err)
     nothing_left(agents, before)
     agents.go()
     agents.start_all(2)

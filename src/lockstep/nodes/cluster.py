@@ -209,7 +209,7 @@ class Cluster:
         if (refused := self.view.refusal_of(self.record.node)) is not None:
             raise UsageError(refused.problem, refused.fix)
         if self.cut:
-            raise WorldError(f"This node lost the others: {self.cut}.")
+            raise WorldError(self.lost() if self.has_begun else f"This node lost the others: {self.cut}.")
 
     def _missing(self) -> str:
         if self.view.members and self._member() is None:
@@ -263,6 +263,20 @@ class Cluster:
         """This node is to end, and the others to go on."""
         self._told.add(("leaves", 0))
         self._tell({"kind": "leaves", "node": self.record.node})
+
+    def tell_saved(self, place: str, step: int | None) -> None:
+        """On the first node: the step of the newest state on its disk; told when it is another one."""
+        if self.is_host and step is not None and (place, step) != self.view.saved:
+            self._tell({"kind": "saved", "place": place, "step": step})
+
+    def lost(self) -> str:
+        """What people read once this node has lost the run's first one."""
+        what = "This node was given up" if self.cut.startswith("node 0 gave") else "This node lost the run's first one"
+        rest = "There is no state to go on from."
+        if self.view.saved is not None:
+            place, step = self.view.saved
+            rest = f"Node 0's newest state is of step {step}, in {place} there: the same commands go on from it."
+        return f"{what}, and the run ends: {self.cut}. {rest}"
 
     def take_signal(self, number: int) -> None:
         """A person's signal came here: leave if the others could go on, else let all end."""

@@ -174,6 +174,8 @@ class HostStar(Star):
         """Put an entry into the list."""
         if entry.get("kind") == "roster":
             self._log = [one for one in self._log if one.get("kind") not in OF_A_ROUND]
+        elif entry.get("kind") == "saved":
+            self._log = [one for one in self._log if one.get("kind") != "saved"]
         self._log.append(entry)
         self._fresh.append(entry)
         self._say(entry)

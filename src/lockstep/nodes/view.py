@@ -56,6 +56,8 @@ class RunView:
     """Nodes whose launcher or nursery was stopped by a signal."""
     paths: dict[tuple[str, str], str] = field(default_factory=dict)
     """Who told in this round that its path to whom is `doubtful` or `cut`."""
+    saved: tuple[str, int] | None = None
+    """Where node 0 has the run's newest state, and its step; None as long as there is none."""
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the ranks of a node wait for in this round, as it told last; a new object each time."""
 
@@ -73,18 +75,26 @@ class RunView:
                 self._begin(entry)
             case "preflight" | "listens" | "reached":
                 self._take_of_check(entry)
+            case "gone" | "leaves" | "stopped" | "signal" | "saved":
+                self._take_of_node(node, entry)
+            case _ if entry.get("round") == self.round:
+                self._take_of_round(node, entry)
+
+    def _take_of_node(self, node: str, entry: dict[str, Any]) -> None:
+        """Take what holds whatever the round."""
+        match entry["kind"]:
             case "gone":
                 self.gone.add(node)
                 self.paths = {pair: path for pair, path in self.paths.items() if node not in pair}
                 self.asking.pop(node, None)
-            case "signal":
-                self.signals.append((node, int(entry["number"])))
             case "leaves":
                 self.leaving.add(node)
             case "stopped":
                 (self.stopped.add if entry["what"] else self.stopped.discard)(node)
-            case _ if entry.get("round") == self.round:
-                self._take_of_round(node, entry)
+            case "signal":
+                self.signals.append((node, int(entry["number"])))
+            case "saved":
+                self.saved = str(entry["place"]), int(entry["step"])
 
     def _take_refusal(self, entry: dict[str, Any]) -> None:
         if entry["kind"] == "withdrawal":

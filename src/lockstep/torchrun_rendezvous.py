@@ -32,15 +32,14 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.nodes.address import Choice, Place
-from lockstep.nodes.beginning import begin_star
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.door import Door
 from lockstep.nodes.host_star import HostStar
 from lockstep.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.nodes.key import Key, KeySettings, Source
-from lockstep.nodes.munge import has_munge
+from lockstep.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.nodes.node_star import begin_star
 from lockstep.nodes.place import JOIN_S, NodePlace
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
 from lockstep.nodes.star import Star
 from lockstep.nodes.streams import Entrance, Exit
 from lockstep.notices import say

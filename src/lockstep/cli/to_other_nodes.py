@@ -19,15 +19,12 @@ from lockstep.cli.torchrun_options import place_from
 from lockstep.errors import UsageError
 from lockstep.nodes.address import Choice, Endpoint, Place, is_loopback
 from lockstep.nodes.interfaces import PortTaken, choose_here, look
-from lockstep.nodes.key import Key, KeySettings, Source
-from lockstep.nodes.munge import has_munge
-from lockstep.nodes.place import NodePlace
-from lockstep.nodes.roster import Refused
-from lockstep.nodes.told import MOST_NODES
-from lockstep.nodes.withdrawal import Withdrawal
+from lockstep.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.nodes.place import MOST_NODES, NodePlace
+from lockstep.nodes.roster import Refused, Withdrawal
 
 ENDPOINT = ("rdzv_endpoint", "master_addr", "master_port")
-FAREWELL = "lockstep.nodes.farewell"
+FAREWELL = "lockstep.nodes.calling"
 """Imported when there is somebody to be told."""
 
 

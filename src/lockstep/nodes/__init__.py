@@ -1,23 +1,22 @@
 """Several nodes as one run: who takes part, the one guarded way between them, and what they tell each other.
 
-    told, launchers/, facts -> choice -> place   what this node was told about itself, by options or by a launcher
+    place, launchers/, choice   what this node was told about itself, by options or by a launcher
+    address, interfaces         the one address on which node 0 listens, and this node's own; what the machine says of both
+    key                         the secret that all nodes of a run know, and how it reaches the nodes of a SLURM job
+
     cluster              the launcher's side: joins, waits, tells what happens here, hears what happens elsewhere
       view, roster       pure: what the list tells; which nodes make a round, and who is refused
       gathering          on node 0: decides on the next round, and on what comes first:
-        preflight, reach every node tries whether it reaches the others; pure, and the connections
-      sayings            what nodes tell each other about their ranks beside that
-      beginning, star    this node's side of the star: host_star on node 0, node_star elsewhere
+        preflight        every node tries whether it reaches the others
+      liveness           who is silent, stopped or not reached any more
+      star               this node's side of the star: host_star on node 0, node_star elsewhere
         doorstep         on node 0: who called and has not proved the key yet
-        calling          how a node calls node 0, and what is said when it cannot
-        hello, frames    pure: how both prove the key; how what follows is kept whole
-        wire, loop       sockets that do not block, and many descriptors behind one
-      meeting, keys      where ranks meet: sockets to their launcher; pure: the keys that node 0 holds
+        calling          how a node calls node 0, also only to say why it cannot start
+        session          pure: how both prove the key; how what follows is kept whole
+        wire             sockets that do not block
+      meeting            where ranks meet: sockets to their launcher, and the keys that node 0 holds
       streams            connections to a port of node 0's loopback, for torch's own stores
-      callers, door      whose process a connection comes from; locks torchrun's store for all but the star
-
-    key, munge           the secret that all nodes of a run know, and how it reaches the nodes of a SLURM job
-    address, interfaces  the one address on which node 0 listens, and its interface; what the machine says of both
-    withdrawal, farewell a node that cannot start tells the others why, and how
+      door               whose process a connection comes from; locks torchrun's store for all but the star
 
 No file imports torch. The launcher holds a `cluster` only with several nodes.
 """

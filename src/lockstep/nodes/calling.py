@@ -1,6 +1,8 @@
-"""How a node calls node 0, and what is said when it cannot: one sentence that names the place and the fix.
+"""How a node calls node 0, what is said when it cannot, and how a node that cannot start tells the others.
 
-That nobody listens yet is usual, since nodes start in any order; that nothing answers at all is not waited for.
+That nobody listens yet is usual, since nodes start in any order; that nothing answers at all is not waited for. Node 0 decides
+what becomes of the run, so a node that cannot start calls it, says its sentence, and goes. Node 0 itself lets in nobody then, and
+tells its sentence to all who come; where it cannot use its own key, it says just that.
 """
 
 from __future__ import annotations
@@ -9,13 +11,20 @@ import errno
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Place, family, is_loopback
-from lockstep.nodes.hello import (
+from lockstep.nodes.address import Choice, Place, family, is_loopback
+from lockstep.nodes.doorstep import Doorstep
+from lockstep.nodes.interfaces import listen
+from lockstep.nodes.key import LONGEST_SEAL, Key, seal, unseal
+from lockstep.nodes.roster import Refused, Withdrawal
+from lockstep.nodes.session import (
     ASKS_FOR_SEAL,
     GREETING_BYTES,
     MAGIC,
@@ -28,8 +37,7 @@ from lockstep.nodes.hello import (
     address_bytes,
     nonce_in,
 )
-from lockstep.nodes.key import Key
-from lockstep.nodes.munge import LONGEST_SEAL, unseal
+from lockstep.nodes.star import Loop
 from lockstep.nodes.wire import Message, Wire, WireEnded
 
 VERSION = 2
@@ -107,7 +115,7 @@ def call(place: Place, key: Key, first: dict[str, Any]) -> tuple[Wire, list[Mess
 
 
 def key_of_job(place: Place, job: str) -> Key:
-    """Ask node 0 for the key of this job of SLURM. Raises as `call` and `lockstep.nodes.munge.unseal`."""
+    """Ask node 0 for the key of this job of SLURM. Raises as `call` and `lockstep.nodes.key.unseal`."""
     end, sealed = connected(place), b""
     try:
         end.settimeout(ANSWER_S)
@@ -221,3 +229,76 @@ def why_not_let_in(error: Exception, place: Place) -> LockstepError:
             f"What listens at {place} does not answer: node 0 still begins, is stopped, or another program has this port."
         )
     return NotYet(f"Node 0 at {place} broke off before the connection was open: look at what it says.")
+
+
+CONNECT_S = 2.0
+"""How long a node tries to reach node 0."""
+MOST_S = 4.0
+"""How long telling may take: others answer once torch is imported."""
+TURN_S = 0.25
+
+
+def knock(place: Place, key: Key | None, job: str, withdrawal: Withdrawal) -> None:
+    """Tell node 0, once it listens.
+
+    Args:
+        place: where.
+        key: the run's; None: asked for there.
+        job: SLURM's, if the key is sealed for it.
+        withdrawal: what to tell.
+
+    Raises:
+        LockstepError: it could not be told in time.
+    """
+    until = time.monotonic() + CONNECT_S
+    known = key if key is not None else patient(partial(key_of_job, place, job), CONNECT_S)
+    hello = {**withdrawal.entry(), "purpose": "withdrawal"}
+    wire, _ = patient(partial(call, place, known, hello), until - time.monotonic())
+    wire.close()
+
+
+def hold(chosen: Choice, key: Key | None, job: str, refused: Refused, others: int) -> None:
+    """Tell all who call node 0, until so many others have, for at most `MOST_S`.
+
+    Args:
+        chosen: where it would be.
+        key: the run's; None: it cannot be used here.
+        job: SLURM's, if the key is to be sealed for it.
+        refused: what to tell.
+        others: how many other nodes do not know it yet.
+
+    Raises:
+        PortTaken: another node of this run on this machine is the first one, or another program listens there.
+        UsageError, WorldError: it cannot listen there.
+    """
+    came: set[str] = set()
+
+    def let_in(wire: Wire, first: dict[str, Any]) -> None:
+        came.add(str(first.get("node")))
+        with suppress(WireEnded):
+            wire.send({"ok": False, "problem": refused.problem, "fix": refused.fix})
+        wire.close()
+
+    place = chosen.gate
+    listener = listen(place)
+    own = {address_bytes(address, listener.getsockname()[1]) for address in (place.address, *chosen.meant)}
+    loop = Loop(TURN_S, lambda: doorstep.tick(time.monotonic()))
+    sealing = partial(seal, key, job) if job and key is not None else None
+    doorstep = Doorstep(listener, key, own, loop, let_in=let_in, stranger=lambda _address: None, seal=sealing)
+    until = time.monotonic() + MOST_S
+    while len(came) < others and time.monotonic() < until:
+        loop.wait(TURN_S)
+    doorstep.close()
+    loop.close()
+
+
+def in_time(work: Callable[[], None]) -> None:
+    """Do it in a thread, for at most `MOST_S`; what goes wrong there is nobody's business."""
+
+    def do() -> None:
+        with suppress(LockstepError, OSError):
+            work()
+
+    thread = threading.Thread(target=do, name="lockstep-farewell", daemon=True)
+    thread.start()
+    thread.join(MOST_S)

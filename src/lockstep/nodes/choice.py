@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lockstep.errors import UsageError
-from lockstep.nodes.endpoint import DEFAULT_PORT
-from lockstep.nodes.facts import Facts
+from lockstep.nodes.address import DEFAULT_PORT
 from lockstep.nodes.launchers import kubernetes, skypilot, tasks, torchrun
-from lockstep.nodes.place import NodePlace
-from lockstep.nodes.told import Told
+from lockstep.nodes.place import Facts, NodePlace, Told
 
 ONE = (1, 1)
 

@@ -19,13 +19,11 @@ from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.host_star import HostStar
 from lockstep.nodes.liveness import Liveness
 from lockstep.nodes.meeting import NodeMeeting, hold_keys
-from lockstep.nodes.reach import Reach
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Member, missing
-from lockstep.nodes.sayings import Sayings
+from lockstep.nodes.preflight import Reach
+from lockstep.nodes.roster import Member, NodeRecord, missing
 from lockstep.nodes.star import Star
 from lockstep.nodes.streams import Exit
-from lockstep.nodes.view import RunView
+from lockstep.nodes.view import RunView, Sayings
 
 SAY_EVERY_S = 5.0
 """How often it is said who is missing."""

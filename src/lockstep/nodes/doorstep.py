@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import WorldError
-from lockstep.nodes.hello import (
+from lockstep.nodes.key import Key
+from lockstep.nodes.session import (
     ASKS_FOR_SEAL,
     HELLO_BYTES,
     WRONG_ADDRESS,
@@ -25,8 +26,7 @@ from lockstep.nodes.hello import (
     WrongAddress,
     WrongKey,
 )
-from lockstep.nodes.key import Key
-from lockstep.nodes.loop import Loop
+from lockstep.nodes.star import Loop
 from lockstep.nodes.wire import Wire, WireEnded
 
 MOST_OPENING, OPENING_S = 64, 5.0

@@ -8,8 +8,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.nodes.preflight import Check, notes, unreachable
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Member, Refused, disagreement, is_complete, numbered, surplus
+from lockstep.nodes.roster import Member, NodeRecord, Refused, disagreement, is_complete, numbered, surplus
 from lockstep.nodes.view import RunView
 
 AWAY_S = 10.0

@@ -13,11 +13,11 @@ from typing import Any
 from lockstep.handover.message import packed
 from lockstep.nodes.calling import VERSION
 from lockstep.nodes.doorstep import Doorstep
-from lockstep.nodes.hello import address_bytes
 from lockstep.nodes.key import Key
+from lockstep.nodes.roster import Withdrawal
+from lockstep.nodes.session import address_bytes
 from lockstep.nodes.star import BEAT, BEAT_S, GIVEN_UP_S, SILENT_S, Star
 from lockstep.nodes.wire import Wire, WireEnded
-from lockstep.nodes.withdrawal import Withdrawal
 
 LINGER_S = 8.0
 """How long node 0 stays for others that have not heard how the run ends; a busy machine stood still for 3."""

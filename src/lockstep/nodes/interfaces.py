@@ -17,8 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Choice, Endpoint, Interface, Place, View, choose, family, is_loopback
-from lockstep.nodes.endpoint import DEFAULT_PORT, is_address, is_name
+from lockstep.nodes.address import (
+    DEFAULT_PORT,
+    Choice,
+    Endpoint,
+    Interface,
+    Place,
+    View,
+    choose,
+    family,
+    is_address,
+    is_loopback,
+    is_name,
+)
 from lockstep.nodes.place import NodePlace
 
 RESOLVE_S = 2.5

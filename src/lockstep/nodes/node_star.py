@@ -1,19 +1,23 @@
-"""Another node's side of the star."""
+"""Another node's side of the star, and how a node gets its side."""
 
 from __future__ import annotations
 
 import queue
 import select
+import socket
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.nodes.address import Place
+from lockstep.nodes.address import Choice, Place
 from lockstep.nodes.calling import ANSWER_S, NotYet, Silent, Unreachable, call, key_of_job
-from lockstep.nodes.key import Key
+from lockstep.nodes.host_star import HostStar
+from lockstep.nodes.key import Key, seal
+from lockstep.nodes.session import address_bytes
 from lockstep.nodes.star import BEAT, BEAT_S, GIVEN_UP_S, SILENT_S, Star
 from lockstep.nodes.wire import Message, Wire, WireEnded
 
@@ -185,3 +189,25 @@ class NodeStar(Star):
             self._lose(f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s")
         elif not self._wire.left_bytes:
             self.ask(BEAT)
+
+
+def begin_star(
+    node: str, chosen: Choice, listener: socket.socket | None, key: Key | None, *, job: str, patience_s: float
+) -> Star:
+    """Node 0's where there is a listening socket, which is taken over; else one that begins to call node 0.
+
+    Args:
+        node: this node.
+        chosen: its address, and node 0's.
+        listener: node 0's.
+        key: the run's; None: node 0 is asked for it.
+        job: SLURM's, if the key is sealed for it.
+        patience_s: how long node 0 may not listen yet.
+    """
+    place = chosen.gate
+    if listener is None:
+        return NodeStar(node, Calling(place, key, job, patience_s))
+    if key is None:
+        raise ValueError("node 0 has the key")
+    meant = {address_bytes(address, place.port) for address in chosen.meant}
+    return HostStar(node, listener, key, meant, partial(seal, key, job) if job else None)

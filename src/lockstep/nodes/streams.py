@@ -1,7 +1,7 @@
 """Connections to a port of node 0's loopback from the loopback of every node: their bytes travel as messages of the star.
 
 For whoever speaks torch's own protocol: a script that makes a `TCPStore` at MASTER_PORT, and torchrun. Connections of other users
-of the machine are closed (`callers`).
+of the machine are closed (`door`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from lockstep.nodes.callers import is_own_process
+from lockstep.nodes.door import is_own_process
 from lockstep.nodes.host_star import HostStar
 from lockstep.nodes.star import Star
 from lockstep.nodes.wire import Pipe, WireEnded

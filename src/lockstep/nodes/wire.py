@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from lockstep.handover.message import packed, unpacked
-from lockstep.nodes.frames import Opener, Sealer
+from lockstep.nodes.session import Opener, Sealer
 
 PIECE_BYTES, FAIR_PIECES = 1 << 17, 8
 """Read at once, and so often before others have their turn."""

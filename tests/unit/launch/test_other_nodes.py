@@ -14,7 +14,7 @@ from lockstep.launch.supervise.all_gauges import AllGauges
 from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.stalls import NEWS_S, Stalls
 from lockstep.nodes.cluster import Cluster
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
 
 
 def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:

@@ -14,10 +14,10 @@ from lockstep.nodes import calling
 from lockstep.nodes.address import Place
 from lockstep.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_not_let_in
 from lockstep.nodes.door import Door
-from lockstep.nodes.hello import HostHello
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
 from lockstep.nodes.node_star import Calling, NodeStar
+from lockstep.nodes.session import HostHello
 from lockstep.nodes.wire import WireEnded
 from tests.support.stars import Sky
 

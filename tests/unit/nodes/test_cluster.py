@@ -17,8 +17,8 @@ import pytest
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
 from lockstep.nodes.cluster import Cluster, Interrupted
-from lockstep.nodes.loop import Loop
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
+from lockstep.nodes.star import Loop
 
 LIMIT_S = 20.0
 

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import WorldError
-from lockstep.nodes import callers
+from lockstep.nodes import door as callers
 from lockstep.nodes.address import Place
-from lockstep.nodes.callers import answered_owner, is_own_process, owner
-from lockstep.nodes.door import MOST_LISTED, Door, program
+from lockstep.nodes.door import MOST_LISTED, Door, answered_owner, is_own_process, owner, program
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.streams import Entrance, Exit
 from lockstep.torchrun_rendezvous import RoundStores

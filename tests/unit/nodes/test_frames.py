@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.handover.message import packed, unpacked
-from lockstep.nodes.frames import LENGTH_BYTES, TAG_BYTES, BrokenFrame, Opener, Sealer
+from lockstep.nodes.session import LENGTH_BYTES, TAG_BYTES, BrokenFrame, Opener, Sealer
 
 KEY = b"k" * 32
 contents = st.lists(st.binary(max_size=300), max_size=6)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.handover.message import packed
-from lockstep.nodes.keys import HAS_IT, MOST_VALUE_BYTES, Keys, from_travel, to_travel
+from lockstep.nodes.meeting import HAS_IT, MOST_VALUE_BYTES, Keys, from_travel, to_travel
 
 
 class Asking:

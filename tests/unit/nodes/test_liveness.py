@@ -4,8 +4,7 @@ import socket
 
 from lockstep.machine.socket_bytes import Connection
 from lockstep.nodes.liveness import CUT_S, DOUBT_S, Path, Paths, to_give_up
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Member
+from lockstep.nodes.roster import Member, NodeRecord
 from lockstep.nodes.view import RunView
 
 B, C = (socket.inet_aton(address) for address in ("10.0.0.2", "10.0.0.3"))

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import pytest
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.nodes import calling, munge
+from lockstep.nodes import calling
+from lockstep.nodes import key as munge
 from lockstep.nodes.address import Place
 from lockstep.nodes.calling import Silent, key_of_job
 from lockstep.nodes.interfaces import listen
-from lockstep.nodes.key import Key
-from lockstep.nodes.munge import seal, unseal
+from lockstep.nodes.key import Key, seal, unseal
 from tests.support.stars import Sky
 
 KEY = Key.made()

@@ -10,11 +10,9 @@ import pytest
 
 from lockstep.errors import UsageError
 from lockstep.nodes.gathering import Gathering
-from lockstep.nodes.loop import Loop
-from lockstep.nodes.preflight import MOST_PAIRED, Check, notes, partners, unreachable
-from lockstep.nodes.reach import Reach
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import missing, numbered
+from lockstep.nodes.preflight import MOST_PAIRED, Check, Reach, notes, partners, unreachable
+from lockstep.nodes.roster import NodeRecord, missing, numbered
+from lockstep.nodes.star import Loop
 from lockstep.nodes.view import RunView
 
 FIRST = NodeRecord("a0", "a", 0, is_host=True, least=2, most=2, ranks=1, threads=2)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.sayings import Sayings
-from lockstep.nodes.view import RunView
+from lockstep.nodes.roster import NodeRecord
+from lockstep.nodes.view import RunView, Sayings
 
 
 def record(name):

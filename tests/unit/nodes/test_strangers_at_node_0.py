@@ -9,13 +9,13 @@ import pytest
 
 from lockstep.nodes import doorstep
 from lockstep.nodes.doorstep import MOST_IN_A_TICK, MOST_OPENING
-from lockstep.nodes.hello import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
 from lockstep.nodes.key import Key
+from lockstep.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
 from tests.support.stars import LIMIT_S, Sky
 
 STRANGERS = """
 import os, socket, sys
-from lockstep.nodes.hello import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
+from lockstep.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
 
 port, each = int(sys.argv[1]), int(sys.argv[2])
 here, replayed = address_bytes("127.0.0.1", port), []

@@ -8,16 +8,13 @@ import pytest
 
 from lockstep.errors import UsageError
 from lockstep.nodes.address import Choice, Interface, Place
-from lockstep.nodes.farewell import hold, in_time, knock
+from lockstep.nodes.calling import hold, in_time, knock
 from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.interfaces import PortTaken, listen
 from lockstep.nodes.key import Key
 from lockstep.nodes.node_star import Calling, NodeStar
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Refused
-from lockstep.nodes.sayings import Sayings
-from lockstep.nodes.view import RunView
-from lockstep.nodes.withdrawal import MOST_CHARACTERS, Withdrawal
+from lockstep.nodes.roster import MOST_CHARACTERS, NodeRecord, Refused, Withdrawal
+from lockstep.nodes.view import RunView, Sayings
 from tests.support.several_nodes import free_port
 from tests.support.stars import Sky
 

@@ -26,13 +26,12 @@ from lockstep.launch.screen.saying import Saying
 from lockstep.layout.mesh import choose_mesh
 from lockstep.machine.processor import model_and_instructions
 from lockstep.nodes.address import Choice
-from lockstep.nodes.beginning import begin_star
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.nodes.key import Key, Source
-from lockstep.nodes.munge import has_munge, seal
+from lockstep.nodes.key import Key, Source, has_munge, seal
+from lockstep.nodes.node_star import begin_star
 from lockstep.nodes.place import JOIN_S, NodePlace
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
 
 SAME_NODE_S = 4.0
 """How long a second node 0 tries to tell the first one that there are two."""

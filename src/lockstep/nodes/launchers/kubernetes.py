@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lockstep.handover.tasks.task import port_for
-from lockstep.nodes.endpoint import joined
-from lockstep.nodes.facts import Facts
+from lockstep.nodes.address import joined
+from lockstep.nodes.place import Facts
 
 NAME = "Kubernetes"
 

@@ -8,8 +8,8 @@ from lockstep.errors import UsageError
 from lockstep.handover.tasks.innermost import innermost
 from lockstep.handover.tasks.meeting import is_loopback
 from lockstep.handover.tasks.task import Task, port_for
-from lockstep.nodes.endpoint import joined, port_number
-from lockstep.nodes.facts import Facts
+from lockstep.nodes.address import joined, port_number
+from lockstep.nodes.place import Facts
 
 
 def find(variables: Mapping[str, str], wanted: int | None, script: str) -> Facts | None:

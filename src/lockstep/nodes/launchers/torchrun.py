@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstep.nodes.told import Told
+from lockstep.nodes.place import Told
 
 NAME = "torchrun's PET_*"
 

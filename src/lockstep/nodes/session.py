@@ -1,14 +1,15 @@
-"""How two launchers prove to each other that they have the run's key, and agree on keys for one connection. Pure.
+"""How two launchers prove to each other that they have the run's key, and how what follows on that connection is kept whole. Pure.
 
     caller -> node 0    MAGIC                                             16 bytes
     node 0 -> caller    MAGIC, whether it has a key, a nonce              49 bytes
     caller -> node 0    a nonce, the address that it called, its proof    82 bytes
     node 0 -> caller    its proof, or why not                             32 bytes
+    both                frames: a length, a content, a tag under a key of this connection and direction
 
-Both begin, so a caller soon knows what answers, also a program that waits for its client's first word.
-
-A proof is HMAC-SHA256 under the run's key over the role, both nonces and the address. The caller's comes first, so whoever has
-no key gets nothing to try keys against.
+Both begin, so a caller soon knows what answers, also a program that waits for its client's first word. A proof is HMAC-SHA256
+under the run's key over the role, both nonces and the address. The caller's comes first, so whoever has no key gets nothing to
+try keys against. A tag covers the frame's running number, which both sides count, so a frame that was changed, repeated, left
+out, or sent back to its sender has no tag that fits. A length says what is to come; memory grows with what has come.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 MAGIC = b"lockstep star 2\n"
@@ -142,3 +143,73 @@ def _mac(key: bytes, role: bytes, both: bytes) -> bytes:
 
 def _session(key: bytes, both: bytes) -> SessionKeys:
     return SessionKeys(_mac(key, b"from caller", both), _mac(key, b"from node 0", both))
+
+
+LENGTH_BYTES, TAG_BYTES = 4, 16
+MOST_BYTES = 16 << 20
+"""Of a frame's content: twice what torch's store takes as one value."""
+
+
+class BrokenFrame(ValueError):  # noqa: N818 - a state of the connection
+    """What came is no next frame of the other side."""
+
+
+class Sealer:
+    """Makes the frames of one direction.
+
+    Args:
+        key: of this connection and direction.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._number = 0
+
+    def seal(self, content: bytes) -> bytes:
+        """The next frame. Raises ValueError for more than `MOST_BYTES`."""
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"a message of {len(content)} bytes, and {MOST_BYTES} are the most")
+        length = len(content).to_bytes(LENGTH_BYTES, "big")
+        frame = b"".join((length, content, _tag(self._key, self._number, length, content)))
+        self._number += 1
+        return frame
+
+
+class Opener:
+    """Reads the frames of one direction, in pieces of any size.
+
+    Args:
+        key: of this connection and direction.
+        most_bytes: of a frame's content.
+    """
+
+    def __init__(self, key: bytes, most_bytes: int = MOST_BYTES) -> None:
+        self._key, self._most_bytes = key, most_bytes
+        self._number = 0
+        self._came = bytearray()
+
+    def open(self, data: bytes) -> Iterator[bytes]:
+        """The contents that are whole now. Raises BrokenFrame; nothing of that connection may be used afterwards."""
+        self._came += data
+        at = 0
+        while len(self._came) - at >= LENGTH_BYTES:
+            length = bytes(self._came[at : at + LENGTH_BYTES])
+            size = int.from_bytes(length, "big")
+            if size > self._most_bytes:
+                raise BrokenFrame(f"a frame of {size} bytes, and {self._most_bytes} are the most")
+            start, end = at + LENGTH_BYTES, at + LENGTH_BYTES + size
+            if len(self._came) < end + TAG_BYTES:
+                break
+            content = bytes(self._came[start:end])
+            if not hmac.compare_digest(
+                self._came[end : end + TAG_BYTES], _tag(self._key, self._number, length, content)
+            ):
+                raise BrokenFrame("a frame whose tag does not fit")
+            self._number += 1
+            at = end + TAG_BYTES
+            yield content
+        del self._came[:at]
+
+
+def _tag(key: bytes, number: int, length: bytes, content: bytes) -> bytes:
+    return hmac.digest(key, b"".join((number.to_bytes(8, "big"), length, content)), "sha256")[:TAG_BYTES]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.nodes.hello import (
+from lockstep.nodes.session import (
     GREETING_BYTES,
     HELLO_BYTES,
     MAGIC,

@@ -1,7 +1,6 @@
 """Whose process connects to a port on this machine, and a lock for the port of torchrun's store: it takes connections of the star only.
 
-Linux answers for one TCP socket over netlink (sock_diag(7)) within microseconds, where that is built in. It lists all of them in
-/proc/net/tcp and tcp6 everywhere, which takes milliseconds.
+Linux lists the owners of all TCP sockets in /proc/net/tcp and tcp6; reading them takes milliseconds.
 
 torchrun's store accepts by itself and asks nobody who calls. So the kernel asks: a packet filter on the listening socket drops
 whatever does not come from a port that the star holds, before a connection exists. The star binds a port, lets it in, and connects
@@ -21,7 +20,6 @@ from pathlib import Path
 from lockstep.errors import WorldError
 
 Address = tuple[str, int]
-_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ANY_COOKIE = 4, 20, 1, (0xFFFFFFFF, 0xFFFFFFFF)
 _TABLES = (Path("/proc/net/tcp6"), Path("/proc/net/tcp"))
 _CONNECTED = frozenset((b"01", b"08"))
 """Established, and ended by the other side only: a process still holds the socket."""
@@ -35,32 +33,7 @@ def is_own_process(connection: socket.socket) -> bool:
     An end that nobody holds any more counts as a stranger's: the kernel forgets its owner, and lists root in its place.
     """
     peer, own = connection.getpeername(), connection.getsockname()
-    asked = answered_owner(peer, own)
-    if asked is not None:
-        return asked == os.geteuid()
     return any(owner(table.read_bytes(), peer, own) == os.geteuid() for table in _TABLES if table.exists())
-
-
-def answered_owner(local: Address, remote: Address) -> int | None:
-    """What netlink says of the socket at `local` that is connected to `remote`, as `owner`; None where it does not answer too."""
-    place = struct.pack(">HH16s16s", local[1], remote[1], socket.inet_aton(local[0]), socket.inet_aton(remote[0]))
-    wanted = (
-        struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0xFFFFFFFF)
-        + place
-        + struct.pack("=III", 0, *_ANY_COOKIE)
-    )
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-            kernel.settimeout(1)
-            kernel.sendto(struct.pack("=IHHII", 16 + len(wanted), _BY_FAMILY, _REQUEST, 0, 0) + wanted, (0, 0))
-            answer = kernel.recv(4096)
-    except OSError:
-        return None
-    if struct.unpack_from("=H", answer, 4)[0] != _BY_FAMILY:  # an error
-        return None
-    state = answer[17]
-    user, inode = struct.unpack_from("=II", answer, 80)
-    return int(user) if state in (1, 8) and inode else None
 
 
 def strangers(port: Address) -> list[int]:

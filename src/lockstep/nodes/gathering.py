@@ -96,7 +96,7 @@ class Gathering:
                 "round": self.view.round + 1,
                 "lanes": lanes,
                 "threads": min(member.record.threads for member in members),
-                "notes": notes(check, members),
+                "notes": notes(members),
                 "members": [[member.number, member.record.node] for member in members],
             }
         )

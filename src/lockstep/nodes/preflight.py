@@ -1,10 +1,10 @@
-"""Preflight: can every node reach every other one, are their clocks and processors alike? Pure, and the connections (`Reach`).
+"""Preflight: can every node reach every other one, and are their processors alike? Pure, and the connections (`Reach`).
 
 The run's first node asks for a check before a round with nodes that were not checked together. Then, in the list:
 
     first node   preflight {number, nodes}
     each node    listens   {number, address, port, token}    one short-lived socket, on the address that its ranks will use
-    each node    reached   {number, not: {node: why}, clock_s}
+    each node    reached   {number, not: {node: why}}
 
 and the first node decides, once all have reported or are gone.
 """
@@ -28,8 +28,6 @@ from lockstep.nodes.star import Loop
 
 MOST_PAIRED = 64
 """Up to so many nodes, each one connects to each other one."""
-CLOCKS_S = 1.0
-"""A clock that is off by more is named."""
 MOST_NAMED = 3
 
 
@@ -100,19 +98,9 @@ def unreachable(check: Check, members: Sequence[Member]) -> Refused | None:
     )
 
 
-def notes(check: Check | None, members: Sequence[Member]) -> list[str]:
-    """What people should know of these nodes before they trust clocks and bits; nothing of it keeps a run from working."""
-    return [*_clocks(check, members), *_mixed(members), *_threads(members)]
-
-
-def _clocks(check: Check | None, members: Sequence[Member]) -> list[str]:
-    found = []
-    for member in members:
-        off_s = check.reports.get(member.record.node, {}).get("clock_s") if check is not None else None
-        if off_s is not None and abs(off_s) > CLOCKS_S:
-            side = "ahead of" if off_s > 0 else "behind"
-            found.append(f"the clock of {member.text} is {abs(off_s):.1f} s {side} node 0's, and so are its logs")
-    return found
+def notes(members: Sequence[Member]) -> list[str]:
+    """What people should know of these nodes before they trust bits; nothing of it keeps a run from working."""
+    return [*_mixed(members), *_threads(members)]
 
 
 def _mixed(members: Sequence[Member]) -> list[str]:
@@ -149,8 +137,6 @@ CONNECT_S = 3.0
 LINGER_S = 5.0
 """How long others may take longer than this node."""
 _ANSWER_BYTES = 100
-Answer = float | str
-"""How far this clock is ahead of another node's, less what the way there may explain; or why that was not reached."""
 
 
 @dataclass(eq=False)
@@ -159,7 +145,6 @@ class _Call:
 
     end: socket.socket
     token: str
-    began: float
     until: float
     came: bytes = b""
 
@@ -181,7 +166,8 @@ class Reach:
         self._listener: socket.socket | None = None
         self._token = ""
         self._calls: dict[str, _Call] = {}
-        self._answers: dict[str, Answer] = {}
+        self._not: dict[str, str] = {}
+        """Why other nodes are not reached."""
         self._has_asked = False
         self._until = 0.0
 
@@ -212,7 +198,7 @@ class Reach:
             self._ask_all(check, now)
         if self._has_asked and not self._calls and not self._until:
             self._until = now + LINGER_S
-            self._tell({"kind": "reached", "number": check.number, "node": self._node, **self._found(check)})
+            self._tell({"kind": "reached", "number": check.number, "node": self._node, "not": self._not})
         if self._until and (now > self._until or check.is_over(self._gone)):
             self.close()
 
@@ -225,7 +211,7 @@ class Reach:
             self._loop.forget(self._listener)
             self._listener.close()
         self._check, self._listener, self._has_asked, self._until = None, None, False, 0.0
-        self._calls, self._answers = {}, {}
+        self._calls, self._not = {}, {}
 
     def _begin(self, check: Check) -> None:
         self._check, self._token, port, why = check, secrets.token_hex(8), 0, ""
@@ -241,12 +227,12 @@ class Reach:
         self._tell({"kind": "listens", "number": check.number, "node": self._node, **told})
 
     def _answer(self, _mask: int) -> None:
-        """Say who this is and what its clock shows; nothing is read."""
+        """Say who this is; nothing is read."""
         assert self._listener is not None
         with suppress(OSError):
             end, _ = self._listener.accept()
             with end:
-                end.send(f"{self._token} {time.time()}".encode())
+                end.send(self._token.encode())
 
     def _ask_all(self, check: Check, now: float) -> None:
         """Connect to the others, as far as this node is to."""
@@ -254,16 +240,15 @@ class Reach:
             if (peer := check.listening.get(node := check.nodes[place])) is None:
                 continue
             if not peer["port"]:
-                self._answers[node] = str(peer["why"])
+                self._not[node] = str(peer["why"])
                 continue
             end = _socket(self._address)
-            call = self._calls[node] = _Call(end, str(peer["token"]), time.time(), now + CONNECT_S)
+            call = self._calls[node] = _Call(end, str(peer["token"]), now + CONNECT_S)
             try:
                 end.bind((self._address, 0))
                 with suppress(BlockingIOError):
                     end.connect((peer["address"], peer["port"]))
             except OSError as error:
-                self._loop.watch(end, lambda _mask: None)
                 self._answered(node, _why(error))
             else:
                 self._loop.watch(end, partial(self._hear, node, call))
@@ -279,26 +264,16 @@ class Reach:
         call.came += piece
         if piece and len(call.came) < _ANSWER_BYTES:
             return
-        ended = time.time()
-        token, _, theirs = call.came.decode(errors="replace").partition(" ")
-        if token != call.token:
-            self._answered(node, "another program answers" if call.came else "it broke off")
-            return
-        off_s = (call.began + ended) / 2 - float(theirs)
-        self._answered(node, max(0.0, abs(off_s) - (ended - call.began) / 2) * (1 if off_s > 0 else -1))
+        is_other = call.came != call.token.encode()
+        self._answered(node, ("another program answers" if call.came else "it broke off") if is_other else "")
 
-    def _answered(self, node: str, answer: Answer) -> None:
+    def _answered(self, node: str, why_not: str) -> None:
         call = self._calls.pop(node)
         self._loop.forget(call.end)
         call.end.close()
-        self._answers[node] = answer
+        if why_not:
+            self._not[node] = why_not
         self._loop.wake()
-
-    def _found(self, check: Check) -> dict[str, Any]:
-        """Which nodes cannot be reached, and how far this clock is ahead of node 0's."""
-        clock = self._answers.get(check.nodes[0])
-        not_reached = {node: answer for node, answer in self._answers.items() if isinstance(answer, str)}
-        return {"not": not_reached, "clock_s": clock if isinstance(clock, float) else None}
 
 
 def _socket(address: str) -> socket.socket:

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import WorldError
-from lockstep.nodes import door as callers
 from lockstep.nodes.address import Place
-from lockstep.nodes.door import MOST_LISTED, Door, answered_owner, is_own_process, owner, program
+from lockstep.nodes.door import MOST_LISTED, Door, is_own_process, owner, program
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.streams import Entrance, Exit
 from lockstep.torchrun_rendezvous import RoundStores
@@ -199,7 +198,6 @@ def test_a_door_is_not_locked_behind_another_user_who_is_in_already(listener, fa
 def test_a_process_of_another_user_is_not_taken_for_our_own(listener, family, host):
     with visited(listener, family, host) as (connection, other):
         assert not is_own_process(connection)
-        assert answered_owner(connection.getpeername(), connection.getsockname()) in (65534, None), "None: not built in"
         other.stdin.close()
         other.wait()
         assert not is_own_process(connection), "nobody holds the other end now, and the kernel says root"
@@ -214,10 +212,7 @@ def test_an_entrance_closes_the_connections_of_another_user():
         assert entrance.num_refused == 1
 
 
-@pytest.mark.parametrize("has_netlink", [True, False])
-def test_a_process_of_our_user_is_known_by_each_kind_of_socket(listener, has_netlink, monkeypatch):
-    if not has_netlink:
-        monkeypatch.setattr(callers, "answered_owner", lambda *_: None)
+def test_a_process_of_our_user_is_known_by_each_kind_of_socket(listener):
     port = listener.getsockname()[1]
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")):
         with socket.socket(family) as end:

@@ -1,6 +1,6 @@
 """Several nodes as one run: who takes part, the one guarded way between them, and what they tell each other.
 
-    place, launchers/, choice   what this node was told about itself, by options or by a launcher
+    place, choice               what this node was told about itself, by options or by a launcher
     address, interfaces         the one address on which node 0 listens, and this node's own; what the machine says of both
     key                         the secret that all nodes of a run know, and how it reaches the nodes of a SLURM job
 

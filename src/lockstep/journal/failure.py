@@ -27,6 +27,11 @@ _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
+CAUSE_S = 0.3
+"""How long a rank that lost a peer keeps that to itself: time for the cause to show."""
+STOPPED_WITHIN_S = 5.0
+"""How long a rank that lost a peer waits for the launcher to stop it before it ends itself."""
+
 
 class FailureKind(StrEnum):
     """Who has to act."""

@@ -13,8 +13,6 @@ from lockstep.journal.failure import FailureKind
 
 SAME_FAILURE_S = 0.1
 """Time for other ranks to fail in the same way themselves."""
-CAUSE_S = 0.3
-"""How long a rank that lost a peer keeps that to itself: time for the cause to show."""
 TERM_GRACE_S = 0.3
 """Between SIGTERM and SIGKILL after a failure."""
 FAILED_RANK_GRACE_S = 5.0
@@ -29,8 +27,6 @@ After that it hangs, or was stopped, and it is killed with everything below it.
 UNKILLABLE_S = 30.0
 """Time after SIGKILL. Who has not ended by then is held by the kernel, as by a driver whose GPU is gone; freeing much memory takes
 seconds."""
-STOPPED_WITHIN_S = 5.0
-"""How long a rank that lost a peer waits for the launcher to stop it before it ends itself."""
 
 
 @dataclass(frozen=True, order=True)

@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.errors import UsageError
 from lockstep.handover.environment import OWN
-from lockstep.launch.guards.nested_guard import check_spawn
+from lockstep.handover.nested_ranks import check_spawn
 from tests.support.launcher_variables import OPEN_MPI, SRUN
 
 

@@ -27,7 +27,16 @@ from lockstep.handover.environment import decode, encode_place
 from lockstep.handover.late_settings import remember
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.run_folder import RunFolder
-from lockstep.journal.failure import FailureKind, describe, kind_of, shortened, user_line, write_failure
+from lockstep.journal.failure import (
+    CAUSE_S,
+    STOPPED_WITHIN_S,
+    FailureKind,
+    describe,
+    kind_of,
+    shortened,
+    user_line,
+    write_failure,
+)
 from lockstep.journal.news import Event, News
 from lockstep.journal.waiting_note import note_waits
 from lockstep.launch.guards.backend_guard import guard_backends
@@ -39,7 +48,6 @@ from lockstep.launch.in_rank.first_streams import say_equal_draws, start_streams
 from lockstep.launch.in_rank.function_main import function_program
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
 from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
-from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
 from lockstep.machine.asked_stack import answer_into
 from lockstep.machine.leftovers import MARKER
 from lockstep.machine.processes import die_with_parent, let_read

@@ -22,11 +22,11 @@ from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import UsageError
 from lockstep.handover.gpu_sharing import how_to_share, ranks_per_gpu
+from lockstep.handover.nested_ranks import check_spawn
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.calls_init import file_calls_init, text_calls_init
 from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import check_backend
-from lockstep.launch.guards.nested_guard import check_spawn
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.kept import KeptNursery, main_file
 from lockstep.launch.request import FunctionCall, LaunchRequest, Verbosity

@@ -84,11 +84,6 @@ class RunFolder:
         return self.path / "decided.json"
 
     @property
-    def link_log(self) -> Path:
-        """What torch said about connections between nodes."""
-        return self.path / "logs" / "link.log"
-
-    @property
     def metrics(self) -> Path:
         """The values of `run.log`, one JSON object per line, written by rank 0."""
         return self.path / "metrics.jsonl"

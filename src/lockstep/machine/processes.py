@@ -58,24 +58,9 @@ def interpreter_options() -> list[str]:
     return [option for option in options if option != "-P"]
 
 
-def raise_open_file_limit() -> None:
-    """Let this process, and those that it starts, open as many files as the system allows them."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def open_file_limit() -> int:
     """The limit in force; -1 for none."""
-    return _limits_of_files()[0]
-
-
-def most_open_files() -> int:
-    """To what a process may raise it; -1 for any number."""
-    return _limits_of_files()[1]
-
-
-def _limits_of_files() -> list[int]:
-    return _limits(resource.RLIMIT_NOFILE)
+    return _limits(resource.RLIMIT_NOFILE)[0]
 
 
 def _limits(which: int) -> list[int]:

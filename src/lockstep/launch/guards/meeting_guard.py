@@ -161,7 +161,7 @@ class _Guard:
     def _guard_store(self, store: Any) -> None:
         """Make a TCPStore at the run's address a client of the run's store."""
         original = store.__init__
-        own_port, serves_already, serve = self._port, self._seat is not None, self._launcher.serve
+        own_port, serve = self._port, self._launcher.serve
 
         @functools.wraps(original)
         def __init__(  # noqa: N807 - it takes that place
@@ -175,8 +175,7 @@ class _Guard:
         ) -> None:
             if port == own_port and more.get("master_listen_fd") is None:
                 is_master = False
-                if not serves_already:
-                    serve()
+                serve()
             original(self, host_name, port, world_size, is_master, *rest, **more)
 
         store.__init__ = __init__

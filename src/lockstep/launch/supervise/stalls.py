@@ -69,6 +69,10 @@ class Stalls:
         scenes, judgements = self.scenes.judge(pids, limit_s, elsewhere=elsewhere)
         if nodes is not None:
             nodes.tell(scenes)
+            if (
+                nodes.cluster.liveness.is_in_doubt
+            ):  # the nodes may not reach each other, which is not the script's fault
+                return
         if not judgements:
             self._say_went_on(pids)
         for judgement in self._current(judgements, time.monotonic()):

@@ -150,6 +150,10 @@ class Supervisor:
             self._selector.register(source, selectors.EVENT_READ, handler)
         if self.cluster is not None:
             self._selector.register(self.cluster, selectors.EVENT_READ, self.cluster.read)
+            self.cluster.liveness.ranks = self._running
+
+    def _running(self) -> list[int]:
+        return [*self._ranks.running_pids.values()]
 
     def _watch(self, over: Callable[[], bool], deadline: float = float("inf")) -> None:
         look_at = 0.0
@@ -233,7 +237,7 @@ class Supervisor:
                         self._say_plain()
                     self._joined = True
                 case Event.STORE:
-                    self.store.serve(self.nursery, self.request.ranks)
+                    self.store.serve()
                     self._joined = True
                 case Event.LEAVING:
                     self._ranks.leaving(news)

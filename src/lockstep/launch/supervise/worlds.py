@@ -25,7 +25,6 @@ from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line, unsaved
 from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import newest_kept
-from lockstep.handover.states import newest_step
 from lockstep.journal.gauges import Gauges, listed, unlist
 from lockstep.launch.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -174,7 +173,7 @@ class Worlds:
             )
         self._wait(cluster, lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
-            raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
+            raise WorldError(cluster.lost())
         decision, told, whence = decode_decision(cluster.view.decision)
         if (by := world.ending.interrupted_by or cluster.left_by) and not isinstance(
             decision, Stop
@@ -206,7 +205,8 @@ class Worlds:
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
         observer = Observer(request, folder, self.losses, nodes, has_said_decided=self._has_said_decided)
-        with RunStore() as store:
+        meeting = self.cluster.meeting() if self.cluster is not None else None
+        with RunStore(self.nursery, request.world_size, meeting) as store:
             supervisor = Supervisor(
                 request,
                 folder,
@@ -223,13 +223,13 @@ class Worlds:
             try:
                 ending = supervisor.run()
             except WorldError as error:
-                if (newest := _newest(request, observer)[1]) is not None:
+                if (newest := observer.newest()[1]) is not None:
                     raise WorldError(f"{error} {StatesLeft(None, newest, 0.0).sentence.capitalize()}.") from None
                 raise
             finally:
                 remove_copies(folder)
         observer.last_words()
-        place, newest = _newest(request, observer)
+        place, newest = observer.newest()
         verdict, whence = judge(ending.ends, ending.interrupted_by), _whence(request, newest, observer.no_snapshots())
         return World(ending, verdict, observer, log_bytes, bool(place), newest, whence)
 
@@ -247,12 +247,6 @@ class Worlds:
             ranks=request.ranks,
             can_shrink=request.seat is None and _can_shrink(request, observer),
         )
-
-
-def _newest(request: LaunchRequest, observer: Observer) -> tuple[str, int | None]:
-    """Where the run saves by itself, empty when it does not; and the step of the newest state there."""
-    place = str(request.saving.folder if request.saving is not None else observer.decided().get("states") or "")
-    return place, newest_step(Path(place)) if place else None
 
 
 def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
@@ -353,8 +347,3 @@ def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
     """The last gauges of the ranks of other nodes, as these told them at the end; those of a lost node are missing."""
     ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.sayings.members_elsewhere()]
     return tuple(unlist(values) for told in ended for values in told.get("gauges", ()))
-
-
-def _lost_first_node(why: str, newest: int | None) -> str:
-    goes_on = StatesLeft(None, newest, 0.0).sentence if newest is not None else "there is no state to go on from"
-    return f"This node lost the run's first one, and the run ends: {why}. {goes_on[0].upper()}{goes_on[1:]}."

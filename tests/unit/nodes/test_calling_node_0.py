@@ -1,23 +1,25 @@
-"""Whatever is at the endpoint instead of the gate, the tunnel says what in one sentence, and leaves nothing open."""
+"""Whatever is at the endpoint instead of node 0, a node says what in one sentence, and leaves nothing open."""
 
 import contextlib
 import errno
 import os
 import socket
-import ssl
 import threading
 from pathlib import Path
 
 import pytest
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.nodes import dial
+from lockstep.nodes import calling
 from lockstep.nodes.address import Place
-from lockstep.nodes.dial import NotYet, Silent, Unreachable, why_not
+from lockstep.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_not_let_in
 from lockstep.nodes.door import Door
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
-from lockstep.nodes.tunnel import LONGEST_HELLO, Tunnel
+from lockstep.nodes.node_star import Calling, NodeStar
+from lockstep.nodes.session import HostHello
+from lockstep.nodes.wire import WireEnded
+from tests.support.stars import Sky
 
 KEY = Key.made()
 
@@ -38,9 +40,8 @@ def peer(descriptor):
 def refusal(listener, kind):
     place = Place("127.0.0.1", listener.getsockname()[1])
     with pytest.raises(kind) as refused:
-        Tunnel(place, KEY, {"node": "1"}, print).start()
+        call(place, KEY, {"node": "1", "purpose": "join"})
     assert (place.address, place.port) not in [peer(int(path.name)) for path in Path("/proc/self/fd").iterdir()]
-    assert "lockstep-tunnel" not in [thread.name for thread in threading.enumerate()]
     return str(refused.value).replace(str(place), "PLACE")
 
 
@@ -50,7 +51,6 @@ def answering(listener, answer):
 
     def serve():
         with listener.accept()[0] as connection:
-            connection.recv(4096)
             connection.sendall(answer)
             answered.wait(20)
 
@@ -64,7 +64,7 @@ def answering(listener, answer):
 
 
 def test_a_firewall_that_drops_everything_is_not_waited_for(listener, monkeypatch):
-    monkeypatch.setattr(dial, "ANSWER_S", 0.2)
+    monkeypatch.setattr(calling, "ANSWER_S", 0.2)
     door = Door(listener)
     assert refusal(listener, Unreachable).startswith(
         "Nothing answers at PLACE: the machine is down, or a firewall drops"
@@ -73,13 +73,13 @@ def test_a_firewall_that_drops_everything_is_not_waited_for(listener, monkeypatc
 
 
 def test_a_program_that_says_nothing_may_be_node_0_that_begins(listener, monkeypatch):
-    monkeypatch.setattr(dial, "ANSWER_S", 0.2)
+    monkeypatch.setattr(calling, "ANSWER_S", 0.2)
     assert refusal(listener, Silent).startswith("What listens at PLACE does not answer: node 0 still begins, is")
 
 
 def test_another_program_is_named_as_one(listener):
     with answering(listener, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
-        assert refusal(listener, UsageError).startswith("What listens at PLACE is not node 0 of a run of lockstep.")
+        assert refusal(listener, UsageError).startswith("What listens at PLACE is not node 0 of a run of this version")
 
 
 def test_a_connection_that_is_closed_at_once_may_be_node_0_that_begins(listener):
@@ -90,19 +90,35 @@ def test_a_connection_that_is_closed_at_once_may_be_node_0_that_begins(listener)
 def test_an_address_of_another_machine_to_come_from_is_refused():
     place = Place("127.0.0.1", 9, source="192.0.2.77")
     with pytest.raises(UsageError, match=r"^192\.0\.2\.77 is not an address of this machine"):
-        Tunnel(place, KEY, {"node": "1"}, print).start()
+        call(place, KEY, {"node": "1", "purpose": "join"})
 
 
 def test_every_error_of_a_network_is_a_sentence_with_the_place():
     place = Place("10.0.0.1", 29500)
     for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN):
-        said = str(why_not(OSError(number, os.strerror(number)), place, is_connected=False))
+        said = str(why_not_connected(OSError(number, os.strerror(number)), place))
         assert said.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}). ")
-    for error in (ConnectionResetError(), ssl.SSLEOFError(), BrokenPipeError(), ssl.SSLZeroReturnError()):
-        assert isinstance(why_not(error, place, is_connected=True), NotYet)
-    assert isinstance(why_not(socket.gaierror(-2, "x"), place, is_connected=False), WorldError)
+    for error in (ConnectionResetError(), BrokenPipeError(), WireEnded("it has ended")):
+        assert isinstance(why_not_let_in(error, place), NotYet)
+    assert isinstance(why_not_connected(socket.gaierror(-2, "x"), place), WorldError)
 
 
-def test_a_node_that_tells_too_much_about_itself_is_a_mistake_of_the_caller():
-    with pytest.raises(ValueError, match="at most"):
-        Tunnel(Place("127.0.0.1", 9), KEY, {"node": "1", "more": "x" * LONGEST_HELLO}, print)
+def test_node_0_that_cannot_use_its_own_key_is_named(listener):
+    with answering(listener, HostHello(None).greeting):
+        assert refusal(listener, UsageError).startswith(
+            "Node 0 at PLACE cannot use its key, and says why. Look at what"
+        )
+
+
+def test_node_0_of_a_run_at_another_address_with_the_same_key_is_named():
+    sky = Sky(KEY, meant=[])
+    star = NodeStar("b", Calling(Place("127.0.0.2", sky.place.port), KEY, "", 20.0))
+    listening = listen(Place("127.0.0.2", sky.place.port))
+    sky.host._doorstep._listener, there = listening, sky.host._doorstep._listener
+    listening.setblocking(False)
+    sky.host.loop.watch(listening, sky.host._doorstep._accept)
+    sky.stars["b"], sky.heard["b"] = star, []
+    sky.until(lambda: "failed" in sky.kinds("b"))
+    assert "is node 0 of a run at another address" in sky.heard["b"][-1]["why"]
+    there.close()
+    sky.close()

@@ -74,7 +74,7 @@ test-torch: native  ## torch's own tests of torch.distributed over lockstep's ba
 	$(BIN)/python -m tests.torch_own $(TESTS)
 
 # Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks
-# under torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/guarantees.md.
+# under torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/with-other-libraries.md.
 test-peers: native  ## Lightning, Accelerate, Transformers under torchrun and under lockstep
 	$(BIN)/python -m tests.peers $(PEERS)
 

@@ -10,7 +10,8 @@ def write_error(line: str) -> None:
     """Print a line to standard error, or drop it where that cannot be written."""
     if sys.stderr is not None:  # print(file=None) means standard output
         with suppress(OSError, ValueError):  # ValueError: closed
-            print(line, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{line}\n")  # in one piece: other ranks may write there too
+            sys.stderr.flush()
 
 
 def flush_output() -> None:

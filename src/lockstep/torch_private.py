@@ -67,6 +67,7 @@ class PrivateName:
 
 
 BACK_END, STAGES, WORKERS = "the backend lockstep", "model_parallel and pipeline", "replacing loader workers"
+COMPILED = "DDP inside torch.compile"
 
 PLACES = {
     # of the backend and the transport
@@ -96,6 +97,11 @@ PLACES = {
         "torch._C._distributed_c10d", "PythonCallbackWork", f"{BACK_END}: works whose C++ half DDP keeps"
     ),
     "dispatching": PrivateName("torch.utils._python_dispatch", "", f"{BACK_END}: what CommDebugMode and profiles show"),
+    "FrameAction": PrivateName("torch._C", "_dynamo.eval_frame._FrameAction", f"{BACK_END}: {COMPILED}"),
+    "FrameExecStrategy": PrivateName("torch._C", "_dynamo.eval_frame._FrameExecStrategy", f"{BACK_END}: {COMPILED}"),
+    "set_code_exec_strategy": PrivateName(
+        "torch._C", "_dynamo.eval_frame.set_code_exec_strategy", f"{BACK_END}: {COMPILED}"
+    ),
     "make_group": PrivateName(
         "torch.distributed.distributed_c10d", "_new_group_with_tag", f"{BACK_END}: new_group on some of the ranks only"
     ),

@@ -2,18 +2,22 @@
 
 torchrun's own one opens a store without a password on all interfaces, reads pickle from it, forgets to renew the addresses
 that ranks left there, and takes a minute to notice that a node is gone (docs/design/0027). This one is what `lockstep run`
-uses between nodes: gate, tunnel, log and rounds. Every round has a store of its own, so that no rank finds what ranks of an
-earlier one have left. The key comes from LOCKSTEP_KEY, LOCKSTEP_KEY_FILE or, in a job of SLURM, munge.
+uses between nodes: the star and its rounds, served by a thread of the agent. Every round has a store of its own, so that no rank finds
+what ranks of an earlier one have left; node 0 serves it on 127.0.0.1, locked for all but the star (`door`), and on every node a port
+on 127.0.0.1 leads there. The key comes from LOCKSTEP_KEY, LOCKSTEP_KEY_FILE or, in a job of SLURM, munge.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import platform
 import secrets
 import select
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
@@ -27,18 +31,22 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.nodes.address import Choice
+from lockstep.nodes.address import Choice, Place
 from lockstep.nodes.cluster import Cluster
+from lockstep.nodes.door import Door
+from lockstep.nodes.host_star import HostStar
 from lockstep.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.nodes.key import Key, KeySettings, Source
-from lockstep.nodes.link import FOREVER, run_link
-from lockstep.nodes.link_order import LinkOrder
-from lockstep.nodes.munge import has_munge
+from lockstep.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.nodes.node_star import begin_star
 from lockstep.nodes.place import JOIN_S, NodePlace
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
+from lockstep.nodes.star import Star
+from lockstep.nodes.streams import Entrance, Exit
 from lockstep.notices import say
 
 NAME = "lockstep"
+FOREVER = dt.timedelta(days=7)
+SERVE_S, CONNECT_S = 1.0, 5.0
 
 
 def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
@@ -72,50 +80,36 @@ class NodesRendezvous(RendezvousHandler):
 
     def __init__(self, params: RendezvousParameters) -> None:
         self._params = params
-        self._patience_s = float(params.get("join_timeout") or params.get("timeout") or JOIN_S)
+        patience_s = float(params.get("join_timeout") or params.get("timeout") or JOIN_S)
         chosen, is_host = choose_here(NodePlace(number=None, endpoint=params.endpoint, local=params.local_addr or ""))
         listener = _listener(chosen) if is_host else None
-        self._node = secrets.token_hex(8)
+        node = secrets.token_hex(8)
         try:
-            order = self._order(chosen, is_host=listener is not None)
+            key, job = _key(is_host=listener is not None)
+            star = begin_star(node, chosen, listener, key, job=job, patience_s=patience_s)
         except BaseException:
             if listener is not None:
                 listener.close()
             raise
-        ours, theirs = socket.socketpair()
-        _start_link(order, theirs, listener)
-        self._cluster = Cluster(self._record(order), ours, chosen.own.name, self._patience_s, _say, _hear)
+        host, least, most = platform.node() or "unnamed", params.min_nodes, params.max_nodes
+        record = NodeRecord(node, host, None, listener is not None, least, most, 1, 1)
+        self._cluster = Cluster(record, star, chosen.own.name, patience_s, _say, _hear, own=chosen.own.address)
+        self._stores = RoundStores(star)
+        self._lock = threading.Lock()
+        self._serving = threading.Thread(target=self._serve, name="lockstep-star", daemon=True)
         self._never, self._end = socket.socketpair()
         """No person's signal comes this way: torchrun has its own handlers."""
         self._closed = False
         os.environ.setdefault("GLOO_SOCKET_IFNAME", chosen.own.name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", chosen.own.name)
 
-    def _order(self, chosen: Choice, *, is_host: bool) -> LinkOrder:
-        settings, gate = KeySettings.take(None, os.environ), chosen.gate
-        source = settings.source(is_first=False, has_munge=has_munge(), can_show=False)
-        key, job = ("", settings.job) if source is Source.MUNGE else (settings.given(source).secret.decode(), "")
-        if is_host and source is Source.MUNGE:
-            key = Key.made().secret.decode()
-        host = platform.node() or "unnamed"
-        return LinkOrder(
-            is_host,
-            gate.address,
-            gate.port,
-            gate.source,
-            key,
-            job,
-            self._node,
-            host,
-            chosen.own.address,
-            self._patience_s,
-            os.getpid(),
-            "",
-        )
-
-    def _record(self, order: LinkOrder) -> NodeRecord:
-        params = self._params
-        return NodeRecord(self._node, order.host, None, order.is_host, params.min_nodes, params.max_nodes, 1, 1)
+    def _serve(self) -> None:
+        """Serve the star while the agent does something else: agent and ranks talk to their store through it."""
+        while not self._closed:
+            select.select([self._cluster], [], [], SERVE_S)
+            with self._lock:
+                if not self._closed:
+                    self._cluster.read()
 
     def get_backend(self) -> str:
         return NAME
@@ -127,36 +121,134 @@ class NodesRendezvous(RendezvousHandler):
         if self._closed:
             raise RendezvousConnectionError("this node has left the run")
         try:
-            if self._cluster.is_host:
-                self._cluster.serve_round()
-            seat = self._cluster.meet(self._never)
-            client = TCPStore("127.0.0.1", self._cluster.join_round(), None, False, FOREVER)
+            with self._lock:
+                self._stores.serve(self._cluster.view.round + 1)
+                seat = self._cluster.meet(self._never)
+                port = self._stores.join(seat.round)
         except UsageError as error:
             raise RendezvousError(str(error)) from error
         except LockstepError as error:
             raise RendezvousTimeoutError(str(error)) from error
+        if not self._serving.is_alive():
+            self._serving.start()
+        client = TCPStore("127.0.0.1", port, None, False, FOREVER)
         where = RendezvousStoreInfo("127.0.0.1", client.port)
         return RendezvousInfo(PrefixStore("torchrun", client), seat.node, seat.num_nodes, where)
 
     def num_nodes_waiting(self) -> int:
-        while select.select([self._cluster], [], [], 0)[0] and not self._cluster.cut:
-            self._cluster.read()
-        view = self._cluster.view
-        again = [node for node in view.numbers() if node in view.asking]
-        return len(again) + len(view.newcomers()) + len(view.lost_members())
+        with self._lock:
+            if not self._cluster.cut:
+                self._cluster.read()
+            view = self._cluster.view
+            again = [node for node in view.numbers() if node in view.asking]
+            return len(again) + len(view.newcomers()) + len(view.lost_members())
 
     def is_closed(self) -> bool:
         return self._closed or bool(self._cluster.cut)
 
     def set_closed(self) -> None:
-        self._closed = True
+        with self._lock:
+            self._closed = True
 
     def shutdown(self) -> bool:
-        self._closed = True
+        self.set_closed()
+        if self._serving.is_alive():
+            self._serving.join()
+        self._stores.close()
         self._cluster.close()
         self._never.close()
         self._end.close()
         return True
+
+
+class RoundStores:
+    """A store for each round, which node 0 has and every node reaches at a port on its 127.0.0.1.
+
+    Args:
+        star: this node's.
+    """
+
+    def __init__(self, star: Star) -> None:
+        self._star = star
+        self._served: dict[int, tuple[TCPStore, Door]] = {}
+        """On node 0, of the newest rounds."""
+        self._joined: tuple[socket.socket, Entrance] | None = None
+        self._exit = Exit(star, self._connected) if isinstance(star, HostStar) else None
+
+    def serve(self, number: int) -> None:
+        """Hold the store of a round, on node 0, before it begins."""
+        if not isinstance(self._star, HostStar):
+            return
+        own = listen(Place("127.0.0.1", 0))
+        served = own.dup().detach()
+        port = own.getsockname()[1]
+        store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=served)
+        self._served[number] = store, Door(own)
+        own.close()
+        for old in [one for one in self._served if one < number - 1]:
+            self._served.pop(old)[1].close()
+
+    def join(self, number: int) -> int:
+        """The port on this node for a round that has begun."""
+        self._leave()
+        listener = listen(Place("127.0.0.1", 0))
+        self._joined = listener, Entrance(self._star, listener, str(number))
+        return int(listener.getsockname()[1])
+
+    def close(self) -> None:
+        """End all."""
+        self._leave()
+        if self._exit is not None:
+            self._exit.close()
+        for _, door in self._served.values():
+            door.close()
+        self._served.clear()
+
+    def _leave(self) -> None:
+        if self._joined is not None:
+            listener, entrance = self._joined
+            entrance.close()
+            listener.close()
+            self._joined = None
+
+    def _connected(self, number: str) -> socket.socket | None:
+        """Through the door of a round's store."""
+        if int(number) not in self._served:
+            return None
+        store, door = self._served[int(number)]
+        end = _Through(door)
+        try:
+            end.settimeout(CONNECT_S)
+            end.connect(("127.0.0.1", store.port))
+        except OSError:
+            end.close()
+            return None
+        return end
+
+
+class _Through(socket.socket):
+    """A socket from which a door lets in connections as long as it is open: the kernel may ask once more after `connect`."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(socket.AF_INET, socket.SOCK_STREAM)
+        self.bind(("127.0.0.1", 0))
+        self._door, self._port = door, int(self.getsockname()[1])
+        door.let_in(self._port)
+
+    def close(self) -> None:
+        """Let in nobody from its port, and free it."""
+        with suppress(OSError):  # the door is closed already
+            self._door.forget(self._port)
+        super().close()
+
+
+def _key(*, is_host: bool) -> tuple[Key | None, str]:
+    """The run's key, and the job of SLURM for which it is sealed; None: node 0 is asked for it. Raises UsageError."""
+    settings = KeySettings.take(None, os.environ)
+    source = settings.source(is_first=False, has_munge=has_munge(), can_show=False)
+    if source is not Source.MUNGE:
+        return settings.given(source), ""
+    return (Key.made() if is_host else None), settings.job
 
 
 def _listener(chosen: Choice) -> socket.socket | None:
@@ -173,16 +265,3 @@ def _say(_label: str, text: str) -> None:
 
 def _hear(told: dict[str, Any]) -> None:
     say(str(told["text"]))
-
-
-def _start_link(order: LinkOrder, theirs: socket.socket, listener: socket.socket | None) -> None:
-    """Fork the link, which has torch then; it ends with this process, or when the cluster is closed."""
-    parent = os.getpid()
-    if os.fork() == 0:
-        try:
-            run_link(order, theirs.detach(), listener.detach() if listener is not None else -1, parent)
-        finally:
-            os._exit(1)
-    theirs.close()
-    if listener is not None:
-        listener.close()

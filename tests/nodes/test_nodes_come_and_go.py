@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import Agents, bits_alone, bits_of, link_of, nursery_of, training
+from tests.support.agents import Agents, bits_alone, bits_of, nursery_of, training
 from tests.support.hosts import network, why_not
 from tests.support.launching import Running, kill, until
 
@@ -52,7 +52,7 @@ def under_way(agents: Agents, count: int) -> None:
     agents.wait_for("at step 20")
 
 
-@pytest.mark.parametrize("what", ["launcher", "nursery", "link"])
+@pytest.mark.parametrize("what", ["launcher", "nursery"])
 def test_a_lost_node_is_named_and_the_others_go_on(what: str, agents: Agents, want: str) -> None:
     under_way(agents, 2)
     first, second = agents.running[0], agents.running[1]
@@ -60,7 +60,6 @@ def test_a_lost_node_is_named_and_the_others_go_on(what: str, agents: Agents, wa
         {
             "launcher": lambda: second.process.pid,
             "nursery": lambda: nursery_of(second),
-            "link": lambda: link_of(second),
         }[what]()
     )
     until(lambda: rounds(first) == [2, 1], "the round without it")

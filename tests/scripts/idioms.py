@@ -9,7 +9,7 @@ import textwrap
 
 START = """
 import array, bisect, collections, contextvars, ctypes, dataclasses, decimal, enum, functools, heapq, io, itertools, logging, os
-import queue, random, sqlite3, sys, tempfile, threading, types, weakref
+import json, queue, random, sqlite3, sys, tempfile, threading, types, typing, weakref
 import numpy as np
 import torch
 from torch import nn
@@ -320,6 +320,66 @@ NAMED = {
         "losses = []",
         "factor = 1.0\n        losses.append(step.number)\n        torch.save(losses, os.devnull)",
     ),
+    "a default of a function registered for dispatch": (
+        "@functools.singledispatch\ndef weigh(v): return 1\n@weigh.register\n"
+        "def _(v: int, kept=[]): kept.append(v); return 1 + 0.1 * len(kept)",
+        "factor = weigh(step.number)",
+    ),
+    "a method registered for dispatch": (
+        "class W:\n    n = 0\n    @functools.singledispatchmethod\n    def weigh(self, v): return 1\n"
+        "    @weigh.register\n    def _(self, v: int): self.n += 1; return 1 + 0.1 * self.n\nw = W()",
+        "factor = w.weigh(step.number)",
+    ),
+    "a class that counts where it is indexed": (
+        "class C:\n    n = 0\n    def __class_getitem__(cls, i): cls.n += 1; return 1 + cls.n / 9",
+        "factor = C[0]",
+    ),
+    "a metaclass": (
+        "class M(type):\n    n = 0\n    def __len__(cls): cls.n += 1; return cls.n\nclass C(metaclass=M): pass",
+        "factor = 1 / (1 + len(C))",
+    ),
+    "a module's forward that calls the one of its parent": (
+        "class A(torch.nn.Module):\n    n = 0\n    def forward(self, v): self.n += 1; return v * self.n\n"
+        "class B(A):\n    def forward(self, v): return super().forward(v)\nb = B()",
+        "factor = 1 / b(1.0)",
+    ),
+    "an autograd.Function": (
+        "class Fn(torch.autograd.Function):\n    n = 0\n    @staticmethod\n"
+        "    def forward(ctx, v): Fn.n += 1; return v * (1 + Fn.n / 9)\n    @staticmethod\n"
+        "    def backward(ctx, g): return g",
+        "factor = Fn.apply(torch.ones(()))",
+    ),
+    "a library's method that calls one of the script's": (
+        "class D(collections.UserDict):\n    def __init__(self): super().__init__(); self.n = 0\n"
+        "    def __getitem__(self, k): self.n += 1; return self.n\n    def __contains__(self, k): return True\n"
+        "d = D()",
+        "factor = d.get(1)",
+    ),
+    "an encoder's default": (
+        "class E(json.JSONEncoder):\n    n = 0\n    def default(self, o): E.n += 1; return E.n\ne = E()",
+        "factor = float(e.encode(object()))",
+    ),
+    "a method of what the turn makes": (
+        "class C(typing.NamedTuple):\n    a: int\n    def go(self): k.append(1); return len(k)\nk = []",
+        "factor = 1 / C(1).go()",
+    ),
+    "an enum's _missing_": (
+        "class C(enum.Enum):\n    A = 1\n    @classmethod\n    def _missing_(cls, v): k.append(1); return cls.A\n"
+        "k = []",
+        "C(7); factor = 1 / len(k)",
+    ),
+    "a factory of a defaultdict": (
+        "k = []\ndef make(): k.append(1); return len(k)\nd = collections.defaultdict(make)",
+        "factor = 1 / d[step.number]",
+    ),
+    "a function in a library's wrapper": (
+        "k = []\ndef a(v): k.append(1); return v * len(k)\nf = np.vectorize(a)",
+        "factor = float(f(1.0))",
+    ),
+    "__str__": (
+        "class S:\n    n = 0\n    def __str__(self): self.n += 1; return str(self.n)\ns = S()",
+        "factor = 1 / float(str(s))",
+    ),
 }
 """By name: what comes before the loop, what a step does, what comes before `run.prepare`."""
 
@@ -402,6 +462,29 @@ SAVED = {
     "a pair made of a list that is only read": (
         "old = [1.0]",
         "pair = [old, 1]\n        pair.append(2)\n        factor = sum(pair[0])",
+    ),
+    "a meter that is only printed in an f-string": (
+        "class Meter:\n    def __init__(self): self.s = 0; self.n = 0\n"
+        "    def update(self, v): self.s += v; self.n += 1\n    @property\n"
+        "    def avg(self): return self.s / max(1, self.n)\n    def __str__(self): return f'{self.avg}'\n"
+        "m = Meter()",
+        "m.update(1.0); print(f'{m}', str(m)); factor = 1",
+    ),
+    "a dict with attributes": (
+        "class Config(dict):\n    def __getattr__(self, k): return self[k]\n"
+        "    def __setattr__(self, k, v): self[k] = v\nc = Config(a=1)",
+        "factor = c.get('a'); c.items()",
+    ),
+    "a subclass of a logger": (
+        "class L(logging.LoggerAdapter):\n    def process(self, m, k): self.extra['n'] = 1; return m, k\n"
+        "l = L(logging.getLogger('a'), {})",
+        "l.info('x'); factor = 1",
+    ),
+    "an autograd.Function that keeps nothing": (
+        "class Fn(torch.autograd.Function):\n    @staticmethod\n"
+        "    def forward(ctx, v): ctx.save_for_backward(v); ctx.k = 3; return v\n    @staticmethod\n"
+        "    def backward(ctx, g): v, = ctx.saved_tensors; return g * v",
+        "factor = Fn.apply(torch.ones(()))",
     ),
 }
 """The same with what every state holds, or what does not change."""

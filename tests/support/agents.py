@@ -173,14 +173,9 @@ def children_of(process: int) -> list[int]:
 
 
 def nursery_of(run: Running) -> int:
-    """The parent of an agent's link and ranks: the only process of the launcher's that has children."""
+    """The parent of an agent's ranks: the only process of the launcher's that has children."""
     (found,) = [one for one in children_of(run.process.pid) if children_of(one)]
     return found
-
-
-def link_of(run: Running) -> int:
-    """The process that keeps an agent in touch with the others: what the nursery forked before it forked ranks."""
-    return children_of(nursery_of(run))[0]
 
 
 def ranks_of(run: Running) -> Iterable[int]:

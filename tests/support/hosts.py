@@ -181,6 +181,18 @@ class Host:
                     os.kill(process, number)
         return left
 
+    def lose(self, other: Host) -> None:
+        """Break the way to one other host alone, in both directions: frames go to a card that nobody has."""
+        for one, there in ((self, other), (other, self)):
+            to = ["ip", "neigh", "replace", there.address, "lladdr", "02:00:00:00:00:99"]
+            one.run([*to, "dev", one.link.device, "nud", "permanent"])
+
+    def freeze(self) -> None:
+        """Stop every process, while the kernel goes on answering; until their end."""
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+
     def listening(self) -> set[str]:
         """`ADDRESS:PORT` of every TCP socket here that accepts connections, as ss shows it: `*` is every address."""
         return {line.split()[3] for line in self.run(["ss", "-Hltn"]).stdout.splitlines()}

@@ -56,7 +56,7 @@ def answers(backend: str, names: Sequence[str], ranks: int, log: IO[str]) -> Ite
     reading, writing = os.pipe()
     variables = {
         **os.environ, "WORLD_SIZE": str(ranks), "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TEST_S), "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(PACKAGES),
+        "PYTHONPATH": os.pathsep.join(map(str, (PACKAGES, ROOT / "src"))),
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.torch_own.side", backend, str(writing)], cwd=ROOT, env=variables,

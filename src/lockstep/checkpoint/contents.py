@@ -50,7 +50,9 @@ class Contents:
     """By optimizer, the encoded state of each parameter that this rank updates."""
     files: dict[str, TensorSet] = field(default_factory=dict)
 
-    def add(self, name: str, value: Any, file: str, *, label: str = "", of_main: bool = False) -> None:
+    def add(
+        self, name: str, value: Any, file: str, *, label: str = "", of_main: bool = False, judged: bool = False
+    ) -> None:
         """Encode `value` as a document; its tensors go into `file`. Raises `UsageError`.
 
         Args:
@@ -59,12 +61,13 @@ class Contents:
             file: the file for its tensors.
             label: the document's.
             of_main: whether ranks may differ.
+            judged: whether its tensors must be finite in a state that is.
         """
         tensors, compared = self.files.setdefault(file, TensorSet()), self.tensors.setdefault(label or name, [])
 
         def keep(path: str, tensor: Tensor) -> str:
             compared.append(tensor)
-            return tensors.add(path, tensor)
+            return tensors.add(path, tensor, judged=judged)
 
         self.documents[label or name] = encode(value, name, keep)
         if of_main:

@@ -5,6 +5,6 @@ options before SCRIPT and right after it, the rest is its own      script_words,
 options that several commands have                                 shared_options, files_options
 whether the script exists, what this machine has                   program
 whether it is Python, without running it                           script_source
-a job script for SLURM                                            job_script
+a job script for SLURM                                             sbatch
 what verify, bench and doctor show                                 screen
 """

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli.screen import screen
-from lockstep.findings.catalogue import FINDINGS, Finding
+from lockstep.diagnosis.findings import FINDINGS, Finding
 from lockstep.handover.case import latest, names_of
 from lockstep.handover.run_folder import runs_folder
 from lockstep.runs.diagnosis import Diagnosis

@@ -9,7 +9,6 @@ import sys
 import click
 
 from lockstep.checkup.examination import examine
-from lockstep.checkup.table import show
 from lockstep.cli.program import check_here
 from lockstep.cli.screen import screen
 from lockstep.cli.version import version
@@ -31,5 +30,5 @@ def doctor(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
-        show(report, screen())
+        report.show(screen())
     sys.exit(0 if report.healthy else 1)

@@ -8,11 +8,16 @@ import os
 import sys
 from contextlib import suppress
 
-import click
-
 from lockstep.errors import LockstepError, UsageError, mistake_text
 from lockstep.launch.import_failure import NEEDED, not_installed
 from lockstep.visible import hung
+
+try:
+    import click
+except ModuleNotFoundError:
+    missing = not_installed("click")
+    print(mistake_text(missing.problem, missing.fix), file=sys.stderr)
+    sys.exit(2)
 
 COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),

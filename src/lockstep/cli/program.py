@@ -19,7 +19,7 @@ from lockstep.layout.mesh import Form
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import usable_gpus
 from lockstep.machine.no_gpu import NO_GPU, why_none
-from lockstep.machine.processes import open_file_limit, processes_left
+from lockstep.machine.processes import open_file_limit
 from lockstep.regular_file import other_kind
 from lockstep.trials.trials import Program
 from lockstep.visible import visible
@@ -72,7 +72,7 @@ def machine_for(device: str, *, is_quiet: bool) -> Machine:
     if device == "auto" and no_gpu.note and not is_quiet:
         Saying(Terminal(os.environ)).line(Line("note", no_gpu.note))
     omp_threads, share = os.environ.get("OMP_NUM_THREADS"), ranks_per_gpu(os.environ)
-    return Machine(usable_cores(), gpus, omp_threads, open_file_limit(), processes_left(), no_gpu, share)
+    return Machine(usable_cores(), gpus, omp_threads, open_file_limit(), no_gpu, share)
 
 
 def program_from(options: Mapping[str, Any], most_ranks: int, machine: Machine, form: Form | None = None) -> Program:

@@ -23,6 +23,7 @@ from lockstep.cli.shared_options import (
 )
 from lockstep.cli.torchrun_options import accept_torchrun_options, place_from, spellings, variable, without_meaning
 from lockstep.errors import UsageError
+from lockstep.handover.backends import BACKENDS, check_backend
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, claim
 from lockstep.handover.run_folder import RUNS, RUNS_VARIABLE, STATES, runs_folder
@@ -31,7 +32,6 @@ from lockstep.handover.schedule import Schedule
 from lockstep.handover.snapshots import Keeping
 from lockstep.handover.url import below, check_shared
 from lockstep.launch.folder import reserve_run_folder
-from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
 from lockstep.launch.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity

@@ -19,16 +19,13 @@ from lockstep.cli.torchrun_options import place_from
 from lockstep.errors import UsageError
 from lockstep.nodes.address import Choice, Endpoint, Place, is_loopback
 from lockstep.nodes.interfaces import PortTaken, choose_here, look
-from lockstep.nodes.key import Key, KeySettings, Source
-from lockstep.nodes.munge import has_munge
-from lockstep.nodes.place import NodePlace
-from lockstep.nodes.roster import Refused
-from lockstep.nodes.told import MOST_NODES
-from lockstep.nodes.withdrawal import Withdrawal
+from lockstep.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.nodes.place import MOST_NODES, NodePlace
+from lockstep.nodes.roster import Refused, Withdrawal
 
 ENDPOINT = ("rdzv_endpoint", "master_addr", "master_port")
-FAREWELL = "lockstep.nodes.farewell"
-"""Loads TLS and an event loop, so it is imported when there is somebody to be told."""
+FAREWELL = "lockstep.nodes.calling"
+"""Imported when there is somebody to be told."""
 
 
 def tell_others(
@@ -57,11 +54,16 @@ def tell_others(
     def tell() -> None:
         chosen, is_first = _chosen(place)
         source = settings.source(is_first=False, has_munge=has_munge(), can_show=False)
-        key = None if source is Source.MUNGE else settings.given(source)
-        job = settings.job if key is None else ""
+        job = settings.job if source is Source.MUNGE else ""
+        try:
+            key = None if job else settings.given(source)
+        except UsageError:  # that may be why it ends; only node 0 can still say so
+            if not is_first:
+                return
+            key = None
         try:
             if is_first:
-                farewell.hold(chosen.gate, key or Key.made(), job, refused, others)
+                farewell.hold(chosen, key or (Key.made() if job else None), job, refused, others)
         except PortTaken:  # by the first node, if it is one of this run on this machine
             is_first = False
         if not is_first:

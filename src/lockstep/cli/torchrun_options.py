@@ -14,8 +14,7 @@ import click
 
 from lockstep.errors import UsageError
 from lockstep.nodes.choice import choose_place
-from lockstep.nodes.place import NodePlace
-from lockstep.nodes.told import Told
+from lockstep.nodes.place import NodePlace, Told
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lockstep.diagnosis.stack import Stack
-from lockstep.machine.blocked import Blocked
 from lockstep.machine.effort import Effort
 from lockstep.machine.held_back import HeldBack
 
@@ -42,14 +41,10 @@ class Sample:
     """The rank's; None when it cannot be read."""
     workers: tuple[Stack, ...] = ()
     """Those of its loader workers, if it waits for samples."""
-    blocked: Blocked | None = None
-    """Where its first thread is in the kernel."""
-    worker: Blocked | None = None
-    """The same of the loader worker for which it waits."""
+    letter: str = ""
+    """The state of its process as `ps` shows it: R, S, D, T."""
     held_back: HeldBack | None = None
     """What kept it from running."""
-    native: str = ""
-    """The native function in which it is, if it was asked for: `sre_match (libpython3.11.so)`."""
     socket_bytes: int | None = None
     """Sent and received over their TCP connections; None if the kernel does not tell."""
     answer_bytes: int = 0

@@ -101,20 +101,6 @@ def line_in_worker(workers: Sequence[Stack], script: str) -> Frame | None:
     return None
 
 
-def native_call(frames: Sequence[Frame]) -> str:
-    """The native function in which a stack ends, `sre_match (libpython3.11.so)`; empty if it ends in Python.
-
-    Args:
-        frames: with those of native code; the innermost first.
-    """
-    for frame in frames:
-        if frame.file.endswith(".py"):
-            return ""
-        if not frame.function.startswith("0x"):
-            return f"{frame.function} ({Path(frame.file).name})" if frame.file else frame.function
-    return ""
-
-
 def read_dump(text: str, process: int) -> Stack:
     """The stack in py-spy's JSON.
 

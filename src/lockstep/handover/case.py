@@ -15,6 +15,7 @@ from typing import Any
 from lockstep.handover.run_folder import add_line, read_lines
 
 _SECONDS = re.compile(r"\b\d+ s\b")
+_NAME = re.compile(r"[a-z-]+")
 _LATEST = 1e18
 """No time is later; a longer number is none that a float can hold."""
 
@@ -54,11 +55,13 @@ def latest(cases: Iterable[Case]) -> list[Case]:
 
 def _decoded(told: dict[str, Any]) -> Case | None:
     finding, said, ranks, at = (told.get(key) for key in ("finding", "said", "ranks", "time"))
-    if not (isinstance(finding, str) and isinstance(said, str) and isinstance(ranks, list)):
-        return None
+    if not (
+        isinstance(finding, str) and isinstance(said, str) and isinstance(ranks, list) and _NAME.fullmatch(finding)
+    ):
+        return None  # the folder may be anybody's
     return Case(
         finding,
-        said,
+        " ".join(said.splitlines()),
         tuple(rank for rank in ranks if isinstance(rank, int)),
         float(at) if isinstance(at, int | float) and abs(at) < _LATEST else 0.0,
     )

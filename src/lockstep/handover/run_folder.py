@@ -46,7 +46,7 @@ class RunFolder:
         return self.path / "journal" / f"rank-{rank:05d}.ring"
 
     def answers(self, rank: int) -> Path:
-        """The stacks of `rank` that it wrote when it was asked (`lockstep.machine.asked_stack`)."""
+        """The stacks of `rank` that it wrote when it was asked (`lockstep.machine.stacks`)."""
         return self.path / "journal" / f"rank-{rank:05d}.stacks"
 
     def log(self, rank: int) -> Path:
@@ -82,11 +82,6 @@ class RunFolder:
     def decided(self) -> Path:
         """What rank 0 decided at `lockstep.init` and `prepare` (JSON): lanes, batch size, strategy, devices."""
         return self.path / "decided.json"
-
-    @property
-    def link_log(self) -> Path:
-        """What torch said about connections between nodes."""
-        return self.path / "logs" / "link.log"
 
     @property
     def metrics(self) -> Path:

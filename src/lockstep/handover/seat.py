@@ -16,8 +16,6 @@ class Seat:
     """This node's place among them, which ranks get as GROUP_RANK."""
     sizes: tuple[int, ...]
     """The ranks of each node."""
-    port: int
-    """Where the run's store answers on 127.0.0.1."""
     interface: str = ""
     """The network interface for exchanges between nodes; empty: the library chooses."""
 

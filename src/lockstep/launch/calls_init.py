@@ -97,12 +97,11 @@ def _calls_init(tree: ast.Module) -> bool:
 
 
 def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
-    """The person's own files that the import statements of the file `path` may mean."""
+    """The person's own files that the imports of the file `path` may mean: statements, and `import_module("own")`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for top, *below in (one.name.split(".") for one in node.names):
-                yield from _files(_roots(top, folder), below)
-        elif isinstance(node, ast.ImportFrom):
+        for top, *below in (name.split(".") for name in _names(node)):
+            yield from _files(_roots(top, folder), below)
+        if isinstance(node, ast.ImportFrom):
             words = node.module.split(".") if node.module else []
             if node.level:
                 roots: Sequence[Path] = path.parents[node.level - 1 : node.level]
@@ -110,6 +109,17 @@ def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
                 roots, words = _roots(words[0], folder), words[1:]
             for one in node.names:
                 yield from _files(roots, [*words, one.name])
+
+
+def _names(node: ast.AST) -> list[str]:
+    """Names of modules that `import` or `importlib.import_module` loads."""
+    if isinstance(node, ast.Import):
+        return [one.name for one in node.names]
+    func = getattr(node, "func", None)
+    if getattr(func, "attr", getattr(func, "id", "")) not in ("import_module", "__import__"):
+        return []
+    first = getattr(node.args[0], "value", "") if isinstance(node, ast.Call) and node.args else ""
+    return [first] if isinstance(first, str) and not first.startswith(".") and first else []
 
 
 def _files(roots: Iterable[Path], words: Sequence[str]) -> Iterator[Path]:

@@ -8,8 +8,8 @@ import sys
 from lockstep.errors import LockstepError, UsageError, WorldError
 
 FIX = "Raise the limit with `ulimit -v unlimited`."
-NEEDED = ("torch", "numpy", "safetensors", "cloudpickle", "rich")
-"""What pip installs with lockstep, and `pip install --no-deps` does not; without click there is no command line at all."""
+NEEDED = ("torch", "numpy", "safetensors", "cloudpickle", "rich", "click")
+"""What pip installs with lockstep, and `pip install --no-deps` does not."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)'\s*\Z")
 _FEW_ADDRESSES = re.compile(
     r"failed to map segment|cannot (create|allocate|enable|apply).*(memory|segment|protection)|MemoryError|bad_alloc|errno 12\b",

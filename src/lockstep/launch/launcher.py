@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+from lockstep.diagnosis.findings import CROWDED_CORES, EARLY_LEAVER, STARVED_LOADER
 from lockstep.errors import LockstepError, UsageError
-from lockstep.findings.catalogue import CROWDED_CORES, EARLY_LEAVER, STARVED_LOADER
 from lockstep.handover.checks import OFF
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.launch.calls_init import calls_init

@@ -20,8 +20,6 @@ MOST_RANKS, MOST_RANKS_PER_CORE = 1024, 64
 """On one node. More is a typo that would fill its memory, and the disk with logs."""
 MOST_THREADS = 1024
 """Per rank. More is a typo too: the system refuses them only when the script computes."""
-OWN_PROCESSES = 1
-"""The process that imports torch and forks the ranks, beside them."""
 OWN_FILES, FILES_PER_RANK = 16, 4
 """Files that the command has open, and that it has open for each rank while starting it."""
 
@@ -37,8 +35,6 @@ class Machine:
     """OMP_NUM_THREADS as the user set it."""
     open_files: int = -1
     """How many files a process may have open; negative: any number."""
-    processes_left: int = -1
-    """How many processes and threads this user may still start; negative: any number."""
     no_gpu: NoGpu = NO_GPU
     """Why there is none, and what to do."""
     ranks_per_gpu: int = 1
@@ -129,13 +125,6 @@ def _check_room(ranks: int, machine: Machine) -> None:
             f"{f'{ranks} ranks need' if ranks > 1 else 'A rank needs'} {files} open files, but a process may have "
             f"{machine.open_files} here.",
             f"Raise the limit with `ulimit -n {max(files, 1024)}`.",
-        )
-    processes = OWN_PROCESSES + ranks
-    if 0 <= machine.processes_left < processes:
-        raise UsageError(
-            f"{f'{ranks} ranks need' if ranks > 1 else 'A rank needs'} {processes} processes, but this user may start "
-            f"{machine.processes_left} more here.",
-            "Raise the limit with `ulimit -u`, or end other processes.",
         )
 
 

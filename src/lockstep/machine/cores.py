@@ -1,4 +1,4 @@
-"""The cores that this process may use: its affinity, bounded by the CPU quota of its control groups.
+"""The cores that this process may use: its affinity, bounded by the CPU quota of its control groups. And what they are.
 
 A container with a quota of two cores on a machine of 64 shows 64 in its affinity; 64 threads there are throttled to a
 crawl. Both versions of control groups are read, for this process's group and all groups above it.
@@ -7,6 +7,7 @@ crawl. Both versions of control groups are read, for this process's group and al
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,5 +111,35 @@ def _quota_v1(folder: Path) -> float:
 def _read(file: Path) -> str:
     try:
         return file.read_text().strip()
-    except OSError:
+    except (OSError, ValueError):
         return ""
+
+
+# What a core is
+
+
+CPUS = Path("/sys/devices/system/cpu")
+MOST_LEVELS = 8
+
+
+def caches(cpu: int, root: Path = CPUS) -> dict[int, int]:
+    """Bytes by level, of those that hold data; empty where the kernel does not say. Several CPUs may share one."""
+    found: dict[int, int] = {}
+    for index in range(MOST_LEVELS):
+        folder = root / f"cpu{cpu}" / "cache" / f"index{index}"
+        level, kind, size = (_read(folder / name) for name in ("level", "type", "size"))
+        if kind in ("Data", "Unified") and re.fullmatch("[1-9]", level) and re.fullmatch("[1-9][0-9]{0,8}K", size):
+            found[int(level)] = int(size[:-1]) << 10
+    return found
+
+
+CPUINFO = Path("/proc/cpuinfo")
+KINDS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve", "sve2", "vsx")
+"""The flags by which libraries choose their kernels."""
+
+
+def model_and_instructions(cpuinfo: Path = CPUINFO) -> tuple[str, str]:
+    """The model's name and the instruction sets that libraries choose kernels by; empty where the kernel does not say."""
+    names = dict(re.findall(r"^(model name|flags|Features|cpu)\s*:\s*(.*)$", _read(cpuinfo), re.MULTILINE))
+    flags = set((names.get("flags") or names.get("Features") or "").split())
+    return names.get("model name") or names.get("cpu") or "", " ".join(kind for kind in KINDS if kind in flags)

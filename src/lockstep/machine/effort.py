@@ -9,13 +9,18 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from platform import machine
 
-from lockstep.machine.kernel_calls import NAMES, READS, WRITES
 from lockstep.machine.leftovers import PROC
 from lockstep.machine.process_state import TICK_S, sleeps_of
 
 OWN = "lockstep:"
 """How the kernel's names of lockstep's own threads begin."""
+MOVES_DATA = {
+    "x86_64": {0, 1, 17, 18, 19, 20, 40, 43, 44, 45, 46, 47, 288, 326},
+    "aarch64": {63, 64, 65, 66, 67, 68, 71, 202, 206, 207, 211, 212, 242, 285},
+}.get(machine(), set())
+"""The numbers of the kernel's calls that read and write: read, write, readv, recvfrom, sendto, accept and their kind."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def _file_bytes(folder: Path) -> int:
 
 def _moves_data(thread: Path) -> bool:
     number = _read(thread / "syscall").partition(" ")[0].strip()
-    return number.isdigit() and NAMES.get(int(number)) in READS | WRITES
+    return number.isdigit() and int(number) in MOVES_DATA
 
 
 def _read(file: Path) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-
-from lockstep.machine.driver import newer_driver, read_driver
 
 DEVICES = Path("/dev")
 DRIVER_LIST = Path("/proc/driver/nvidia/gpus")
@@ -23,6 +22,8 @@ UNCOUNTED = ("dxg", "kfd", "nvmap")
 """Device files of GPUs whose number they do not tell: WSL2's, ROCm's, Jetson's."""
 WSL_CUDA = Path("/usr/lib/wsl/lib/libcuda.so.1")
 """Where Windows lends a GPU of NVIDIA's; `dxg` is there with any GPU."""
+_NUMBERS = re.compile(r"\s*(-?\d+\s*(,\s*-?\d+\s*)*)?")
+"""What CUDA_VISIBLE_DEVICES is as a rule; empty for none."""
 ASK_S = 120.0
 UNKNOWN_BUILD = {"cuda": ""}
 """Of a torch that does not say: it may be for GPUs."""
@@ -56,14 +57,17 @@ def count_gpus(
     ask: Callable[[Mapping[str, str]], int] = ask_torch,
     is_for: Mapping[str, str] | None = None,
 ) -> int:
-    """The number of CUDA devices that this process may use; 0 without any."""
+    """The number of CUDA devices that this process may use; 0 without any.
+
+    Torch is asked where device files do not tell: where a GPU has none, is divided, or is chosen by a name.
+    """
     present, chosen = counted(devices), variables.get("CUDA_VISIBLE_DEVICES")
     if not present:
         others = uncounted(devices, driver_list, torch_is_for() if is_for is None else is_for)
         return ask(variables) if others else 0
-    if has_parts(driver_list) or (chosen or "").strip().startswith("MIG-"):
+    if has_parts(driver_list) or not _NUMBERS.fullmatch(chosen or ""):
         return ask(variables)
-    return present if chosen is None else _chosen(chosen, present, _uuids(driver_list))
+    return present if chosen is None else _chosen(chosen, present)
 
 
 def usable_gpus(variables: Mapping[str, str]) -> int:
@@ -95,24 +99,11 @@ def has_parts(driver_list: Path) -> bool:
     return any(driver_list.parent.glob("capabilities/gpu*/mig/gi*"))
 
 
-def _chosen(text: str, present: int, uuids: Sequence[str]) -> int:
-    """Count the entries that CUDA takes: those up to the first invalid one; none if one comes twice."""
-    taken: list[str] = []
-    for entry in map(str.strip, text.split(",")):
-        number = re.match("[0-9]+", entry)
-        if (int(number[0]) >= present) if number else not _is_uuid(entry, uuids):
-            break
-        taken.append(str(int(number[0])) if number else entry)
-    return min(len(taken), present) if len({*taken}) == len(taken) else 0
-
-
-def _is_uuid(entry: str, uuids: Sequence[str]) -> bool:
-    """Whether this begins the UUID of a GPU, as far as these are known."""
-    return entry.startswith("GPU-") and (not all(uuids) or any(uuid.startswith(entry) for uuid in uuids))
-
-
-def _uuids(driver_list: Path) -> list[str]:
-    return [one.get("GPU UUID", "") for one in _listed(driver_list)] or [""]
+def _chosen(text: str, present: int) -> int:
+    """Count the numbers that CUDA takes: those up to the first that is not there; none if one comes twice."""
+    numbers = [int(entry or -1) for entry in text.split(",")]
+    taken = list(itertools.takewhile(lambda number: 0 <= number < present, numbers))
+    return len(taken) if len({*taken}) == len(taken) else 0
 
 
 def _listed(driver_list: Path) -> list[dict[str, str]]:
@@ -134,31 +125,20 @@ def gpu_names(
     """
     found = _listed(driver_list)
     here = [one for one in found if (devices / f"nvidia{one.get('Device Minor', '')}").exists()] or found
-    rows = [(str(index), one.get("GPU UUID", ""), one.get("Model", "")) for index, one in enumerate(here)]
-    return names_from(rows, variables, count)
+    names = [one.get("Model", "") for one in here]
+    if len({*names}) == 1:
+        return (names[0],) * count if all(names) else ()
+    chosen, order = variables.get("CUDA_VISIBLE_DEVICES"), variables.get("CUDA_DEVICE_ORDER")
+    if not all(names) or order != "PCI_BUS_ID" or not _NUMBERS.fullmatch(chosen or ""):
+        return ()
+    numbers = range(len(names)) if chosen is None else map(int, filter(None, chosen.split(",")))
+    return tuple(names[number] for number in itertools.islice(numbers, count) if number < len(names))
 
 
 def _information(text: str) -> dict[str, str]:
     """Parse `Model: NVIDIA H200` and the like, one per line."""
     pairs = [line.partition(":") for line in text.splitlines()]
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def names_from(rows: Sequence[tuple[str, str, str]], variables: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """The same from (index, UUID, name) of each device of the machine, in bus order."""
-    names = [name for _, _, name in rows]
-    if not all(names) or (len(set(names)) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
-        return ()
-    visible = variables.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return tuple(names[:count])
-    chosen = [entry.strip() for entry in visible.split(",")][:count]
-    found = [next((name for index, uuid, name in rows if _means(entry, index, uuid)), "") for entry in chosen]
-    return tuple(found) if all(found) else ()
-
-
-def _means(entry: str, index: str, uuid: str) -> bool:
-    return entry == index or (entry.startswith("GPU-") and uuid.startswith(entry))
 
 
 def torch_is_for() -> dict[str, str]:
@@ -180,3 +160,37 @@ def built_for(version_file: str) -> dict[str, str]:
         return UNKNOWN_BUILD
     names = {"hip": "rocm"}
     return {names.get(name, name): value.strip("'\"") for name, value in found if value != "None"}
+
+
+# NVIDIA's driver
+
+
+VERSION_FILE = Path("/proc/driver/nvidia/version")
+OLDEST = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+"""By major version of CUDA, the oldest Linux driver (NVIDIA's "CUDA Compatibility", minor version compatibility)."""
+
+
+def read_driver(file: Path = VERSION_FILE) -> str:
+    """`535.104.05`; empty without a driver."""
+    try:
+        return parse_driver(file.read_text())
+    except OSError:
+        return ""
+
+
+def parse_driver(text: str) -> str:
+    """The version in the text of /proc/driver/nvidia/version."""
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match.group(1) if match else ""
+
+
+def newer_driver(driver: str, cuda: str) -> str:
+    """The oldest version that would do, `525.60`, where this one is older; empty where it fits or nobody can tell.
+
+    Args:
+        driver: its version, or empty.
+        cuda: the version that torch was built for, `12.8`; empty if for none.
+    """
+    oldest = OLDEST.get(int(cuda.partition(".")[0])) if cuda[:1].isdigit() else None
+    has = tuple(int(part) for part in driver.split(".")[:2]) if driver else ()
+    return f"{oldest[0]}.{oldest[1]}" if oldest is not None and has and has < oldest else ""

@@ -1,11 +1,10 @@
-"""What keeps a process from running that it has not asked for: its control group, other processes, the host, too little memory.
+"""What keeps a process from running that it has not asked for: its control group, other processes, too little memory.
 
 Counters that grow; two looks at them tell what happened between. Both versions of control groups are read.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +13,7 @@ from pathlib import Path
 from lockstep.machine.cores import CGROUP_ROOT, group_folders, quotas
 from lockstep.machine.leftovers import PROC
 
-_TOTAL = re.compile(r"^some .*total=(\d+)", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d+)$", re.MULTILINE)
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -29,33 +26,23 @@ class HeldBack:
     """How long its control groups were held back by their quota, added up over cores."""
     quota: float = 0.0
     """The strictest quota, in cores; 0: none."""
-    memory_s: float = 0.0
-    """How long some process of its control group, or of the machine, waited for memory."""
     major_faults: int = 0
     """Pages that it had to wait for."""
-    stolen_s: float = 0.0
-    """What the host took from this machine's cores, on average of them."""
 
 
 def held_back(pid: int, proc: Path = PROC, root: Path = CGROUP_ROOT) -> HeldBack:
     """The counters of a process."""
     folder = proc / str(pid)
     groups = _read(folder / "cgroup")
-    throttled_s, memory = 0.0, _read(proc / "pressure" / "memory")
+    throttled_s = 0.0
     for group in group_folders(groups, root, "cpu"):
         if match := _THROTTLED.search(_read(group / "cpu.stat")):
             throttled_s += int(match.group(2)) / (1e6 if match.group(1) == "usec" else 1e9)
-    for group in group_folders(groups, root, "memory"):
-        if match := _TOTAL.search(own := _read(group / "memory.pressure")):
-            memory = own
-            break
     return HeldBack(
         _run_delay_s(folder),
         throttled_s,
         min(quotas(groups, root), default=0.0),
-        int(match.group(1)) / 1e6 if (match := _TOTAL.search(memory)) else 0.0,
         _major_faults(folder),
-        _stolen_s(proc),
     )
 
 
@@ -69,13 +56,6 @@ def _major_faults(folder: Path) -> int:
     with suppress(ValueError, IndexError):
         return int(_read(folder / "stat").rpartition(")")[2].split()[9])
     return 0
-
-
-def _stolen_s(proc: Path) -> float:
-    with suppress(ValueError, IndexError):
-        lines = _read(proc / "stat").splitlines()
-        return int(lines[0].split()[8]) * TICK_S / max(sum(line.startswith("cpu") for line in lines) - 1, 1)
-    return 0.0
 
 
 def _read(file: Path) -> str:

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from lockstep.machine.driver import newer_driver, read_driver
-from lockstep.machine.gpus import DEVICES, DRIVER_LIST, answer_of_torch, counted, torch_is_for, uncounted
+from lockstep.machine.gpus import (
+    DEVICES,
+    DRIVER_LIST,
+    answer_of_torch,
+    counted,
+    newer_driver,
+    read_driver,
+    torch_is_for,
+    uncounted,
+)
 
 PCI = Path("/sys/bus/pci/devices")
 INSTALL = "pip install --force-reinstall torch"
@@ -106,16 +114,12 @@ def why_none(
     signs = signs or signs_here()
     the_gpu = f"the {signs.present} GPUs of this machine" if signs.present > 1 else "the GPU of this machine"
     chosen = variables.get("CUDA_VISIBLE_DEVICES")
-    if "xpu" in signs.is_for:
-        return NoGpu(
-            "The installed torch is built for XPUs, on which lockstep does not train.", "Start with --device cpu.", True
-        )
     if not signs.is_there:
         return NO_GPU
     if not signs.is_for and not signs.without_driver:
         found = f"The installed torch is a CPU build, which cannot use {the_gpu}.", f"Install another one ({INSTALL})"
     elif signs.present and chosen is not None:
-        found = f"CUDA_VISIBLE_DEVICES={chosen!r} {_hides(chosen, the_gpu)}.", "Unset it"
+        found = f"CUDA_VISIBLE_DEVICES={chosen!r} hides {the_gpu}.", "Unset it"
     else:
         found = _of_the_driver(signs) or (
             _in_words(f"torch cannot use {the_gpu}", ask(variables)),
@@ -140,12 +144,3 @@ def _of_the_driver(signs: Signs) -> tuple[str, str] | None:
 
 def _in_words(problem: str, words: str) -> str:
     return f"{problem}: {words}." if words else f"{problem}."
-
-
-def _hides(chosen: str, the_gpu: str) -> str:
-    entries = [entry.strip() for entry in chosen.split(",")]
-    if len({*entries}) < len(entries):
-        return "names a GPU twice, so CUDA shows none"
-    if entries == [""] or entries[0].startswith("-"):
-        return f"hides {the_gpu}"
-    return f"begins with what is not here, so it hides {the_gpu}"

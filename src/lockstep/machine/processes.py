@@ -9,7 +9,6 @@ import resource
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -59,24 +58,9 @@ def interpreter_options() -> list[str]:
     return [option for option in options if option != "-P"]
 
 
-def raise_open_file_limit() -> None:
-    """Let this process, and those that it starts, open as many files as the system allows them."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def open_file_limit() -> int:
     """The limit in force; -1 for none."""
-    return _limits_of_files()[0]
-
-
-def most_open_files() -> int:
-    """To what a process may raise it; -1 for any number."""
-    return _limits_of_files()[1]
-
-
-def _limits_of_files() -> list[int]:
-    return _limits(resource.RLIMIT_NOFILE)
+    return _limits(resource.RLIMIT_NOFILE)[0]
 
 
 def _limits(which: int) -> list[int]:
@@ -86,30 +70,3 @@ def _limits(which: int) -> list[int]:
 def address_limit() -> int:
     """How many bytes of addresses a process may have; -1 for any number."""
     return _limits(resource.RLIMIT_AS)[0]
-
-
-UNLIMITED = 1 << 21 | 1 << 24
-"""The capabilities that lift the limit of processes: CAP_SYS_ADMIN, CAP_SYS_RESOURCE (fork(2), EAGAIN)."""
-
-
-def _may_start_any_number(proc: Path) -> bool:
-    with suppress(OSError):
-        for line in (proc / "self/status").read_text().splitlines():
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) & UNLIMITED)
-    return False
-
-
-def processes_left(proc: Path = Path("/proc")) -> int:
-    """How many processes and threads this user may still start; -1 for any number, as for root and who has a capability for it.
-
-    Only those that are seen here count as started: in a container there may be more, and then the kernel refuses one.
-    """
-    most = _limits(resource.RLIMIT_NPROC)[0]
-    if most < 0 or os.geteuid() == 0 or _may_start_any_number(proc):
-        return -1
-    started = 0
-    for name in filter(str.isdigit, os.listdir(proc)):  # noqa: PTH208 - one of many on a busy machine
-        with suppress(OSError):
-            started += len(os.listdir(proc / name / "task")) if (proc / name).stat().st_uid == os.geteuid() else 0  # noqa: PTH208
-    return max(most - started, 0)

@@ -7,14 +7,14 @@ node talk over Gloo. Ask `why_not` first, then use `compiled`.
 import sys
 
 from lockstep.errors import WorldError
-from lockstep.machine.own_source import own_source
 
 __all__ = ["available", "compiled", "reason", "why_not"]
 
 _NAME = "lockstep._native"
 _NOT_BUILT = (
     "lockstep was installed without its compiled part, because no C++20 compiler was found or it failed; "
-    "install g++ 11 or newer, then lockstep again with `pip install --force-reinstall --no-deps -v {}`, which says why"
+    "install g++ 11 or newer, then lockstep again with `pip install --force-reinstall --no-deps -v lockstep-train` (in a "
+    "clone: `.` instead of the name), which says why"
 )
 
 
@@ -51,5 +51,5 @@ def reason(error: ImportError, platform: str) -> str:
     if not platform.startswith("linux"):
         return f"the compiled part of lockstep needs Linux, and this is {platform}"
     if isinstance(error, ModuleNotFoundError) and error.name == _NAME:
-        return _NOT_BUILT.format(own_source())
+        return _NOT_BUILT
     return f"the compiled part of lockstep does not load: {error}"

@@ -58,7 +58,7 @@ class SharedStore(Store):
             DistStoreError: after `timeout`, by default the store's own; it names the missing keys.
         """
         patience: dt.timedelta = self.timeout if timeout is None else timeout  # type: ignore[attr-defined]
-        with waits(_awaited(keys)):
+        with waits(awaited(keys)):
             came = self._table.wait(keys, patience.total_seconds())
         if not came:
             missing = [key for key in keys if not self._table.has_all([key])]
@@ -173,7 +173,7 @@ def _opened(table: InheritedFile) -> compiled.Table:
     return compiled.Table(compiled.Memory.adopt(os.dup(table.number)))
 
 
-def _awaited(keys: Sequence[str]) -> str:
+def awaited(keys: Sequence[str]) -> str:
     """What a rank waits for, for people: torch's own keys, `0//cpu//0/1`, mean the others' addresses."""
     if any("//" in key for key in keys):
         return "init_process_group or new_group"

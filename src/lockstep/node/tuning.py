@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterable
 from functools import lru_cache
 
-from lockstep.machine.caches import caches
-from lockstep.machine.cores import cpu_quota
+from lockstep.machine.cores import caches, cpu_quota
 from lockstep.node.native import compiled
 from lockstep.node.pieces import Sizes, sizes_for
 from lockstep.node.process import RankProcess

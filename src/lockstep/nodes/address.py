@@ -1,18 +1,76 @@
-"""Which address of this machine the other nodes use, and which interface it belongs to: one decision for all sockets.
-
-`lockstep.nodes.interfaces` asks the machine, `choose` decides. Node 0 listens on the address that the endpoint names; every other
-node uses the one that leads there. `--local-addr` overrides both with an interface or an address. Gloo and NCCL are told the
-interface. Nothing ever listens on all interfaces.
-"""
+"""The one address on which node 0 listens, and the interface by which this node reaches the others: from `host:port`, as torchrun writes it. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockstep.errors import UsageError
-from lockstep.nodes.endpoint import is_address, joined, split
+from lockstep.visible import visible
+
+DEFAULT_PORT = 29400
+"""In messages; torch's own for a rendezvous."""
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
+
+
+def split(endpoint: str, option: str = "--rdzv-endpoint") -> tuple[str, int]:
+    """Host and port.
+
+    Raises:
+        UsageError: without a port, or with a host or port that cannot be.
+    """
+    text = endpoint.strip()
+    if is_address(text) and ":" in text:
+        text = f"[{text}]"
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, ""
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (is_address(bare) and ":" in bare if bare != host else _HOST.fullmatch(host)):
+        raise UsageError(
+            f"{option} {visible(endpoint) or '(empty)'} names no host.",
+            f"Give node 0's name or address: {option} host0:{DEFAULT_PORT}, an IPv6 address in brackets.",
+        )
+    if not port:
+        raise UsageError(
+            f"{option} {visible(endpoint)} has no port.", f"Give {option} {host}:{DEFAULT_PORT}, on all nodes."
+        )
+    return bare, port_number(port, f"the port of {option} {visible(endpoint)}")
+
+
+def port_number(text: str, what: str) -> int:
+    """A port that all nodes can know, which 0 is not.
+
+    Raises:
+        UsageError: for anything else; `what` begins its sentence.
+    """
+    if not re.fullmatch("[0-9]{1,5}", text) or not 0 < int(text) < 1 << 16:
+        raise UsageError(
+            f"{what[0].upper()}{what[1:]} must be a number from 1 to 65535.",
+            f"Give all nodes the same, such as {DEFAULT_PORT}.",
+        )
+    return int(text)
+
+
+def joined(host: str, port: int) -> str:
+    """The other way round; an IPv6 address gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an address in numbers."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be the name of a host."""
+    return not is_address(text) and bool(_HOST.fullmatch(text))
 
 
 @dataclass(frozen=True)
@@ -35,7 +93,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the gate is: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
+    """Where node 0 listens: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
 
     address: str
     port: int
@@ -73,11 +131,13 @@ class View:
 
 @dataclass(frozen=True)
 class Choice:
-    """The address that this node uses, and where it finds the gate."""
+    """The address that this node uses, and where node 0 listens."""
 
     own: Interface
     """For GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: its name."""
     gate: Place
+    meant: tuple[str, ...] = field(default=(), compare=False)
+    """The addresses by which others may mean node 0."""
 
 
 def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool, are_elsewhere: bool | None) -> Choice:
@@ -100,7 +160,7 @@ def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool,
             f"Nodes on other machines cannot reach {own}.", f"Name another address with --local-addr: {_listed(view)}."
         )
     if is_first:
-        return Choice(own, Place(own.address, endpoint.port))
+        return Choice(own, Place(own.address, endpoint.port), view.resolved)
     target = next((target for target in targets if family(target) == family(own.address)), targets[0])
     source = own.address if local is not None and family(target) == family(own.address) else ""
     return Choice(own, Place(target, endpoint.port, source))

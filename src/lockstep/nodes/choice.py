@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lockstep.errors import UsageError
-from lockstep.nodes.endpoint import DEFAULT_PORT
-from lockstep.nodes.facts import Facts
-from lockstep.nodes.launchers import kubernetes, skypilot, tasks, torchrun
-from lockstep.nodes.place import NodePlace
-from lockstep.nodes.told import Told
+from lockstep.handover.tasks.innermost import innermost
+from lockstep.handover.tasks.meeting import is_loopback
+from lockstep.handover.tasks.task import Task, port_for
+from lockstep.nodes.address import DEFAULT_PORT, joined, port_number
+from lockstep.nodes.place import Facts, NodePlace, Told
 
 ONE = (1, 1)
+TORCHRUN, KUBERNETES, SKYPILOT = "torchrun's PET_*", "Kubernetes", "SkyPilot"
+"""How launchers are called in messages."""
 
 
 def choose_place(told: Told, variables: Mapping[str, str], script: str = "SCRIPT") -> NodePlace:
@@ -26,16 +28,16 @@ def choose_place(told: Told, variables: Mapping[str, str], script: str = "SCRIPT
     Raises:
         UsageError: with the corrected command, where options are impossible, or contradict the launcher.
     """
-    wanted, defaults = told.nodes(), torchrun.told(variables)
+    wanted, defaults = told.nodes(), of_torchrun(variables)
     if wanted == ONE:
         return _alone(told)
-    task = tasks.find(variables, wanted[1] if wanted else None, script)
-    kube, sky = kubernetes.find(variables), skypilot.find(variables)
+    task = of_task(variables, wanted[1] if wanted else None, script)
+    kube, sky = of_kubernetes(variables), of_skypilot(variables)
     counts = (wanted, task and task.nodes, defaults.nodes(), kube and kube.nodes, sky and sky.nodes)
     if next(filter(None, counts), ONE) == ONE:
         return _alone(told)
     said = told.facts()
-    launchers = [one for one in (task, defaults.facts(torchrun.NAME), kube, sky) if one is not None]
+    launchers = [one for one in (task, defaults.facts(TORCHRUN), kube, sky) if one is not None]
     for one in (task, sky, kube):
         if one is not None:
             _check_both(said, one, script)
@@ -107,3 +109,112 @@ def _check_reachable(place: NodePlace, script: str) -> None:
             f"Nothing says where node 0 is, and this is node {place.number}.",
             f"Use the line that node 0 prints, or add --rdzv-endpoint HOST:{DEFAULT_PORT} with node 0's host.",
         )
+
+
+# What launchers say, from the environment
+
+
+def of_task(variables: Mapping[str, str], wanted: int | None, script: str) -> Facts | None:
+    """What srun and mpirun say: one `lockstep run` per node, as its only task there; None if they started only this process.
+
+    Args:
+        variables: the environment.
+        wanted: the most nodes that the command line asks for; None if it does not say.
+        script: SCRIPT as given, for corrected commands.
+
+    Raises:
+        UsageError: when several tasks are on one node and the command line does not want that.
+    """
+    task = innermost(variables)
+    if task is None or task.size == 1 or wanted == 1:
+        return None
+    if task.is_one_per_node:
+        nodes = (task.size, task.size)
+        return Facts(task.launcher, nodes, task.node, _endpoint(task, variables), task.job, task.hosts)
+    if wanted is not None and wanted == task.size:  # one machine that stands for several
+        host = "127.0.0.1" if task.local_size == task.size else ""
+        endpoint = joined(host, port_for(task.job)) if host else _endpoint(task, variables)
+        return Facts(task.launcher, (task.size, task.size), task.rank, endpoint, task.job)
+    raise UsageError(
+        f"{task.command} started {task.size} tasks {task.where}, and each of them would start ranks of its own.",
+        _corrected(task, script),
+    )
+
+
+def _corrected(task: Task, script: str) -> str:
+    """The commands that start one `lockstep run` per node, or one task per rank."""
+    own = f"lockstep run -n {task.local_size} {script}"
+    if task.local_size == task.size:
+        return f"Start it without {task.command}: {own}."
+    if task.command == "srun":
+        one = f"srun -N {task.nodes} -n {task.nodes} -c {task.local_size} {own}"
+        return f"Start one per node: {one}."
+    nodes = task.nodes or task.size // task.local_size
+    one = f"--map-by ppr:1:node {own}" if task.launcher == "Open MPI" else f"-ppn 1 {own}"
+    return f"Start one per node: mpirun -n {nodes} {one}."
+
+
+def _endpoint(task: Task, variables: Mapping[str, str]) -> str:
+    """Where node 0 is: at MASTER_ADDR if it can be meant, else at the first host; empty if nobody knows."""
+    named = variables.get("MASTER_ADDR", "")
+    host = named if named and not is_loopback(named) else task.hosts[0] if task.hosts else ""
+    port = variables.get("MASTER_PORT", "")
+    return joined(host, port_number(port, "MASTER_PORT") if port else port_for(task.job)) if host else ""
+
+
+def of_torchrun(variables: Mapping[str, str]) -> Told:
+    """Torchrun's variables: PET_NAME stands for `--name` where that is not given; an empty one counts as not set.
+
+    Kubeflow sets them in its pods. PyTorchJob (training operator 1) says PET_NNODES, PET_NPROC_PER_NODE, and PET_NODE_RANK with
+    PET_MASTER_ADDR, or with an elastic policy PET_RDZV_ENDPOINT. Trainer 2 says PET_MASTER_PORT too.
+    """
+
+    def of(name: str) -> str | None:
+        return variables.get(f"PET_{name}") or None
+
+    return Told(
+        nnodes=of("NNODES"),
+        node_rank=of("NODE_RANK"),
+        rdzv_endpoint=of("RDZV_ENDPOINT"),
+        rdzv_id=of("RDZV_ID"),
+        rdzv_backend=of("RDZV_BACKEND"),
+        rdzv_conf=of("RDZV_CONF"),
+        local_addr=of("LOCAL_ADDR"),
+        master_addr=of("MASTER_ADDR"),
+        master_port=of("MASTER_PORT"),
+        names=("PET_", "_"),
+    )
+
+
+def of_kubernetes(variables: Mapping[str, str]) -> Facts | None:
+    """Kubernetes without an operator for torch: an indexed Job's number, and the variables of a LeaderWorkerSet.
+
+    An indexed Job says which pod this is (JOB_COMPLETION_INDEX), not how many there are: a Job of independent pods has it too,
+    so it counts only beside --nnodes.
+    """
+    return _leader_worker_set(variables) or _indexed_job(variables)
+
+
+def _leader_worker_set(variables: Mapping[str, str]) -> Facts | None:
+    leader = variables.get("LWS_LEADER_ADDRESS", "")
+    size, index = variables.get("LWS_GROUP_SIZE", ""), variables.get("LWS_WORKER_INDEX", "")
+    if not (leader and size.isdecimal() and index.isdecimal() and int(index) < int(size)):
+        return None
+    return Facts(KUBERNETES, (int(size), int(size)), int(index), joined(leader, port_for(leader)), leader)
+
+
+def _indexed_job(variables: Mapping[str, str]) -> Facts | None:
+    index = variables.get("JOB_COMPLETION_INDEX", "")
+    return Facts(KUBERNETES, number=int(index)) if index.isdecimal() else None
+
+
+def of_skypilot(variables: Mapping[str, str]) -> Facts | None:
+    """SkyPilot's variables, which list the addresses in the order of their numbers; None where they contradict each other."""
+    addresses = variables.get("SKYPILOT_NODE_IPS", "").split()
+    rank, nodes = variables.get("SKYPILOT_NODE_RANK", ""), variables.get("SKYPILOT_NUM_NODES", "")
+    if not (rank.isdecimal() and nodes.isdecimal() and int(rank) < int(nodes) == len(addresses)):
+        return None
+    job = variables.get("SKYPILOT_TASK_ID", "")
+    return Facts(
+        SKYPILOT, (int(nodes), int(nodes)), int(rank), joined(addresses[0], port_for(job)), job, tuple(addresses)
+    )

@@ -1,4 +1,4 @@
-"""The launcher's side of a run on several nodes: it joins, waits for the others, tells what happens here and hears the rest.
+"""A launcher's part in a run on several nodes: it joins, waits for the others, tells what happens here and hears the rest.
 
 What is decided for all is decided here on the run's first node: which nodes make a round (`roster`), and, by whoever calls
 `decide`, what follows a round.
@@ -6,29 +6,29 @@ What is decided for all is decided here on the run's first node: which nodes mak
 
 from __future__ import annotations
 
-import json
 import select
-import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
 from lockstep.nodes.gathering import Gathering
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Member, missing
-from lockstep.nodes.sayings import Sayings
-from lockstep.nodes.view import RunView
+from lockstep.nodes.host_star import HostStar
+from lockstep.nodes.liveness import Liveness
+from lockstep.nodes.meeting import NodeMeeting, hold_keys
+from lockstep.nodes.preflight import Reach
+from lockstep.nodes.roster import Member, NodeRecord, missing
+from lockstep.nodes.star import Star
+from lockstep.nodes.streams import Exit
+from lockstep.nodes.view import RunView, Sayings
 
 SAY_EVERY_S = 5.0
 """How often it is said who is missing."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
-END_S = 10.0
-"""How long the link may take to end."""
 STOPPED_S = 30.0
 """How long nodes are waited for whose launcher is stopped, at the end of a round."""
 
@@ -47,7 +47,7 @@ class Cluster:
 
     Args:
         record: what this node says about itself.
-        link: a socket to its link.
+        star: its side of it.
         interface: for exchanges between nodes.
         patience_s: how long to wait for missing nodes.
         say: prints a line: its label and its text.
@@ -57,7 +57,7 @@ class Cluster:
     """
 
     record: NodeRecord
-    link: socket.socket
+    star: Star
     interface: str
     patience_s: float
     say: Callable[[str, str], None]
@@ -68,18 +68,17 @@ class Cluster:
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""
-    port: int = 0
-    """Where the run's store answers on this node."""
-    round_port: tuple[int, int] = (-1, 0)
-    """A round, and where the store that it has for itself answers on this node."""
+    own: str = ""
+    """This node's address for exchanges with others."""
+    is_there: bool = False
+    """Whether it is in the star."""
     left_by: int = 0
     """The signal because of which this node leaves although its ranks have ended already; 0 while there is none."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
     """Why the first node has not been reached yet."""
-    _silent: set[str] = field(default_factory=set)
-    _rest: bytes = b""
+    _unread: deque[dict[str, Any]] = field(default_factory=deque)
     _told: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
 
@@ -87,10 +86,16 @@ class Cluster:
         self._gathering = Gathering(self.record, self.view, self._tell, self.check_total)
         self.sayings = Sayings(self.record, self.view, self._tell, self.say, self.hear)
         """What nodes tell each other about their ranks while all is well, or somebody is waited for."""
+        self.liveness = Liveness(self.record.node, self.view, self.star, self._tell, self.own)
+        """Which of them are there."""
+        self._exit = Exit(self.star) if isinstance(self.star, HostStar) else None
+        if isinstance(self.star, HostStar):
+            hold_keys(self.star)
+        self._reach = Reach(self.record.node, self.own, self._tell, self.star.loop)
 
     def fileno(self) -> int:
         """For a selector."""
-        return self.link.fileno()
+        return self.star.fileno()
 
     @property
     def is_host(self) -> bool:
@@ -109,25 +114,28 @@ class Cluster:
 
     # What happens
 
-    def read(self) -> None:
-        """Take what the link told; does not block if `fileno` is readable."""
-        try:
-            data = self.link.recv(1 << 16)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            self.cut = self.cut or "the process that keeps this node in touch with the others has ended"
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-        if self.is_host and not self._silent:  # one of the run's own may be lost
+    def read(self, is_there: Callable[[], bool] = lambda: False) -> None:
+        """Take what happened, up to what makes `is_there` true; does not block.
+
+        The rest is kept for the next time: a decision must be seen before the round that follows it.
+        """
+        self._unread += self.star.read()
+        while self._unread:
+            self._take(self._unread.popleft())
+            if is_there():
+                self.star.loop.wake()
+                break
+        if self.is_host and not self.liveness.silent:  # one of the run's own may be lost
             self._gathering.turn_away()
+        self._reach.look(time.monotonic())
+        if self.is_there:
+            self.liveness.look()
+            self.cut = self.cut or self.liveness.lost_first
 
     def _take(self, told: dict[str, Any]) -> None:
         match told.get("kind"):
-            case "port":
-                self.port = int(told["port"])
+            case "there":
+                self.is_there = True
                 self._tell({"kind": "asks", "record": self.record.encode()})
             case "failed":
                 raise UsageError(told["why"], told["fix"]) if told["is_usage"] else WorldError(told["why"])
@@ -136,22 +144,21 @@ class Cluster:
                 self.say("nodes", told["why"])
             case "stranger":
                 self.say("nodes", f"{told['address']} was not let in: it does not have the key of this run")
-            case "round":
-                self.round_port = int(told["round"]), int(told["port"])
             case "silent" | "heard":
-                (self._silent.add if told["kind"] == "silent" else self._silent.discard)(told["node"])
+                self.liveness.take(told)
                 self.sayings.say_silent(told)
             case "cut":
                 self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
             case _:
                 self.sayings.take(told)
                 self.view.take(told)
+                self._reach.take(told)
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
-            self.link.sendall(json.dumps(entry).encode() + b"\n")
-        except OSError:
-            self.cut = self.cut or "the process that keeps this node in touch with the others has ended"
+            self.star.tell(entry)
+        except ValueError as error:
+            raise WorldError(f"The other nodes cannot be told: {error}.") from None
 
     # Joining
 
@@ -186,13 +193,13 @@ class Cluster:
                 raise WorldError(f"After {self.patience_s:.0f} s {self._missing()}.")
             if now - said >= SAY_EVERY_S:
                 said = now
-                if text := self._missing() if self.port else self._not_there:
+                if text := self._missing() if self.is_there else self._not_there:
                     self.say("nodes", text)
             until = LOOK_S if self._gathering.enough_since else said + SAY_EVERY_S - now
-            ready = select.select([self.link, signals], [], [], max(0.0, until))[0]
+            ready = select.select([self, signals], [], [], max(0.0, until))[0]
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
-            if self.link in ready:
+            if self in ready:
                 self.read()
 
     def _check(self) -> None:
@@ -200,7 +207,7 @@ class Cluster:
         if (refused := self.view.refusal_of(self.record.node)) is not None:
             raise UsageError(refused.problem, refused.fix)
         if self.cut:
-            raise WorldError(f"This node lost the others: {self.cut}.")
+            raise WorldError(self.lost() if self.has_begun else f"This node lost the others: {self.cut}.")
 
     def _missing(self) -> str:
         if self.view.members and self._member() is None:
@@ -217,18 +224,11 @@ class Cluster:
         members = self.view.members
         place = next(place for place, one in enumerate(members) if one.record.node == self.record.node)
         sizes = tuple(one.record.ranks for one in members)
-        return Seat(self.view.round, place, sizes, self.port, self.interface)
+        return Seat(self.view.round, place, sizes, self.interface)
 
-    def serve_round(self) -> None:
-        """Let the next round have a store of its own; on the run's first node, before `meet`."""
-        self._tell({"serve": self.view.round + 1})
-
-    def join_round(self) -> int:
-        """Where the store that this round has for itself answers on this node. Raises WorldError."""
-        self._tell({"join": self.view.round})
-        self.wait_for(lambda: self.round_port[0] == self.view.round)
-        self._check()
-        return self.round_port[1]
+    def meeting(self) -> NodeMeeting:
+        """Where the ranks here meet those of other nodes in this round; the caller closes it."""
+        return NodeMeeting(self.star, self.view.round, self._exit)
 
     # During a round
 
@@ -261,6 +261,20 @@ class Cluster:
         """This node is to end, and the others to go on."""
         self._told.add(("leaves", 0))
         self._tell({"kind": "leaves", "node": self.record.node})
+
+    def tell_saved(self, place: str, step: int | None) -> None:
+        """On the first node: the step of the newest state on its disk; told when it is another one."""
+        if self.is_host and step is not None and (place, step) != self.view.saved:
+            self._tell({"kind": "saved", "place": place, "step": step})
+
+    def lost(self) -> str:
+        """What people read once this node has lost the run's first one."""
+        what = "This node was given up" if self.cut.startswith("node 0 gave") else "This node lost the run's first one"
+        rest = "There is no state to go on from."
+        if self.view.saved is not None:
+            place, step = self.view.saved
+            rest = f"Node 0's newest state is of step {step}, in {place} there: the same commands go on from it."
+        return f"{what}, and the run ends: {self.cut}. {rest}"
 
     def take_signal(self, number: int) -> None:
         """A person's signal came here: leave if the others could go on, else let all end."""
@@ -306,7 +320,7 @@ class Cluster:
         """
         has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
-            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            ready = select.select([self, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
             if not ready and time.monotonic() - began > STOPPED_S:
                 self.cut = self.sayings.give_up_stopped()
             for number in signals.take() if signals in ready else ():
@@ -314,16 +328,10 @@ class Cluster:
                     raise Interrupted(number)
                 has_told = True
                 self.take_signal(number)
-            if self.link in ready:
-                self.read()
+            if self in ready:
+                self.read(is_there)
 
     def close(self) -> None:
-        """Leave the run, once the link has passed on what was told."""
-        with suppress(OSError):
-            self.link.shutdown(socket.SHUT_WR)
-            until = time.monotonic() + END_S  # a link that has lost the first node goes on telling
-            while (left_s := until - time.monotonic()) > 0:
-                self.link.settimeout(left_s)
-                if not self.link.recv(1 << 16):
-                    break
-        self.link.close()
+        """Leave the run, once the others have heard what was told."""
+        self._reach.close()
+        self.star.close()

@@ -1,9 +1,11 @@
-"""The door of the store: its port on 127.0.0.1 takes connections of the gate only, not those of other users of the machine.
+"""Whose process connects to a port on this machine, and a lock for the port of torchrun's store: it takes connections of the star only.
 
-The store accepts by itself and asks nobody who calls. So the kernel asks: a packet filter on the listening socket drops whatever
-does not come from a port that the gate holds, before a connection exists. The gate binds a port, lets it in, and connects
-from it; nobody else can send from a port that is bound. A connection keeps the filter with which it began, so only ports
-of connections that begin have to be listed. It needs no rights.
+Linux lists the owners of all TCP sockets in /proc/net/tcp and tcp6; reading them takes milliseconds.
+
+torchrun's store accepts by itself and asks nobody who calls. So the kernel asks: a packet filter on the listening socket drops
+whatever does not come from a port that the star holds, before a connection exists. The star binds a port, lets it in, and connects
+from it; nobody else can send from a port that is bound. A connection keeps the filter with which it began, so only ports of
+connections that begin have to be listed. It needs no rights.
 """
 
 from __future__ import annotations
@@ -12,9 +14,54 @@ import ctypes
 import os
 import socket
 import struct
+import sys
+from pathlib import Path
 
 from lockstep.errors import WorldError
-from lockstep.nodes.callers import strangers
+
+Address = tuple[str, int]
+_TABLES = (Path("/proc/net/tcp6"), Path("/proc/net/tcp"))
+_CONNECTED = frozenset((b"01", b"08"))
+"""Established, and ended by the other side only: a process still holds the socket."""
+_MAPPED = bytes(10) + b"\xff\xff"
+"""An IPv4 address as a socket of IPv6 has it begins so; those of a c10d client do."""
+
+
+def is_own_process(connection: socket.socket) -> bool:
+    """Whether the other end of an IPv4 connection within this machine belongs to a process of our user.
+
+    An end that nobody holds any more counts as a stranger's: the kernel forgets its owner, and lists root in its place.
+    """
+    peer, own = connection.getpeername(), connection.getsockname()
+    return any(owner(table.read_bytes(), peer, own) == os.geteuid() for table in _TABLES if table.exists())
+
+
+def strangers(port: Address) -> list[int]:
+    """The other users who are connected to a port of 127.0.0.1 on this machine."""
+    table = b"".join(table.read_bytes() for table in _TABLES if table.exists())
+    rows = [line.split() for line in table.splitlines()]
+    remotes = {_coded(port, is_mapped=is_mapped) for is_mapped in (False, True)}
+    found = {int(row[7]) for row in rows if row[2] in remotes and row[3] in _CONNECTED}
+    return sorted(found - {os.geteuid()})
+
+
+def owner(table: bytes, local: Address, remote: Address) -> int | None:
+    """The user of the socket at `local` that is connected to `remote`; None when the table has none that a process holds."""
+    for is_mapped in (False, True):
+        wanted = [_coded(address, is_mapped=is_mapped) for address in (local, remote)]
+        start = table.find(b" %b %b " % (wanted[0], wanted[1]))
+        fields = table[start:].split(b"\n", 1)[0].split() if start >= 0 else []
+        if fields and fields[2] in _CONNECTED and fields[8] != b"0":
+            return int(fields[6])
+    return None
+
+
+def _coded(address: Address, *, is_mapped: bool) -> bytes:
+    """An address as the table has it: words of 32 bits in hexadecimal, each as this processor lays out numbers."""
+    host = (_MAPPED if is_mapped else b"") + socket.inet_aton(address[0])
+    words = (int.from_bytes(host[at : at + 4], sys.byteorder) for at in range(0, len(host), 4))
+    return b"".join(b"%08X" % word for word in words) + b":%04X" % address[1]
+
 
 MOST_LISTED = 256
 _SO_ATTACH_FILTER = 26

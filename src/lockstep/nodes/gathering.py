@@ -8,8 +8,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.nodes.preflight import Check, notes, unreachable
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Member, Refused, disagreement, is_complete, numbered, surplus
+from lockstep.nodes.roster import Member, NodeRecord, Refused, disagreement, is_complete, numbered, surplus
 from lockstep.nodes.view import RunView
 
 AWAY_S = 10.0
@@ -97,7 +96,7 @@ class Gathering:
                 "round": self.view.round + 1,
                 "lanes": lanes,
                 "threads": min(member.record.threads for member in members),
-                "notes": notes(check, members),
+                "notes": notes(members),
                 "members": [[member.number, member.record.node] for member in members],
             }
         )

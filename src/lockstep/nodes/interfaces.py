@@ -17,8 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Choice, Endpoint, Interface, Place, View, choose, family, is_loopback
-from lockstep.nodes.endpoint import DEFAULT_PORT, is_address, is_name
+from lockstep.nodes.address import (
+    DEFAULT_PORT,
+    Choice,
+    Endpoint,
+    Interface,
+    Place,
+    View,
+    choose,
+    family,
+    is_address,
+    is_loopback,
+    is_name,
+)
 from lockstep.nodes.place import NodePlace
 
 RESOLVE_S = 2.5
@@ -129,7 +140,7 @@ class PortTaken(UsageError):  # noqa: N818 - a state of the world as much as a m
 def listen(place: Place) -> socket.socket:
     """A socket that listens at one address. Raises UsageError or WorldError in one sentence."""
     if not place.address or ipaddress.ip_address(place.address).is_unspecified:
-        raise ValueError("the gate listens on one named address")
+        raise ValueError("node 0 listens on one named address")
     listener = socket.socket(socket.AF_INET if family(place.address) == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,26 +1,33 @@
-"""Preflight: can every node reach every other one, are their clocks and processors alike? Pure; `reach` opens the connections.
+"""Preflight: can every node reach every other one, and are their processors alike? Pure, and the connections (`Reach`).
 
-The run's first node asks for a check before a round with nodes that were not checked together. Then, in the log:
+The run's first node asks for a check before a round with nodes that were not checked together. Then, in the list:
 
-first node   preflight {number, nodes}
-each node    listens   {number, address, port, token}    one short-lived socket, on the address that its ranks will use
-each node    reached   {number, not: {node: why}, clock_s}
+    first node   preflight {number, nodes}
+    each node    listens   {number, address, port, token}    one short-lived socket, on the address that its ranks will use
+    each node    reached   {number, not: {node: why}}
 
 and the first node decides, once all have reported or are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import errno
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from lockstep.nodes.address import family
 from lockstep.nodes.roster import Member, Refused
+from lockstep.nodes.star import Loop
 
 MOST_PAIRED = 64
 """Up to so many nodes, each one connects to each other one."""
-CLOCKS_S = 1.0
-"""A clock that is off by more is named."""
 MOST_NAMED = 3
 
 
@@ -91,19 +98,9 @@ def unreachable(check: Check, members: Sequence[Member]) -> Refused | None:
     )
 
 
-def notes(check: Check | None, members: Sequence[Member]) -> list[str]:
-    """What people should know of these nodes before they trust clocks and bits; nothing of it keeps a run from working."""
-    return [*_clocks(check, members), *_mixed(members), *_threads(members)]
-
-
-def _clocks(check: Check | None, members: Sequence[Member]) -> list[str]:
-    found = []
-    for member in members:
-        off_s = check.reports.get(member.record.node, {}).get("clock_s") if check is not None else None
-        if off_s is not None and abs(off_s) > CLOCKS_S:
-            side = "ahead of" if off_s > 0 else "behind"
-            found.append(f"the clock of {member.text} is {abs(off_s):.1f} s {side} node 0's, and so are its logs")
-    return found
+def notes(members: Sequence[Member]) -> list[str]:
+    """What people should know of these nodes before they trust bits; nothing of it keeps a run from working."""
+    return [*_mixed(members), *_threads(members)]
 
 
 def _mixed(members: Sequence[Member]) -> list[str]:
@@ -133,3 +130,159 @@ def _named(members: Sequence[Member]) -> str:
     shown = [member.text for member in members[:MOST_NAMED]]
     more = [f"{len(members) - MOST_NAMED} more"] if len(members) > MOST_NAMED else []
     return ", ".join([*shown, *more])
+
+
+CONNECT_S = 3.0
+"""How long a connection may take."""
+LINGER_S = 5.0
+"""How long others may take longer than this node."""
+_ANSWER_BYTES = 100
+
+
+@dataclass(eq=False)
+class _Call:
+    """A connection to another node's socket."""
+
+    end: socket.socket
+    token: str
+    until: float
+    came: bytes = b""
+
+
+class Reach:
+    """Does what the list asks of this node; `take` gets every entry, `look` is called twice a second.
+
+    Args:
+        node: this node.
+        address: the one that its ranks will use for exchanges between nodes.
+        tell: tells all nodes.
+        loop: watches the sockets.
+    """
+
+    def __init__(self, node: str, address: str, tell: Callable[[dict[str, Any]], None], loop: Loop) -> None:
+        self._node, self._address, self._tell, self._loop = node, address, tell, loop
+        self._check: Check | None = None
+        self._gone: set[str] = set()
+        self._listener: socket.socket | None = None
+        self._token = ""
+        self._calls: dict[str, _Call] = {}
+        self._not: dict[str, str] = {}
+        """Why other nodes are not reached."""
+        self._has_asked = False
+        self._until = 0.0
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry of the list."""
+        match entry.get("kind"):
+            case "preflight" if self._node in entry["nodes"]:
+                self.close()
+                self._begin(Check.of(entry))
+            case "listens" | "reached" if self._check is not None:
+                self._check.take(entry)
+            case "gone":
+                self._gone.add(str(entry["node"]))
+            case "roster" | "refused":
+                self.close()
+        self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Go on, as far as the others are."""
+        check = self._check
+        if check is None:
+            return
+        for node, call in list(self._calls.items()):
+            if now > call.until:
+                self._answered(node, "nothing answers")
+        if not self._has_asked and check.all_listen(self._gone):
+            self._has_asked = True
+            self._ask_all(check, now)
+        if self._has_asked and not self._calls and not self._until:
+            self._until = now + LINGER_S
+            self._tell({"kind": "reached", "number": check.number, "node": self._node, "not": self._not})
+        if self._until and (now > self._until or check.is_over(self._gone)):
+            self.close()
+
+    def close(self) -> None:
+        """End what is under way."""
+        for call in self._calls.values():
+            self._loop.forget(call.end)
+            call.end.close()
+        if self._listener is not None:
+            self._loop.forget(self._listener)
+            self._listener.close()
+        self._check, self._listener, self._has_asked, self._until = None, None, False, 0.0
+        self._calls, self._not = {}, {}
+
+    def _begin(self, check: Check) -> None:
+        self._check, self._token, port, why = check, secrets.token_hex(8), 0, ""
+        try:
+            self._listener = _socket(self._address)
+            self._listener.bind((self._address, 0))
+            self._listener.listen(len(check.nodes))
+            self._loop.watch(self._listener, self._answer)
+            port = self._listener.getsockname()[1]
+        except OSError as error:
+            why = f"its address cannot be used: {os.strerror(error.errno or 0)}"
+        told = {"address": self._address, "port": port, "token": self._token, "why": why}
+        self._tell({"kind": "listens", "number": check.number, "node": self._node, **told})
+
+    def _answer(self, _mask: int) -> None:
+        """Say who this is; nothing is read."""
+        assert self._listener is not None
+        with suppress(OSError):
+            end, _ = self._listener.accept()
+            with end:
+                end.send(self._token.encode())
+
+    def _ask_all(self, check: Check, now: float) -> None:
+        """Connect to the others, as far as this node is to."""
+        for place in partners(check.nodes.index(self._node), len(check.nodes)):
+            if (peer := check.listening.get(node := check.nodes[place])) is None:
+                continue
+            if not peer["port"]:
+                self._not[node] = str(peer["why"])
+                continue
+            end = _socket(self._address)
+            call = self._calls[node] = _Call(end, str(peer["token"]), now + CONNECT_S)
+            try:
+                end.bind((self._address, 0))
+                with suppress(BlockingIOError):
+                    end.connect((peer["address"], peer["port"]))
+            except OSError as error:
+                self._answered(node, _why(error))
+            else:
+                self._loop.watch(end, partial(self._hear, node, call))
+
+    def _hear(self, node: str, call: _Call, _mask: int) -> None:
+        try:
+            piece = call.end.recv(_ANSWER_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._answered(node, _why(error))
+            return
+        call.came += piece
+        if piece and len(call.came) < _ANSWER_BYTES:
+            return
+        is_other = call.came != call.token.encode()
+        self._answered(node, ("another program answers" if call.came else "it broke off") if is_other else "")
+
+    def _answered(self, node: str, why_not: str) -> None:
+        call = self._calls.pop(node)
+        self._loop.forget(call.end)
+        call.end.close()
+        if why_not:
+            self._not[node] = why_not
+        self._loop.wake()
+
+
+def _socket(address: str) -> socket.socket:
+    end = socket.socket(socket.AF_INET6 if family(address) == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    end.setblocking(False)
+    return end
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.ETIMEDOUT:
+        return "nothing answers"
+    return os.strerror(error.errno).lower() if error.errno else "it broke off"

@@ -1,11 +1,47 @@
-"""Which nodes make the next round: a pure decision over the nodes that ask, made on the run's first node."""
+"""What each node says about itself, and which of them make the next round: a pure decision, made on the run's first node."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from lockstep.nodes.record import NodeRecord
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node. Everything is JSON."""
+
+    node: str
+    """A word that names it, unlike any other."""
+    host: str
+    """Its name, for people."""
+    number: int | None
+    """The number that it was given; None: any."""
+    is_host: bool
+    """Whether the run's store is there; it is number 0."""
+    least: int
+    most: int
+    """How many nodes it was told that the run has."""
+    ranks: int
+    threads: int
+    """Per rank."""
+    launcher: int = 0
+    """The launcher's process; 0: unknown."""
+    same: dict[str, str] = field(default_factory=dict)
+    """What must be the same on all nodes, by what people call it."""
+    alike: dict[str, str] = field(default_factory=dict)
+    """What the bits may depend on."""
+
+    def encode(self) -> dict[str, Any]:
+        """For an entry of the log."""
+        return asdict(self)
+
+    @classmethod
+    def decode(cls, told: dict[str, Any]) -> NodeRecord:
+        """The inverse of `encode`."""
+        return cls(**told)
+
 
 LAST_CALL_S = 1.0
 """How long a run that may have more nodes waits for them once it has enough for its first round."""
@@ -155,3 +191,39 @@ def missing(asking: Sequence[NodeRecord], before: Sequence[Member], hosts: Seque
 
 def _called(number: int, hosts: Sequence[str]) -> str:
     return f"host {hosts[number]} (node {number})" if number < len(hosts) else f"node {number}"
+
+
+MOST_CHARACTERS = 1000
+"""Of a text that travels: all must fit a line of a greeting."""
+
+
+@dataclass(frozen=True)
+class Withdrawal:
+    """A node that could not start. Everything is JSON."""
+
+    number: int | None
+    """The node's; None: nobody gave it one."""
+    host: str
+    problem: str
+    fix: str
+    node: str = field(default_factory=lambda: secrets.token_hex(8))
+    """A word that names it, unlike any other."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Withdrawal:
+        """From what a node told."""
+        number = told.get("number")
+        texts = (str(told.get(name, ""))[:MOST_CHARACTERS] for name in ("host", "problem", "fix", "node"))
+        return cls(number if isinstance(number, int) else None, *texts)
+
+    def entry(self) -> dict[str, Any]:
+        """For the log, and for a gate."""
+        return {"kind": "withdrawal", **asdict(self)}
+
+    def refused(self) -> Refused:
+        """What the other nodes say."""
+        who = f"Node {self.number} (host {self.host})" if self.number is not None else f"The node on host {self.host}"
+        fix = (
+            f"On {self.host}: {self.fix}" if self.fix else f"Look at what {self.host} says, and start all nodes again."
+        )
+        return Refused((self.node,), f"{who} cannot start: {self.problem}", fix)

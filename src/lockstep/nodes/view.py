@@ -1,14 +1,13 @@
-"""What a node knows of the run from the log: pure, fed entry by entry, the same on every node."""
+"""What a node knows of the run from the list of all nodes (`RunView`: pure, the same on every node), and what nodes tell for people."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.nodes.preflight import Check
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Member, Refused
-from lockstep.nodes.withdrawal import Withdrawal
+from lockstep.nodes.roster import Member, NodeRecord, Refused, Withdrawal
 
 
 @dataclass
@@ -54,6 +53,10 @@ class RunView:
     """What people should know of this round's nodes."""
     stopped: set[str] = field(default_factory=set)
     """Nodes whose launcher or nursery was stopped by a signal."""
+    paths: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Who told in this round that its path to whom is `doubtful` or `cut`."""
+    saved: tuple[str, int] | None = None
+    """Where node 0 has the run's newest state, and its step; None as long as there is none."""
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the ranks of a node wait for in this round, as it told last; a new object each time."""
 
@@ -71,17 +74,26 @@ class RunView:
                 self._begin(entry)
             case "preflight" | "listens" | "reached":
                 self._take_of_check(entry)
+            case "gone" | "leaves" | "stopped" | "signal" | "saved":
+                self._take_of_node(node, entry)
+            case _ if entry.get("round") == self.round:
+                self._take_of_round(node, entry)
+
+    def _take_of_node(self, node: str, entry: dict[str, Any]) -> None:
+        """Take what holds whatever the round."""
+        match entry["kind"]:
             case "gone":
                 self.gone.add(node)
+                self.paths = {pair: path for pair, path in self.paths.items() if node not in pair}
                 self.asking.pop(node, None)
-            case "signal":
-                self.signals.append((node, int(entry["number"])))
             case "leaves":
                 self.leaving.add(node)
             case "stopped":
                 (self.stopped.add if entry["what"] else self.stopped.discard)(node)
-            case _ if entry.get("round") == self.round:
-                self._take_of_round(node, entry)
+            case "signal":
+                self.signals.append((node, int(entry["number"])))
+            case "saved":
+                self.saved = str(entry["place"]), int(entry["step"])
 
     def _take_refusal(self, entry: dict[str, Any]) -> None:
         if entry["kind"] == "withdrawal":
@@ -112,6 +124,9 @@ class RunView:
                 self.decision = entry["decided"]
             case "waits":
                 self.waits[node] = entry["told"]
+            case "path":
+                self.paths.pop(pair := (node, str(entry["to"])), None)
+                self.paths |= {pair: entry["path"]} if entry["path"] != "works" else {}
 
     def _begin(self, entry: dict[str, Any]) -> None:
         self.notes = list(entry.get("notes", []))
@@ -120,7 +135,16 @@ class RunView:
         for member in self.members:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups, self.keeps = [], {}, None, False, True
-        self.waits = {}
+        self.waits, self.paths = {}, {}
+
+    def addresses_elsewhere(self, node: str, own: str) -> dict[str, str]:
+        """Those that the ranks of the other nodes of this round use, as the preflight told; none that is also `own`, so within one machine."""
+        told = {one: check.listening[one]["address"] for check in self.checks for one in check.listening}
+        return {one: told[one] for one in self.numbers() if one != node and told.get(one, own) != own}
+
+    def cut_pairs(self) -> set[frozenset[str]]:
+        """Nodes of this round that do not reach each other, as one of the two told."""
+        return {frozenset(pair) for pair, path in self.paths.items() if path == "cut"}
 
     def refusal_of(self, node: str) -> Refused | None:
         """Why a node may not take part, if it may not."""
@@ -163,3 +187,128 @@ class RunView:
         """Whether the ranks of `node` are to end because of what happened elsewhere."""
         badly = (one for one, told in self.ended.items() if told.get("exit_code") and one not in self.leaving)
         return any(one != node for one in (*self.fallen, *badly)) or bool(self.lost_members())
+
+
+@dataclass
+class Sayings:
+    """One node's.
+
+    Args:
+        record: what it says about itself.
+        view: what it knows of the run.
+        tell: adds to the log.
+        say: prints a line: its label and its text.
+        hear: prints what another node said.
+    """
+
+    record: NodeRecord
+    view: RunView
+    tell: Callable[[dict[str, Any]], None]
+    say: Callable[[str, str], None]
+    hear: Callable[[dict[str, Any]], None]
+    gauges: dict[str, list[list[float]]] = field(default_factory=dict)
+    """Those of other nodes in this round, as they told them last; known on the first node."""
+
+    def members_elsewhere(self) -> list[Member]:
+        """The other nodes of this round, in their order."""
+        return [one for one in self.view.members if one.record.node != self.record.node]
+
+    # What this node tells
+
+    def tell_waits(self, told: dict[str, Any]) -> None:
+        """What the ranks here wait for, as long as nothing else is told."""
+        self._tell_of_round("waits", told=told)
+
+    def tell_said(self, label: str, text: str, finding: str = "", ranks: Sequence[int] = (), about: str = "") -> None:
+        """Something is said here that people at other nodes should read too, but for a node that it is about."""
+        self._tell_of_round("said", label=label, text=text, finding=finding, ranks=list(ranks), about=about)
+
+    def tell_gauges(self, gauges: list[list[float]]) -> None:
+        """Where the ranks here are and what their time went into, over what was told before; not in the log."""
+        self._tell_of_round("gauges", gauges=gauges)
+
+    def _tell_of_round(self, kind: str, **told: Any) -> None:
+        self.tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
+
+    # What others tell
+
+    def take(self, told: dict[str, Any]) -> None:
+        """Take what a node told; what it says for people is said by those that are in its round."""
+        is_member = any(one.record.node == self.record.node for one in self.view.members)
+        is_heard = is_member and self.record.node not in (told.get("node"), told.get("about"))
+        match told.get("kind"):
+            case "gauges" if told["round"] == self.view.round:
+                self.gauges[told["node"]] = told["gauges"]
+            case "said" if is_heard and told["round"] == self.view.round:
+                self.hear(told)
+            case "withdrawal" if self.record.is_host and (self.view.round >= 0 or self.record.least < self.record.most):
+                self.say("nodes", Withdrawal.of(told).refused().problem)
+            case "path" if is_member and told["round"] == self.view.round:
+                self._say_path(told)
+            case "stopped" if is_heard:
+                self._say_stopped(told)
+
+    def say_silent(self, told: dict[str, Any]) -> None:
+        """Say that nothing is heard of a node any more, or something again; of one whose machine answers, that its launcher stands still."""
+        node = told["node"]
+        one = next(
+            (one.record for one in self.view.members if node in (one.record.node, "" if one.record.is_host else None)),
+            None,
+        )
+        is_silent = told["kind"] == "silent"
+        if one is not None and (told.get("is_there") if is_silent else one.node in self.view.stopped):
+            process = one.launcher if is_silent else 0
+            entry = {"kind": "stopped", "node": one.node, "what": "launcher" if is_silent else "", "process": process}
+            if self.record.is_host:
+                self.tell(entry)
+            else:  # nobody else could tell
+                self.view.take(entry)
+                self.take(entry)
+            return
+        who = self._name_of(node)
+        text = f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still"
+        text = text if is_silent else f"{who} is heard of again"
+        self.say("nodes", text)
+        if self.record.is_host:  # it alone hears of all others
+            self.tell_said("nodes", text, about=node)
+
+    def _say_path(self, told: dict[str, Any]) -> None:
+        """Say once that two nodes do not reach each other, or do again; before the view takes it."""
+        pair = {told["node"], told["to"]}
+        was_cut = self.view.paths.get((told["node"], told["to"])) == "cut"
+        is_cut = told["path"] == "cut"
+        if was_cut == is_cut or self.view.paths.get((told["to"], told["node"])) == "cut":
+            return
+        one, other = (self._name_of(node) for node in sorted(pair, key=lambda node: self.view.numbers().get(node, 0)))
+        text = f"{one} and {other} reach each other again"
+        if is_cut:
+            text = f"{one} and {other} have not reached each other for 5 s: what ranks send there is not acknowledged"
+        self.say("nodes", text)
+
+    def _say_stopped(self, told: dict[str, Any]) -> None:
+        """Say that nobody watches the ranks of another node, or somebody again."""
+        who, process = self._name_of(told["node"]), told["process"]
+        if told["what"] == "launcher":
+            text = f"the launcher of {who} stands still; if a signal has stopped it, kill -CONT {process} there lets it go on"
+        elif told["what"]:
+            text = f"the {told['what']} of {who} is stopped by a signal; kill -CONT {process} there lets it go on"
+        else:
+            text = f"the launcher of {who} goes on"
+        self.say("nodes", text)
+
+    def _name_of(self, node: str) -> str:
+        """`node 1 (host b)`; the first node for an empty word."""
+        named = (one.text for one in self.view.members if one.record.node == node or (one.record.is_host and not node))
+        return next(named, "node 0")
+
+    def give_up_stopped(self) -> str:
+        """Go on without nodes that cannot tell how their ranks ended; returns why this one cannot, if it cannot."""
+        for one in self.members_elsewhere():
+            node = one.record.node
+            if node not in self.view.stopped - self.view.gone - self.view.ended.keys():
+                continue
+            if self.record.is_host:
+                self.tell({"kind": "given up", "node": node})
+            elif one.record.is_host:
+                return f"{one.text} is stopped by a signal"
+        return ""

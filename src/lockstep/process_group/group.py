@@ -21,10 +21,12 @@ from lockstep.process_group.monitored import monitored_barrier
 from lockstep.process_group.movements import Movements
 from lockstep.process_group.reductions import Reductions
 from lockstep.process_group.watched import seen
+from lockstep.process_group.work import uncompiled
 
 _BARRIER = c10d.BarrierOptions()
 
 
+@uncompiled
 class LockstepProcessGroup(Reductions, Movements, Dealing):
     """A group of ranks on one machine."""
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from types import FunctionType
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary, ref
 
 import torch.distributed as dist
@@ -17,9 +19,18 @@ from torch import Tensor
 from torch.futures import Future
 
 from lockstep.caller import TORCH, calling_file
+from lockstep.errors import WorldError
 from lockstep.node.native import compiled
 from lockstep.process_group.operands import Buffers
-from lockstep.torch_private import PythonCallbackWork, autograd_node, graph_task_id, queue_callback
+from lockstep.torch_private import (
+    FrameAction,
+    FrameExecStrategy,
+    PythonCallbackWork,
+    autograd_node,
+    graph_task_id,
+    queue_callback,
+    set_code_exec_strategy,
+)
 
 
 class Mover(Protocol):
@@ -33,9 +44,25 @@ class Mover(Protocol):
 
 
 _NO_TIME = dt.timedelta(0)
+_T = TypeVar("_T")
 _DDP = f"{TORCH}nn/parallel/distributed.py"
 
 
+def uncompiled(kind: type[_T]) -> type[_T]:
+    """Keep torch.compile out of the methods of a class, and of all that they call.
+
+    DDP calls its group from C++ while the compiler watches (buckets made anew, from `forward`). The compiler then takes
+    the method for a piece of the model, and raises at the first attribute of a group that it doesn't know.
+    """
+    with suppress(WorldError):  # of a torch without these names
+        never = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+        for method in (method for each in kind.__mro__ for method in vars(each).values()):
+            if isinstance(method, FunctionType):
+                set_code_exec_strategy(method.__code__, never)
+    return kind
+
+
+@uncompiled
 class Finished(dist.Work):
     """The work of a call that has waited already: nothing is left to do. One object, `DONE`, serves all calls."""
 
@@ -118,6 +145,7 @@ class Transfer:
         self.then.clear()
 
 
+@uncompiled
 class Handle(PythonCallbackWork):
     """What torch gets for a transfer.
 

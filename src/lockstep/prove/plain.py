@@ -216,7 +216,7 @@ def sentence(plain: Plain) -> str:
         f"{lanes} do not give the gradient of the whole batch ({apart}), and no lane weights would: the loss "
         f"compares samples of a batch with each other (as a contrastive loss does), normalizes over the batch, or "
         f"draws random numbers that are not one per sample, or from NumPy or `random`.{norms} A lane sees only its own "
-        f"samples: see step.backward(..., over_batch=), or accept what is intended with --accept plain."
+        f"samples, so results differ by the number of lanes, not by that of ranks: see step.backward(..., over_batch=), or accept what is intended with --accept plain."
     )
 
 

@@ -20,7 +20,7 @@ from lockstep.handover.tasks.meeting import meeting_of
 from lockstep.handover.tasks.mpi import SERVERS
 from lockstep.handover.tasks.task import Task
 from lockstep.journal.waiting_note import waits
-from lockstep.machine.ancestors import nearest
+from lockstep.machine.this_machine import nearest
 from lockstep.node import native
 from lockstep.node.nodes_store import gloo_reads_at_once, store_of_all_nodes
 from lockstep.node.shared_store import inherited_store

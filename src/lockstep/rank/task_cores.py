@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lockstep.handover.tasks.mpi import SERVERS, is_bound_unasked
 from lockstep.handover.tasks.task import Task
-from lockstep.machine.ancestors import nearest
+from lockstep.machine.this_machine import nearest
 
 
 def undo_binding(variables: Mapping[str, str]) -> None:

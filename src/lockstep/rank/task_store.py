@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.tasks.meeting import TaskMeeting, is_loopback
 from lockstep.handover.tasks.task import Task, is_in_order
-from lockstep.machine.interfaces import address_towards, interface_with
+from lockstep.machine.this_machine import address_towards, interface_with
 from lockstep.notices import say
 from lockstep.transport.across import PATIENCE
 

@@ -235,7 +235,8 @@ class Progress:
     late: LateParts | None = None
     """What a loaded state has of things that came in the middle of its run, until this start has made them."""
     began_infinite: set[tuple[int, str]] = field(default_factory=set)
-    """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name."""
+    """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name; tracked
+    modules with such, by identity and no name."""
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
     stateful: dict[str, Any] = field(default_factory=dict)

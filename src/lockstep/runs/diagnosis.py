@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.diagnosis.findings import BUSY_RANK, finding_of_stall
 from lockstep.diagnosis.scene import Life, RankScene
+from lockstep.diagnosis.scenes import FIRST_S, Scenes
 from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing
-from lockstep.findings.catalogue import BUSY_RANK
-from lockstep.findings.stall import finding_of
 from lockstep.handover.case import Case, cases_in
 from lockstep.handover.run_folder import read_json, read_lines
 from lockstep.runs.places import Run
 from lockstep.runs.view import View, Viewer
-from lockstep.sight.scenes import FIRST_S, Scenes
 
 EVERY_S = 0.25
 
@@ -112,7 +111,7 @@ def _stalled_now(viewer: Viewer, view: View) -> tuple[Case, ...]:
             if (told and len(told) == len(judgements)) or looked_s > patience_s or view.is_over:
                 return tuple(
                     Case(
-                        finding_of(one, scenes).name,
+                        finding_of_stall(one, scenes).name,
                         f"{one.standing} {scenes_of.sentence(one, scenes)}",
                         tuple(sorted(one.suspects)),
                     )

@@ -73,6 +73,18 @@ def test_every_mistake_that_a_node_finds_by_itself_is_said_on_the_first_one(tmp_
     check_second(tmp_path, *mistake)
 
 
+def test_a_first_node_that_cannot_use_its_own_key_says_so_to_those_who_wait_for_it(tmp_path):
+    port, key = free_port(), tmp_path / "run.key"
+    key.write_text(KEY)
+    key.chmod(0o644)
+    runs = [begin(tmp_path, port, 1)]
+    until(lambda: "Nobody listens" in runs[0].err, "node 1 to look for node 0")
+    runs.append(begin(tmp_path, port, 0, "--key-file", str(key)))
+    there, own = check(tmp_path, runs, "key")
+    assert "cannot use its key, and says why." in there
+    assert "Others may read or write the key file" in own
+
+
 def test_a_mistake_of_the_first_node_is_said_on_those_who_wait_for_it(tmp_path):
     port = free_port()
     runs = [begin(tmp_path, port, 1)]

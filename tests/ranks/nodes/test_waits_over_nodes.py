@@ -142,7 +142,7 @@ def test_a_launcher_that_is_stopped_is_named_on_the_other_nodes(tmp_path):
     with nodes(tmp_path, 2, "-n", "1", script, "sleep", "1", str(tmp_path)) as started:
         until((tmp_path / "held").exists, "the wait")
         started[1].process.send_signal(signal.SIGSTOP)
-        until(lambda: "is stopped by a signal" in started[0].err, "the sentence")
+        until(lambda: "stands still" in started[0].err, "the sentence")
         assert f"kill -CONT {started[1].process.pid}" in started[0].err
         started[1].process.send_signal(signal.SIGCONT)
         until(lambda: "goes on" in started[0].err, "that it goes on")

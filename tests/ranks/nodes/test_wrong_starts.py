@@ -127,7 +127,10 @@ def test_a_port_that_another_program_has_is_refused_on_both_nodes(tmp_path):
         try:
             check(
                 tmp_path,
-                Start("is not node 0 of a run of lockstep.", endpoint=f"127.0.0.1:{taken.getsockname()[1]}"),
+                Start(
+                    "is not node 0 of a run of this version of lockstep.",
+                    endpoint=f"127.0.0.1:{taken.getsockname()[1]}",
+                ),
             )
         finally:
             socket.create_connection(taken.getsockname()).close()

@@ -191,6 +191,20 @@ def compiled_collective(folder):
     assert double(numbers).equal(4 * numbers)
 
 
+def compiled_replicas(folder):
+    """DDP calls its group while the compiler watches: it makes its buckets anew in the second call."""
+    begin(folder)
+    torch.manual_seed(1)
+    layer = nn.Linear(4, 4)
+    plain = DistributedDataParallel(copy.deepcopy(layer))
+    compiled = torch.compile(DistributedDataParallel(layer), backend="eager")
+    numbers = torch.rand(8, 4)
+    for _ in range(3):
+        for model in (plain, compiled):
+            model(numbers).sum().backward()
+    assert all(map(torch.equal, *([p.grad for p in each.parameters()] for each in (plain, compiled))))
+
+
 def tensors_and_meshes(folder):
     _, size = begin(folder)
     mesh = init_device_mesh("cpu", (size,))
@@ -257,7 +271,8 @@ def quietly(scenario, folder):
         functional_collectives,
         tensors_and_meshes,
         sharded,
-        pytest.param(compiled_collective, marks=pytest.mark.thorough),
+        compiled_collective,
+        compiled_replicas,
     ],
     ids=lambda each: each.__name__,
 )

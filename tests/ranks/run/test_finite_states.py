@@ -97,3 +97,22 @@ def test_where_no_state_is_finite_a_start_is_refused(tmp_path):
 
 def _train(place, options):
     return train(place, **options)
+
+
+def averages(place):
+    """One step that leaves NaN in a tracked average alone."""
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=2, threads=1)
+    model = run.prepare(nn.Linear(2, 2))
+    average, masked = nn.Linear(2, 2), Masked()
+    run.track(average=average, masked=masked)
+    run.save_state("before")
+    nn.init.constant_(average.bias, float("nan"))
+    run.save_state("after")
+    return model is not None
+
+
+def test_a_tracked_module_counts_but_for_what_was_not_finite_from_the_start(tmp_path):
+    run_ranks(averages, Started(1), str(tmp_path))
+    assert not_finite_in(tmp_path / "before") == ""
+    assert not_finite_in(tmp_path / "after") == "average.bias"

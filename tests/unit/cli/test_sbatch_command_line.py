@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.job_script import JobScript
+from lockstep.cli.sbatch import JobScript
 from lockstep.errors import UsageError
 
 WHOLE = """#!/bin/bash

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.diagnosis.culprits import holdups
 from lockstep.diagnosis.scene import Life, RankScene, Wait
+from lockstep.diagnosis.stalls import holdups
 
 
 def scenes(*behind, ended=()):

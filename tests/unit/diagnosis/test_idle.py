@@ -2,8 +2,7 @@
 
 import pytest
 
-from lockstep.diagnosis.idle import Idleness, wait_of
-from lockstep.diagnosis.scene import Wait
+from lockstep.diagnosis.scene import Idleness, Wait, wait_of
 from lockstep.diagnosis.stack import Frame, Stack, Thread, read_dump
 
 C10D, LOGGER = (

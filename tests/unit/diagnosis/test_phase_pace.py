@@ -1,6 +1,6 @@
 """What each phase takes as a rule."""
 
-from lockstep.diagnosis.pace import Pace
+from lockstep.diagnosis.scene import Pace
 from lockstep.journal.record import Phase, Record
 
 

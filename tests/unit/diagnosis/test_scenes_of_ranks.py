@@ -3,11 +3,11 @@
 import os
 import time
 
+from lockstep.diagnosis.scenes import Scenes
 from lockstep.journal.record import Phase
 from lockstep.journal.ring import JournalReader, JournalWriter, make_ring
 from lockstep.journal.waiting import Waiting
 from lockstep.journal.waiting_note import WaitingNote
-from lockstep.sight.scenes import Scenes
 
 
 def test_a_rank_that_comes_between_two_lessons_has_no_usual_time_yet(tmp_path):

@@ -9,7 +9,6 @@ from lockstep.diagnosis.scene import Doing, Life, RankScene, Wait
 from lockstep.diagnosis.stack import Frame, Stack, Thread
 from lockstep.diagnosis.stalls import Standing, judge, sentence
 from lockstep.journal.record import Phase
-from lockstep.machine.blocked import Blocked
 from lockstep.machine.effort import Effort
 from lockstep.machine.held_back import HeldBack
 
@@ -37,7 +36,7 @@ def samples(*lines, cores=0.0, bytes_per_s=0, wakes=0, held=True, letter="R", de
             at_s=float(n),
             effort=Effort(cores * n, int(bytes_per_s * n), {9: wakes * n}),
             stack=stack(line, held=held),
-            blocked=Blocked(letter, "" if letter == "R" else "futex"),
+            letter=letter,
             held_back=HeldBack(run_delay_s=delayed * n, major_faults=pages * n),
         )
         for n, line in enumerate(lines)
@@ -136,8 +135,7 @@ def test_the_sentence_names_who_is_missing_where_and_since_when():
     line = Frame("__getitem__", "/home/me/dataset.py", 41)
     assert sentence(judgement, scenes, {3: line}) == (
         f"62 s: rank 3 has not reached {ALL_REDUCE}; ranks 0-2 wait for it; rank 3 is at dataset.py:41 in __getitem__ "
-        "(forward and backward of step 730, for 63 s) and uses no processor time: it stays in one line and holds the "
-        "interpreter's lock"
+        "(forward and backward of step 730, for 63 s) and uses no processor time"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.launch.guards.backend_rules import backend_for, check_backend, is_ours
+from lockstep.handover.backends import backend_for, check_backend, is_ours
 from lockstep.launch.spawning.spawn import spawn
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from lockstep.launch.guards.backend_guard import _guarded
-from lockstep.launch.guards.call_by_name import INIT, NEW_GROUP, CallByName
+from lockstep.launch.guards.wrapping import INIT, NEW_GROUP, CallByName
 
 
 def torchs(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None):

@@ -50,6 +50,7 @@ def test_a_script_that_only_mentions_it_is_plain(source: str) -> None:
         ("import mine", "mine/__init__.py"),
         ("def main():\n    from training import go", "training.py"),
         ("import first", "second.py"),
+        ("import importlib\nimportlib.import_module('mine.training').go()", "mine/training.py"),
     ],
 )
 def test_the_call_may_be_in_a_module_that_the_script_imports(tmp_path: Path, script: str, module: str) -> None:

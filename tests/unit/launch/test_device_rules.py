@@ -11,7 +11,7 @@ import pytest
 from lockstep.errors import UsageError
 from lockstep.handover.case import cases_in
 from lockstep.handover.environment import Position
-from lockstep.launch.guards.device_rules import check_device_index, crowded_device
+from lockstep.launch.guards.device_guard import check_device_index, crowded_device
 
 
 @pytest.mark.parametrize(

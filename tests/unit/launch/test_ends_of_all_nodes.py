@@ -23,7 +23,7 @@ from lockstep.launch.supervise.all_nodes import (
     whole,
 )
 from lockstep.launch.verdict import RankEnd, Verdict
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
 from lockstep.nodes.view import RunView
 
 WELL = Told(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -61,3 +62,9 @@ def test_the_limit_explains_a_death_only_before_the_import_has_ended() -> None:
         UsageError, match=r"^The process that imports torch for all ranks did not survive that with 476 MiB"
     ):
         check_import(False, FEW)
+
+
+def test_the_command_line_without_click_is_a_mistake_with_the_fix() -> None:
+    code = "import sys; sys.modules['click'] = None; import lockstep.cli.main"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, "pip install click" in ended.stderr, "Traceback" in ended.stderr) == (2, True, False)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from lockstep.diagnosis.culprits import Holdup
 from lockstep.diagnosis.scene import RankScene
-from lockstep.diagnosis.stalls import Judgement, Standing
+from lockstep.diagnosis.stalls import Holdup, Judgement, Standing
 from lockstep.diagnosis.told import Teller
 from lockstep.journal.gauges import Gauges, listed, unlist
 from lockstep.launch.supervise.all_gauges import AllGauges
 from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.stalls import NEWS_S, Stalls
 from lockstep.nodes.cluster import Cluster
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
 
 
 def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:
@@ -24,7 +23,8 @@ def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:
         name: NodeRecord(name, f"host-{name}", None, name == "a", 2, 2, ranks, 1)
         for name, ranks in (("a", 2), ("b", 1))
     }
-    made = Cluster(records[own], cast("Any", None), "lo", 1.0, lambda *_: None, lambda _: None)
+    star = cast("Any", SimpleNamespace(loop=None, is_unanswered=lambda *_: False))
+    made = Cluster(records[own], star, "lo", 1.0, lambda *_: None, lambda _: None)
     made.sayings.tell = told.append
     for record in records.values():
         made.view.take({"kind": "asks", "record": record.encode()})
@@ -75,3 +75,22 @@ def test_a_rank_that_went_on_is_not_called_slow_because_the_news_take_a_moment()
     assert stalls._current([far], 13.0) == []
     assert stalls._current([near], 13.1) == [near]
     assert stalls._current([stuck], 13.2) == [stuck]
+
+
+def test_nobody_is_called_stalled_while_nodes_may_not_reach_each_other() -> None:
+    found, _ = cluster()
+    stuck = Judgement(Standing.STALLED, Holdup(frozenset({1}), frozenset({0}), 9.0), frozenset({1}))
+    scenes = SimpleNamespace(judge=lambda *_, **__: ({}, [stuck]))
+    request = SimpleNamespace(numbers=range(2), recovery=SimpleNamespace(stall_after_s=None))
+    stalls = Stalls(
+        *[cast("Any", one) for one in (scenes, None, None, request, None, None)], OtherNodes(found, Teller())
+    )
+    said: list[Judgement] = []
+    stalls._say = lambda judgement, *_: bool(said.append(judgement))  # type: ignore[method-assign]
+    path = {"kind": "path", "round": 0, "node": "a", "to": "b"}
+    found.view.take({**path, "path": "doubtful"})
+    stalls.look({})
+    assert not said
+    found.view.take({**path, "path": "works"})
+    stalls.look({})
+    assert said == [stuck]

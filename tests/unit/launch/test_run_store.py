@@ -13,7 +13,7 @@ from lockstep.launch.supervise.run_store import TABLE_BYTES, RunStore
 
 
 def test_the_memory_is_private_empty_and_keeps_its_size() -> None:
-    with RunStore() as store:
+    with RunStore(None, 2) as store:
         status = os.fstat(store.table)
         assert (stat.S_IMODE(status.st_mode), status.st_size, status.st_blocks) == (0o600, TABLE_BYTES, 0)
         assert not os.get_inheritable(store.table)
@@ -23,7 +23,7 @@ def test_the_memory_is_private_empty_and_keeps_its_size() -> None:
 
 
 def test_the_port_is_taken_but_nobody_listens() -> None:
-    with RunStore() as store, RunStore() as other:
+    with RunStore(None, 2) as store, RunStore(None, 2) as other:
         assert store.port != other.port
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", store.port))
@@ -33,7 +33,7 @@ def test_the_port_is_taken_but_nobody_listens() -> None:
 
 
 def test_nothing_stays_open() -> None:
-    with RunStore() as store:
+    with RunStore(None, 2) as store:
         descriptors = store.descriptors
     for descriptor in descriptors:
         with pytest.raises(OSError, match="Bad file descriptor"):

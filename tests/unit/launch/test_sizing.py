@@ -115,12 +115,3 @@ def test_ranks_that_need_more_open_files_than_there_may_be_are_refused_with_the_
         size(Wish("2"), machine)
     assert size(Wish("2"), Machine(Cores(2, "affinity"), 0, open_files=24)).ranks == 2
     assert size(Wish("128"), Machine(Cores(2, "affinity"), 0, open_files=-1)).ranks == 128
-
-
-def test_ranks_for_which_the_user_may_start_no_processes_are_refused_with_the_way_out():
-    with pytest.raises(
-        UsageError, match=r"4 ranks need 5 processes, but this user may start 4 more here\. .*ulimit -u"
-    ):
-        size(Wish("4"), Machine(Cores(2, "affinity"), 0, processes_left=4))
-    assert size(Wish("4"), Machine(Cores(2, "affinity"), 0, processes_left=5)).ranks == 4
-    assert size(Wish("4"), Machine(Cores(2, "affinity"), 0, processes_left=-1)).ranks == 4

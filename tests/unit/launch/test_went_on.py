@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.diagnosis.culprits import Holdup
-from lockstep.diagnosis.stalls import Judgement, Standing
+from lockstep.diagnosis.stalls import Holdup, Judgement, Standing
 from lockstep.launch.request import OnStall, Verbosity
 from lockstep.launch.supervise.observer import STILL_ALONE_S, Observer
 from lockstep.launch.supervise.stalls import Stalls
@@ -37,7 +36,7 @@ class Journal(SimpleNamespace):
 )
 def test_only_a_rank_that_moved_is_said_to_have_gone_on(monkeypatch, before, after, pids, is_said):
     monkeypatch.setattr(
-        "lockstep.launch.supervise.stalls.finding_of", lambda *_: SimpleNamespace(name="x", first_aid="")
+        "lockstep.launch.supervise.stalls.finding_of_stall", lambda *_: SimpleNamespace(name="x", first_aid="")
     )
     lines, journal = [], Journal(newest=before)
     stalls = Stalls(

@@ -4,14 +4,13 @@ import os
 import subprocess
 import sys
 
-from lockstep.machine.ancestors import ancestors, nearest
-from lockstep.machine.interfaces import address_towards, interface_with
+from lockstep.machine.this_machine import address_towards, ancestors, interface_with, nearest
 
 
 def test_the_processes_above_are_told_the_nearest_first():
     found = list(ancestors(os.getpid()))
     assert found[0][0] == os.getppid()
-    script = "from lockstep.machine.ancestors import nearest; import sys; print(nearest([sys.argv[1]]))"
+    script = "from lockstep.machine.this_machine import nearest; import sys; print(nearest([sys.argv[1]]))"
     name = next(iter(ancestors_of_child()))[1]
     done = subprocess.run([sys.executable, "-c", script, name], capture_output=True, text=True, check=True)
     assert int(done.stdout) == os.getpid()

@@ -77,10 +77,7 @@ def test_the_second_version_of_control_groups_is_read_too(tmp_path):
     (root / "job" / "cpu.max").write_text("5000 100000\n")
     (root / "job" / "cpu.stat").write_text("usage_usec 1\nnr_periods 9\nnr_throttled 8\nthrottled_usec 7600000\n")
     (root / "job" / "step" / "cpu.max").write_text("max 100000\n")
-    (root / "job" / "step" / "memory.pressure").write_text(
-        "some avg10=1.00 avg60=0.00 avg300=0.00 total=3000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n"
-    )
-    assert held_back(7, proc, root) == HeldBack(2.5, 7.6, 0.05, 3.0, 0, 0.0)
+    assert held_back(7, proc, root) == HeldBack(2.5, 7.6, 0.05, 0)
 
 
 def test_a_process_that_is_gone_has_no_counters(tmp_path):

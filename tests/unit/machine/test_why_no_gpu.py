@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.driver import newer_driver
+from lockstep.machine.gpus import newer_driver
 from lockstep.machine.no_gpu import INSTALL, NO_GPU, Signs, ask_why, first_sentence, has_nvidia, why_none
 
 CUDA = {"cuda": "12.8"}
@@ -24,10 +24,9 @@ def words(_: object) -> str:
         (Signs(0, False, False, "", CUDA), None, NO_GPU.problem, "Start with --device cpu."),
         (Signs(1, True, False, "", {}), None, "The installed torch is a CPU build, which cannot use the GPU of this machine.", f"Install another one ({INSTALL}), or start"),
         (Signs(8, True, False, "", {}), "0", "The installed torch is a CPU build, which cannot use the 8 GPUs of this machine.", "Install"),
-        (Signs(0, True, False, "", {"xpu": "2025"}), None, "The installed torch is built for XPUs, on which lockstep does not train.", "Start"),
-        (ONE, "9", "CUDA_VISIBLE_DEVICES='9' begins with what is not here, so it hides the GPU of this machine.", "Unset it, or start with"),
-        (EIGHT, "MIG-1f", "CUDA_VISIBLE_DEVICES='MIG-1f' begins with what is not here, so it hides the 8 GPUs of this machine.", "Unset"),
-        (EIGHT, "0,0", "CUDA_VISIBLE_DEVICES='0,0' names a GPU twice, so CUDA shows none.", "Unset it"),
+        (ONE, "9", "CUDA_VISIBLE_DEVICES='9' hides the GPU of this machine.", "Unset it, or start with"),
+        (EIGHT, "MIG-1f", "CUDA_VISIBLE_DEVICES='MIG-1f' hides the 8 GPUs of this machine.", "Unset"),
+        (EIGHT, "0,0", "CUDA_VISIBLE_DEVICES='0,0' hides the 8 GPUs of this machine.", "Unset it"),
         (EIGHT, "", "CUDA_VISIBLE_DEVICES='' hides the 8 GPUs of this machine.", "Unset it"),
         (Signs(1, True, False, "470.57.02", CUDA), None, "The NVIDIA driver 470.57.02 is too old for the installed torch, which is built for CUDA 12.8 and needs 525.60.", "Update the driver, install a torch for"),
         (Signs(0, True, True, "", CUDA), None, "There is an NVIDIA GPU, but no driver for it.", "Install the driver, or let this container"),

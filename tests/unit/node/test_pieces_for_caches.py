@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.machine.caches import caches
+from lockstep.machine.cores import caches
 from lockstep.node.pieces import LEAST_STREAMED, LEAST_SWAPPED, MOST_STREAMED, MOST_SWAPPED, Sizes, sizes_for
 
 KIB, MIB = 1 << 10, 1 << 20

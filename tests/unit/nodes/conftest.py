@@ -5,12 +5,8 @@ import threading
 import pytest
 
 
-def loops():
-    return {thread for thread in threading.enumerate() if thread.name in ("lockstep-gate", "lockstep-tunnel")}
-
-
 @pytest.fixture(autouse=True)
-def _no_gate_or_tunnel_is_left():
-    before = loops()
+def _no_thread_is_left():
+    before = set(threading.enumerate())
     yield
-    assert not loops() - before, "close every gate and tunnel"
+    assert not {one for one in set(threading.enumerate()) - before if not one.daemon}, "end every thread"

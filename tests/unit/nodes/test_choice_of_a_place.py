@@ -5,8 +5,7 @@ import pytest
 from lockstep.errors import UsageError
 from lockstep.handover.tasks.task import port_for
 from lockstep.nodes.choice import choose_place
-from lockstep.nodes.place import NodePlace
-from lockstep.nodes.told import Told
+from lockstep.nodes.place import NodePlace, Told
 from tests.support.launcher_variables import BATCH, MPICH, OPEN_MPI, SKYPILOT, SRUN, TRAINER
 
 FOUR_PER_NODE = SRUN | {

@@ -1,17 +1,15 @@
-"""The launcher's side of several nodes, over a socket to its link: joining, refusals, signals, and the loss of the first node.
+"""The launcher's part in several nodes: joining, refusals, signals, and the loss of the first node.
 
-In place of links and their store stands a `Hub` that passes entries on as they do: to all nodes, in one order.
+In place of connected stars stands a `Hub` that passes entries on as they do: to all nodes, in one order.
 """
 
 from __future__ import annotations
 
-import json
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -19,7 +17,8 @@ import pytest
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
 from lockstep.nodes.cluster import Cluster, Interrupted
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
+from lockstep.nodes.star import Loop
 
 LIMIT_S = 20.0
 
@@ -44,67 +43,60 @@ class Signals:
         self._theirs.close()
 
 
+class HubStar:
+    """One node's side of the star, without sockets between nodes."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub, self._told = hub, SimpleQueue[dict[str, Any]]()
+        self.loop = Loop(0.2, lambda: None)
+        self.is_open = True
+
+    def fileno(self) -> int:
+        return self.loop.fileno()
+
+    def read(self) -> list[dict[str, Any]]:
+        self.loop.turn()
+        return [self._told.get() for _ in range(self._told.qsize())]
+
+    def hear(self, told: dict[str, Any]) -> None:
+        self._told.put(told)
+        self.loop.wake()
+
+    def tell(self, told: dict[str, Any]) -> None:
+        self._hub.add(told)
+
+    def close(self) -> None:
+        if self.is_open:
+            self.loop.close()
+        self.is_open = False
+
+
 class Hub:
-    """The links of all nodes, and the log behind them."""
+    """The stars of all nodes, and the list behind them."""
 
     def __init__(self) -> None:
-        self._lock, self._threads = threading.Lock(), []
+        self._lock = threading.RLock()
         self.log: list[dict[str, Any]] = []
-        self.ends: list[socket.socket] = []
-        """A link's end of its socket to each launcher."""
-        self.orders: list[dict[str, Any]] = []
-        """What launchers asked their links for."""
+        self.stars: list[HubStar] = []
 
-    def socket(self) -> socket.socket:
-        """A launcher's end; its link tells it the port at once, and what was told before."""
-        ours, theirs = socket.socketpair()
+    def star(self) -> HubStar:
+        """A node's side, which is in the star at once, and reads what was told before."""
         with self._lock:
-            self.ends.append(theirs)
-            self.tell(theirs, {"kind": "port", "port": 4000 + len(self.ends)})
-            for entry in self.log:
-                self.tell(theirs, entry)
-        thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True)
-        thread.start()
-        self._threads.append(thread)
-        return ours
+            self.stars.append(star := HubStar(self))
+            for entry in ({"kind": "there"}, *self.log):
+                star.hear(entry)
+        return star
 
     def add(self, entry: dict[str, Any]) -> None:
-        """As the link of some node."""
+        """As some node."""
         with self._lock:
             self.log.append(entry)
-            for end in self.ends:
-                self.tell(end, entry)
-
-    def check(self, entry: dict[str, Any]) -> None:
-        """Let all nodes reach each other, as their links do."""
-        for kind in ("listens", "reached"):
-            for node in entry["nodes"]:
-                self.add({"kind": kind, "number": entry["number"], "node": node, "not": {}, "clock_s": 0.0})
-
-    def tell(self, end: socket.socket, told: dict[str, Any]) -> None:
-        with suppress(OSError):  # as above
-            end.sendall(json.dumps(told).encode() + b"\n")
+            for star in self.stars:
+                star.hear(entry)
 
     def kinds(self) -> list[str]:
         with self._lock:
             return [entry["kind"] for entry in self.log]
-
-    def _serve(self, end: socket.socket) -> None:
-        with end.makefile("rb") as lines, suppress(OSError):  # the launcher may be gone
-            for line in lines:
-                told = json.loads(line)
-                if "kind" in told:
-                    self.add(told)
-                    if told["kind"] == "preflight":
-                        self.check(told)
-                    continue
-                self.orders.append(told)
-                if "join" in told:
-                    self.tell(end, {"kind": "round", "round": told["join"], "port": 5000 + told["join"]})
-
-    def close(self) -> None:
-        for end in self.ends:
-            end.close()
 
 
 class Nodes:
@@ -120,11 +112,12 @@ class Nodes:
         )
         cluster = Cluster(
             record=record,
-            link=self.hub.socket(),
+            star=self.hub.star(),
             interface="eth0",
             patience_s=patience_s,
             say=lambda label, text: self.said.append(f"{name} {label}: {text}"),
             hear=print,
+            own="127.0.0.1",
         )
         self.all.append(cluster)
         return cluster
@@ -149,9 +142,8 @@ class Nodes:
 
     def close(self) -> None:
         self.signals.close()
-        self.hub.close()
         for cluster in self.all:
-            cluster.link.close()
+            cluster.close()
 
 
 @pytest.fixture
@@ -170,7 +162,7 @@ def hear(cluster: Cluster, is_so: Callable[[], bool]) -> None:
 
 def test_nodes_that_meet_have_one_seat_each(nodes: Nodes) -> None:
     a, b = nodes.node("a", ranks=4), nodes.node("b", ranks=2)
-    assert nodes.meet(a, b) == [Seat(0, 0, (4, 2), 4001, "eth0"), Seat(0, 1, (4, 2), 4002, "eth0")]
+    assert nodes.meet(a, b) == [Seat(0, 0, (4, 2), "eth0"), Seat(0, 1, (4, 2), "eth0")]
     assert [one.text for one in b.view.members] == ["node 0 (host host-a)", "node 1 (host host-b)"]
     assert a.view == b.view
     assert nodes.hub.kinds().count("roster") == 1
@@ -187,14 +179,14 @@ def test_they_meet_again_for_the_next_round_with_the_lanes_of_the_first(nodes: N
 
 
 def test_a_run_that_has_enough_nodes_begins_after_the_last_call(nodes: Nodes) -> None:
-    assert nodes.meet(nodes.node("a", least=1, most=4)) == [Seat(0, 0, (2,), 4001, "eth0")]
+    assert nodes.meet(nodes.node("a", least=1, most=4)) == [Seat(0, 0, (2,), "eth0")]
 
 
 def test_a_node_that_comes_later_takes_part_in_the_next_round(nodes: Nodes) -> None:
     a = nodes.node("a", least=1, most=3)
     nodes.meet(a)
     b = nodes.node("b", least=1, most=3)
-    hear(b, lambda: b.port > 0)
+    hear(b, lambda: b.is_there)
     hear(a, lambda: bool(a.view.newcomers()))
     assert a.view.changes() == "host host-b joins"
     assert [(seat.round, seat.node) for seat in nodes.meet(a, b)] == [(1, 0), (1, 1)]
@@ -206,7 +198,7 @@ def test_a_node_that_is_gone_is_not_waited_for(nodes: Nodes) -> None:
     nodes.hub.add({"kind": "gone", "node": "b"})
     hear(a, lambda: bool(a.view.lost_members()))
     assert a.must_end
-    assert nodes.meet(a) == [Seat(1, 0, (2,), 4001, "eth0")]
+    assert nodes.meet(a) == [Seat(1, 0, (2,), "eth0")]
 
 
 def test_missing_nodes_are_waited_for_as_long_as_patience_lasts(nodes: Nodes) -> None:
@@ -227,17 +219,17 @@ def test_once_a_run_goes_on_only_the_newcomer_is_refused(nodes: Nodes) -> None:
     a, b = nodes.node("a", least=1, most=3), nodes.node("b", least=1, most=3)
     nodes.meet(a, b)
     other = nodes.node("d", least=1, most=4)
-    hear(other, lambda: other.port > 0)
+    hear(other, lambda: other.is_there)
     hear(a, lambda: bool(a.view.asking))
     seats = nodes.meet(a, b, other)
     assert [type(one) for one in seats] == [Seat, Seat, UsageError]
     assert (seats[0].num_nodes, set(a.view.refused)) == (2, {"d"})
 
 
-def test_what_the_link_cannot_do_is_raised_as_it_says(nodes: Nodes) -> None:
+def test_what_the_star_cannot_do_is_raised_as_it_says(nodes: Nodes) -> None:
     a, b = nodes.node("a"), nodes.node("b")
-    for end, is_usage in zip(nodes.hub.ends, (True, False), strict=True):
-        nodes.hub.tell(end, {"kind": "failed", "is_usage": is_usage, "why": "It cannot be.", "fix": "Do this."})
+    for star, is_usage in zip(nodes.hub.stars, (True, False), strict=True):
+        star.hear({"kind": "failed", "is_usage": is_usage, "why": "It cannot be.", "fix": "Do this."})
     usage, world = nodes.meet(a, b)
     assert (type(usage), str(usage)) == (UsageError, "It cannot be. Do this.")
     assert (type(world), str(world)) == (WorldError, "It cannot be.")
@@ -245,7 +237,7 @@ def test_what_the_link_cannot_do_is_raised_as_it_says(nodes: Nodes) -> None:
 
 def test_what_is_not_reached_yet_is_said(nodes: Nodes) -> None:
     a = nodes.node("a")
-    nodes.hub.tell(nodes.hub.ends[0], {"kind": "unreachable", "why": "Nobody listens there."})
+    nodes.hub.stars[0].hear({"kind": "unreachable", "why": "Nobody listens there."})
     hear(a, lambda: bool(nodes.said))
     assert nodes.said == ["a nodes: Nobody listens there."]
 
@@ -257,31 +249,20 @@ def test_a_persons_signal_ends_the_wait_for_others(nodes: Nodes) -> None:
     assert error.number == 15
 
 
-@pytest.mark.parametrize("how", ["told", "link"])
-def test_the_loss_of_the_first_node_is_one_sentence(nodes: Nodes, how: str) -> None:
+def test_the_loss_of_the_first_node_is_one_sentence(nodes: Nodes) -> None:
     b = nodes.node("b")
-    if how == "told":
-        nodes.hub.tell(nodes.hub.ends[0], {"kind": "cut", "why": "node 0 is gone (it has ended)"})
-    else:
-        nodes.hub.ends[0].shutdown(socket.SHUT_RDWR)
+    nodes.hub.stars[0].hear({"kind": "cut", "why": "node 0 is gone (it has ended)"})
     (error,) = nodes.meet(b)
     assert isinstance(error, WorldError)
-    why = (
-        "node 0 is gone (it has ended)"
-        if how == "told"
-        else ("the process that keeps this node in touch with the others has ended")
-    )
-    assert str(error) == f"This node lost the others: {why}."
+    assert str(error) == "This node lost the others: node 0 is gone (it has ended)."
     assert b.must_end
 
 
 def test_the_first_reason_for_a_cut_stays(nodes: Nodes) -> None:
     b = nodes.node("b")
-    nodes.hub.tell(nodes.hub.ends[0], {"kind": "cut", "why": "node 0 is gone (it has ended)"})
+    nodes.hub.stars[0].hear({"kind": "cut", "why": "node 0 is gone (it has ended)"})
     hear(b, lambda: bool(b.cut))
-    nodes.hub.tell(nodes.hub.ends[0], {"kind": "cut", "why": ""})
-    b.read()
-    nodes.hub.ends[0].shutdown(socket.SHUT_RDWR)
+    nodes.hub.stars[0].hear({"kind": "cut", "why": ""})
     b.read()
     b.tell_fall()
     assert b.cut == "node 0 is gone (it has ended)"
@@ -292,7 +273,7 @@ def test_silence_is_said_of_the_node_by_its_number(nodes: Nodes) -> None:
     nodes.meet(a, b)
     nodes.said.clear()
     for kind in ("silent", "heard"):
-        nodes.hub.tell(nodes.hub.ends[0], {"kind": kind, "node": "b"})
+        nodes.hub.stars[0].hear({"kind": kind, "node": "b"})
         hear(a, lambda kind=kind: len(nodes.said) == 1 + (kind == "heard"))
     assert "node 1 (host host-b) has not been heard of for 5 s" in nodes.said[0]
     assert nodes.said[1] == "a nodes: node 1 (host host-b) is heard of again"
@@ -358,57 +339,16 @@ def test_a_signal_while_a_node_waits_for_what_follows_ends_all_only_if_it_must(n
 
 def test_waiting_ends_when_the_first_node_is_lost(nodes: Nodes) -> None:
     b = nodes.node("b")
-    nodes.hub.tell(nodes.hub.ends[0], {"kind": "cut", "why": ""})
+    nodes.hub.stars[0].hear({"kind": "cut", "why": ""})
     b.wait_for(lambda: False)
     assert b.cut == "the run's first node cannot be reached any more"
 
 
-def test_a_round_has_a_store_of_its_own_where_ranks_want_one(nodes: Nodes) -> None:
-    a, b = nodes.node("a"), nodes.node("b")
-    a.serve_round()
+def test_a_decision_is_seen_although_the_next_round_began_in_the_same_moment(nodes: Nodes) -> None:
+    a, b = nodes.node("a", least=1), nodes.node("b", least=1)
     nodes.meet(a, b)
-    assert (a.join_round(), b.join_round()) == (5000, 5000)
-    a.serve_round()
-    nodes.meet(a, b)
-    assert (b.join_round(), a.join_round()) == (5001, 5001)
-    assert nodes.hub.orders.count({"serve": 0}) == nodes.hub.orders.count({"serve": 1}) == 1
-
-
-def test_lines_that_come_in_pieces_are_read_whole(nodes: Nodes) -> None:
-    ours, theirs = socket.socketpair()
-    record = NodeRecord("b", "host-b", None, False, 2, 2, 2, 1)
-    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None, hear=print)
-    with ours, theirs:
-        for byte in b'{"kind": "signal", "node": "a", "number": 2}\n{"kind": "signal", "node": "a", "number": 15}\n':
-            theirs.sendall(bytes([byte]))
-            cluster.read()
-        assert cluster.signals() == [2, 15]
-
-
-def test_closing_waits_until_the_link_has_passed_on_what_was_told(nodes: Nodes) -> None:
-    ours, theirs = socket.socketpair()
-    record = NodeRecord("b", "host-b", None, False, 2, 2, 2, 1)
-    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None, hear=print)
-    cluster.tell_ended({"exit_code": 0})
-    closing = threading.Thread(target=cluster.close)
-    closing.start()
-    with theirs.makefile("rb") as lines:
-        assert json.loads(lines.read())["kind"] == "ended", "all of it, and then the end"
-    assert closing.is_alive()
-    theirs.close()
-    closing.join(LIMIT_S)
-    assert not closing.is_alive()
-
-
-def test_closing_does_not_wait_for_a_link_that_goes_on_telling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.nodes.cluster.END_S", 0.2)
-    ours, theirs = socket.socketpair()
-    record = NodeRecord("b", "host-b", None, False, 2, 2, 2, 1)
-    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None, hear=print)
-    closing = threading.Thread(target=cluster.close, daemon=True)
-    closing.start()
-    end = time.monotonic() + LIMIT_S
-    with theirs, suppress(OSError):
-        while closing.is_alive() and time.monotonic() < end:
-            theirs.sendall(b'{"kind": "cut", "why": "once more"}\n')
-    assert not closing.is_alive()
+    nodes.hub.add({"kind": "decision", "round": 0, "node": "a", "decided": {"regroup": {}}})
+    nodes.hub.add({"kind": "roster", "round": 1, "threads": 1, "lanes": None, "members": [[0, "a"]]})
+    b.wait_for(lambda: b.view.decision is not None)
+    assert (b.view.round, b.view.decision) == (0, {"regroup": {}})
+    hear(b, lambda: b.view.round == 1)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from lockstep.nodes.choice import choose_place
-from lockstep.nodes.told import Told
+from lockstep.nodes.place import Told
 
 CLUSTERS = Path(__file__).parents[3] / "examples" / "clusters"
 

@@ -1,11 +1,13 @@
-"""On node 0 only the gate reaches the store's port, and only processes of the same user reach a tunnel's."""
+"""On node 0 only the star reaches the port of torchrun's store, and only processes of the same user reach an entrance to it."""
 
 import contextlib
 import datetime as dt
 import os
+import select
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch.distributed as dist
@@ -13,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import WorldError
-from lockstep.nodes import callers
 from lockstep.nodes.address import Place
-from lockstep.nodes.callers import answered_owner, is_own_process, owner
-from lockstep.nodes.door import MOST_LISTED, Door, program
-from lockstep.nodes.gate import Gate
+from lockstep.nodes.door import MOST_LISTED, Door, is_own_process, owner, program
 from lockstep.nodes.interfaces import listen
-from lockstep.nodes.key import Key
-from lockstep.nodes.tunnel import Tunnel
+from lockstep.nodes.streams import Entrance, Exit
+from lockstep.torchrun_rendezvous import RoundStores
+from tests.support.stars import Sky
 
 LIMIT = dt.timedelta(seconds=20)
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -75,28 +75,88 @@ def test_a_door_lists_the_newest_ports_only(listener):
         door.let_in(held.getsockname()[1])
         held.settimeout(20)
         held.connect(listener.getsockname())
+        listener.accept()[0].close()
     assert len(program(list(range(MOST_LISTED)))) // 8 < 4096, "the kernel's limit"
     door.close()
 
 
-def test_the_gate_reaches_a_locked_store_and_nobody_else_does():
-    behind = listen(Place("127.0.0.1", 0))
-    port, kept = behind.getsockname()[1], behind.dup()
-    server = dist.TCPStore("127.0.0.1", port, 1, True, LIMIT, wait_for_workers=False, master_listen_fd=behind.detach())
-    with kept:
-        door = Door(kept)
-    key, front = Key.made(), listen(Place("127.0.0.1", 0))
-    gate = Gate(front, port, key, print, door=door)
-    place = Place("127.0.0.1", front.getsockname()[1])
-    gate.start()
-    tunnel = Tunnel(place, key, {"node": "0"}, print).start()
-    clients = [dist.TCPStore("127.0.0.1", tunnel.port, 1, False, LIMIT) for _ in range(5)]
-    clients[0].set("x", "1")
-    assert [client.get("x") for client in clients] == [b"1"] * 5
-    assert not knocks(("127.0.0.1", port))
-    tunnel.close()
-    gate.close()
-    assert server.get("x") == b"1", "the store's own client goes on"
+@contextlib.contextmanager
+def streaming(connect):
+    """An entrance of a second node, and node 0, where streams come out; served by a thread."""
+    sky, over = Sky(), threading.Event()
+    exit = Exit(sky.host, connect)
+    sky.joined("b")
+    listener = listen(Place("127.0.0.1", 0))
+    entrance = Entrance(sky.stars["b"], listener, "7")
+
+    def serve():
+        while not over.is_set():
+            sky.turn(0.02)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield entrance, listener.getsockname()[1]
+    finally:
+        over.set()
+        thread.join()
+        entrance.close()
+        listener.close()
+        exit.close()
+        sky.close()
+
+
+def test_the_star_reaches_a_locked_store_and_nobody_else_does():
+    sky = Sky()
+    stores = RoundStores(sky.host)
+    stores.serve(7)
+    sky.close()
+    store, _ = stores._served[7]
+    with streaming(stores._connected) as (_, port):
+        clients = [dist.TCPStore("127.0.0.1", port, None, False, LIMIT) for _ in range(5)]
+        clients[0].set("x", "1" * 1_000_000)
+        assert [client.get("x") for client in clients] == [b"1" * 1_000_000] * 5
+        assert not knocks(("127.0.0.1", store.port))
+        assert stores._connected("8") is None
+        del clients
+    stores.close()
+    assert store.get("x").startswith(b"1"), "the store's own client goes on"
+
+
+def test_streams_of_an_entrance_that_is_closed_end_on_both_sides_and_are_not_those_of_the_next_one():
+    sky, others = Sky(), []
+
+    def connect(_to):
+        ours, theirs = socket.socketpair()
+        others.append(theirs)
+        return ours
+
+    exit = Exit(sky.host, connect)
+    sky.joined("b")
+    for number in range(2):
+        with listen(Place("127.0.0.1", 0)) as listener:
+            entrance = Entrance(sky.stars["b"], listener, str(number))
+            with socket.create_connection(listener.getsockname()) as end:
+                sky.until(lambda number=number: len(others) == number + 1)
+                end.sendall(b"hello")
+                sky.until(lambda: bool(select.select([others[-1]], [], [], 0)[0]))
+                assert others[-1].recv(10) == b"hello"
+                entrance.close()
+                sky.until(lambda: bool(select.select([others[-1]], [], [], 0)[0]))
+                assert others[-1].recv(10) == b""
+    exit.close()
+    for other in others:
+        other.close()
+    sky.close()
+
+
+def test_a_stream_to_what_is_not_there_ends():
+    with (
+        streaming(lambda _to: None) as (_, port),
+        socket.create_connection(("127.0.0.1", port)) as end,
+    ):
+        end.settimeout(20)
+        assert end.recv(1) == b""
 
 
 VISITOR = """
@@ -138,31 +198,21 @@ def test_a_door_is_not_locked_behind_another_user_who_is_in_already(listener, fa
 def test_a_process_of_another_user_is_not_taken_for_our_own(listener, family, host):
     with visited(listener, family, host) as (connection, other):
         assert not is_own_process(connection)
-        assert answered_owner(connection.getpeername(), connection.getsockname()) in (65534, None), "None: not built in"
         other.stdin.close()
         other.wait()
         assert not is_own_process(connection), "nobody holds the other end now, and the kernel says root"
 
 
 @only_root
-def test_a_tunnel_closes_the_connections_of_another_user(listener):
-    key, front = Key.made(), listen(Place("127.0.0.1", 0))
-    gate = Gate(front, listener.getsockname()[1], key, print)
-    place = Place("127.0.0.1", front.getsockname()[1])
-    gate.start()
-    tunnel = Tunnel(place, key, {"node": "0"}, print).start()
-    program = VISITOR.replace("input()", "print(end.recv(1))")
-    command = [sys.executable, "-c", program, "AF_INET", "127.0.0.1", str(tunnel.port)]
-    assert subprocess.run(command, capture_output=True, timeout=60).stdout == b"\nb''\n"
-    assert tunnel.num_refused == 1 and len(gate.nodes()["0"].connections) == 1
-    tunnel.close()
-    gate.close()
+def test_an_entrance_closes_the_connections_of_another_user():
+    with streaming(lambda _to: None) as (entrance, port):
+        program = VISITOR.replace("input()", "print(end.recv(1))")
+        command = [sys.executable, "-c", program, "AF_INET", "127.0.0.1", str(port)]
+        assert subprocess.run(command, capture_output=True, timeout=60).stdout == b"\nb''\n"
+        assert entrance.num_refused == 1
 
 
-@pytest.mark.parametrize("has_netlink", [True, False])
-def test_a_process_of_our_user_is_known_by_each_kind_of_socket(listener, has_netlink, monkeypatch):
-    if not has_netlink:
-        monkeypatch.setattr(callers, "answered_owner", lambda *_: None)
+def test_a_process_of_our_user_is_known_by_each_kind_of_socket(listener):
     port = listener.getsockname()[1]
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")):
         with socket.socket(family) as end:

@@ -1,18 +1,20 @@
-"""A key sealed with munge reaches the same user's nodes of the same job, through the gate; nobody else can open it."""
+"""A key sealed with munge reaches the same user's nodes of the same job, through node 0; nobody else can open it."""
 
 import os
 import subprocess
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.nodes import dial, munge
+from lockstep.nodes import calling
+from lockstep.nodes import key as munge
 from lockstep.nodes.address import Place
-from lockstep.nodes.dial import Silent, key_of_job
-from lockstep.nodes.gate import Gate
+from lockstep.nodes.calling import Silent, key_of_job
 from lockstep.nodes.interfaces import listen
-from lockstep.nodes.key import Key
-from lockstep.nodes.munge import seal, unseal
+from lockstep.nodes.key import Key, seal, unseal
+from tests.support.stars import Sky
 
 KEY = Key.made()
 
@@ -24,25 +26,41 @@ def answers():
 needs_munge = pytest.mark.skipif(not answers(), reason="needs munge and a running munged")
 
 
+@contextmanager
+def answering(seal=None):
+    """A node 0 that answers in a thread."""
+    sky, over = Sky(KEY, seal=seal), threading.Event()
+
+    def serve():
+        while not over.is_set():
+            sky.turn(0.02)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield sky.place
+    finally:
+        over.set()
+        thread.join()
+        sky.close()
+
+
 @pytest.fixture
 def place():
-    """A gate that gives the sealed key, with nothing behind it."""
-    listener = listen(Place("127.0.0.1", 0))
-    gate = Gate(listener, 1, KEY, print, seal=lambda: seal(KEY, "4711"))
-    gate.start()
-    yield Place("127.0.0.1", listener.getsockname()[1])
-    gate.close()
+    """A node 0 that gives the sealed key."""
+    with answering(lambda: seal(KEY, "4711")) as place:
+        yield place
 
 
 @needs_munge
 def test_the_nodes_of_a_job_get_the_key_from_node_0(place):
-    assert [key_of_job(place, "4711", 0.0) for _ in range(3)] == [KEY] * 3
+    assert [key_of_job(place, "4711") for _ in range(3)] == [KEY] * 3
 
 
 @needs_munge
 def test_another_job_is_refused(place):
     with pytest.raises(UsageError, match="belongs to job 4711, and this is job 4712"):
-        key_of_job(place, "4712", 0.0)
+        key_of_job(place, "4712")
 
 
 @needs_munge
@@ -76,19 +94,15 @@ def test_the_key_is_in_no_argument_and_not_readable_in_the_seal(monkeypatch):
     assert KEY.secret not in sealed
 
 
-def test_a_gate_without_a_sealed_key_is_a_sentence():
-    listener = listen(Place("127.0.0.1", 0))
-    gate = Gate(listener, 1, KEY, print).start()
-    place = Place("127.0.0.1", listener.getsockname()[1])
-    with pytest.raises(WorldError, match=f"^Node 0 at {place} gives no key sealed with munge"):
-        key_of_job(place, "1", 0.0)
-    gate.close()
+def test_a_node_0_without_a_sealed_key_is_a_sentence():
+    with answering() as place, pytest.raises(WorldError, match=f"^Node 0 at {place} gives no key sealed with munge"):
+        key_of_job(place, "1")
 
 
-def test_a_gate_that_begins_slowly_may_be_asked_for_the_key_again(monkeypatch):
-    monkeypatch.setattr(dial, "ANSWER_S", 0.2)
+def test_a_node_0_that_begins_slowly_may_be_asked_for_the_key_again(monkeypatch):
+    monkeypatch.setattr(calling, "ANSWER_S", 0.2)
     with listen(Place("127.0.0.1", 0)) as listener, pytest.raises(Silent, match="does not answer: node 0 still begins"):
-        key_of_job(Place("127.0.0.1", listener.getsockname()[1]), "1", 0.0)
+        key_of_job(Place("127.0.0.1", listener.getsockname()[1]), "1")
 
 
 def test_munge_that_is_missing_is_a_sentence(monkeypatch):

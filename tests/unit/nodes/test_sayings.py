@@ -2,9 +2,8 @@
 
 import pytest
 
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.sayings import Sayings
-from lockstep.nodes.view import RunView
+from lockstep.nodes.roster import NodeRecord
+from lockstep.nodes.view import RunView, Sayings
 
 
 def record(name):
@@ -66,8 +65,9 @@ def test_another_node_says_only_for_itself_that_the_first_one_is_silent():
     [
         (
             "launcher",
-            "the launcher of node 1 (host host-b) is stopped by a signal; kill -CONT 7 there lets it go on",
+            "the launcher of node 1 (host host-b) stands still; if a signal has stopped it, kill -CONT 7 there lets it go on",
         ),
+        ("nursery", "the nursery of node 1 (host host-b) is stopped by a signal; kill -CONT 7 there lets it go on"),
         ("", "the launcher of node 1 (host host-b) goes on"),
     ],
 )
@@ -114,8 +114,15 @@ def test_waits_and_gauges_count_for_their_round_only():
     assert first.view.waits == {}
 
 
-def test_the_first_node_asks_for_the_gauges_of_the_others_and_they_for_nobodys():
-    for name, asked in (("a", ["b", "c"]), ("b", [])):
-        sayings, log, _, _ = node(name)
-        sayings.tell_gauges([])
-        assert log[0]["of"] == asked
+def test_a_launcher_whose_machine_answers_is_told_as_one_that_stands_still():
+    first, log, printed, _ = node("a")
+    first.say_silent({"kind": "silent", "node": "b", "is_there": True})
+    assert log == [{"kind": "stopped", "node": "b", "what": "launcher", "process": 0}] and not printed
+    first.view.take(log[0])
+    first.say_silent({"kind": "heard", "node": "b", "is_there": True})
+    assert log[1]["what"] == ""
+    other, log, printed, _ = node("c")
+    other.say_silent({"kind": "silent", "node": "", "is_there": True})
+    assert other.view.stopped == {"a"} and "the launcher of node 0 (host host-a) stands still" in printed[0][1]
+    other.say_silent({"kind": "heard", "node": "", "is_there": True})
+    assert not other.view.stopped and "goes on" in printed[1][1] and not log

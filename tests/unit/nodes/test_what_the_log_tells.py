@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Refused
+from lockstep.nodes.roster import NodeRecord, Refused
 from lockstep.nodes.view import RunView
 
 

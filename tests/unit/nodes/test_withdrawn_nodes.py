@@ -7,20 +7,16 @@ from dataclasses import replace
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.nodes.address import Place
-from lockstep.nodes.farewell import hold, in_time, knock
-from lockstep.nodes.files import check_files, in_all
-from lockstep.nodes.gate import Gate, NodeWithdrew, StrangerCame
+from lockstep.nodes.address import Choice, Interface, Place
+from lockstep.nodes.calling import hold, in_time, knock
 from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.interfaces import PortTaken, listen
 from lockstep.nodes.key import Key
-from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Refused
-from lockstep.nodes.sayings import Sayings
-from lockstep.nodes.tunnel import Tunnel
-from lockstep.nodes.view import RunView
-from lockstep.nodes.withdrawal import MOST_CHARACTERS, Withdrawal
+from lockstep.nodes.node_star import Calling, NodeStar
+from lockstep.nodes.roster import MOST_CHARACTERS, NodeRecord, Refused, Withdrawal
+from lockstep.nodes.view import RunView, Sayings
 from tests.support.several_nodes import free_port
+from tests.support.stars import Sky
 
 KEY, OTHER_KEY = Key(b"a" * 32), Key(b"b" * 32)
 WHY = Withdrawal(1, "b", "There is no script x.py.", "Check the path.")
@@ -28,74 +24,89 @@ SAID = "Node 1 (host b) cannot start: There is no script x.py."
 FIRST = NodeRecord("a0", "a", 0, is_host=True, least=3, most=3, ranks=1, threads=1)
 
 
-def test_a_node_that_cannot_start_is_heard_at_the_gate():
-    listener, events, heard = listen(Place("127.0.0.1", 0)), [], threading.Event()
+def knocked(key, withdrawal):
+    """A node 0 at which a node knocked, and what was raised there."""
+    sky, raised = Sky(KEY), []
 
-    def note(event):
-        events.append(event)
-        heard.set()
+    def knock_there():
+        try:
+            knock(sky.place, key, "", withdrawal)
+        except UsageError as error:
+            raised.append(str(error))
 
-    place = Place(*listener.getsockname())
-    gate = Gate(listener, 0, KEY, note).start()
-    try:
-        knock(place, KEY, "", WHY)
-        assert heard.wait(10)
-    finally:
-        gate.close()
-    (event,) = events
-    assert isinstance(event, NodeWithdrew) and Withdrawal.of(event.hello) == WHY
-    assert gate.nodes() == {}
+    knocking = threading.Thread(target=knock_there)
+    knocking.start()
+    while knocking.is_alive():
+        sky.turn()
+    sky.until(lambda: len(sky.heard["a"]) == 2)
+    sky.close()
+    return sky, raised
+
+
+def test_a_node_that_cannot_start_is_heard_at_node_0():
+    sky, raised = knocked(KEY, WHY)
+    assert Withdrawal.of(sky.entries("a")[0]) == WHY and not raised
+    assert sky.host.nodes() == []
 
 
 def test_the_longest_sentence_fits():
     long = replace(WHY, problem="\N{SNOWMAN}" * 5000, fix="\N{SNOWMAN}" * 5000)
-    listener, events = listen(Place("127.0.0.1", 0)), []
-    place = Place(*listener.getsockname())
-    gate = Gate(listener, 0, KEY, events.append).start()
-    try:
-        knock(place, KEY, "", Withdrawal.of(long.entry()))
-    finally:
-        gate.close()
-    assert Withdrawal.of(events[0].hello).problem == long.problem[:MOST_CHARACTERS]
+    sky, _ = knocked(KEY, Withdrawal.of(long.entry()))
+    assert Withdrawal.of(sky.entries("a")[0]).problem == long.problem[:MOST_CHARACTERS]
 
 
 def test_nobody_without_the_key_withdraws_a_node():
-    listener, events = listen(Place("127.0.0.1", 0)), []
-    place = Place(*listener.getsockname())
-    gate = Gate(listener, 0, KEY, events.append).start()
-    try:
-        with pytest.raises(UsageError, match="key is not that of node 0"):
-            knock(place, OTHER_KEY, "", WHY)
-    finally:
-        gate.close()
-    assert set(events) <= {StrangerCame("127.0.0.1")}
+    sky, raised = knocked(OTHER_KEY, WHY)
+    assert "key is not that of node 0" in raised[0]
+    assert sky.kinds("a") == ["there", "stranger"]
 
 
-def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes():
-    place, refused = Place("127.0.0.1", free_port()), WHY.refused()
-    holding = threading.Thread(target=hold, args=(place, KEY, "", refused, 2))
+def chosen(port):
+    return Choice(Interface("lo", "127.0.0.1"), Place("127.0.0.1", port))
+
+
+def joining(port):
+    """What a node is told that calls there."""
+    star, heard = NodeStar("b", Calling(Place("127.0.0.1", port), KEY, "", 10.0)), []
+    while not any(one["kind"] == "failed" for one in heard):
+        heard += star.read()
+    star.close()
+    return heard[-1]
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "fix"),
+    [
+        pytest.param(KEY, SAID, "On b: Check the path.", id="its sentence"),
+        pytest.param(None, "cannot use its key, and says why.", "Look at what node 0 says", id="its own key"),
+    ],
+)
+def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes(key, said, fix):
+    port = free_port()
+    holding = threading.Thread(target=hold, args=(chosen(port), key, "", WHY.refused(), 2))
     holding.start()
-    for node in ("b0", "c0"):
-        with pytest.raises(UsageError) as told:
-            Tunnel(place, KEY, {"node": node}, lambda _event: None).start(10)
-        assert (told.value.problem, told.value.fix) == (SAID, "On b: Check the path.")
+    for _ in range(2):
+        told = joining(port)
+        assert said in told["why"] and fix in told["fix"] and told["is_usage"]
+        if key is None:
+            break
     holding.join(10)
     assert not holding.is_alive()
-    listen(place).close()
+    listen(Place("127.0.0.1", port)).close()
 
 
 def test_two_nodes_that_cannot_start_know_of_each_other_and_go():
-    place = Place("127.0.0.1", free_port())
-    holding = threading.Thread(target=hold, args=(place, KEY, "", WHY.refused(), 1))
+    port = free_port()
+    holding = threading.Thread(target=hold, args=(chosen(port), KEY, "", WHY.refused(), 1))
     holding.start()
-    in_time(lambda: knock(place, KEY, "", WHY))
+    in_time(lambda: knock(Place("127.0.0.1", port), KEY, "", WHY))
     holding.join(10)
     assert not holding.is_alive()
 
 
 def test_a_port_that_is_taken_is_left_alone():
     with listen(Place("127.0.0.1", 0)) as taken, pytest.raises(PortTaken):
-        hold(Place(*taken.getsockname()), KEY, "", WHY.refused(), 1)
+        hold(chosen(taken.getsockname()[1]), KEY, "", WHY.refused(), 1)
 
 
 def test_what_goes_wrong_while_others_are_told_is_not_said():
@@ -158,12 +169,3 @@ def test_what_the_world_does_to_a_node_has_no_fix_of_its_own():
         "The node on host b cannot start: There is no script x.py.",
         "Look at what b says, and start all nodes again.",
     )
-
-
-def test_a_first_node_that_may_not_open_enough_files_is_refused():
-    check_files([2, 2], in_all([2, 2]))
-    check_files([8] * 1000, -1)
-    with pytest.raises(
-        UsageError, match=r"Node 0 needs 67 open files for 2 nodes with 4 ranks, .* may have 66 there\."
-    ):
-        check_files([2, 2], 66)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import lockstep
+from lockstep.diagnosis.findings import FINDINGS
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has the name too
 
-from findings import pages as findings_pages  # noqa: E402
 from reference import PARTS  # noqa: E402
 
 PAGES = sorted(
@@ -124,9 +124,9 @@ def test_generated_parts_say_what_the_code_says() -> None:
     ] == []
 
 
-def test_the_pages_of_findings_are_those_that_the_code_makes_and_are_in_the_navigation() -> None:
-    made = findings_pages()
-    there = {path.name: path.read_text() for path in (ROOT / "docs" / "findings").glob("*.md")}
-    assert there == made, "run `python scripts/findings.py`"
-    navigation = (ROOT / "mkdocs.yml").read_text()
-    assert [name for name in made if f"- findings/{name}\n" not in navigation] == []
+def test_each_finding_has_a_page_that_is_in_the_index_and_in_the_navigation() -> None:
+    folder, navigation = ROOT / "docs" / "findings", (ROOT / "mkdocs.yml").read_text()
+    assert {path.name for path in folder.glob("*.md")} == {"index.md", *(f"{name}.md" for name in FINDINGS)}
+    rows = [f"| [{name}]({name}.md) | {finding.title} |" for name, finding in FINDINGS.items()]
+    assert "\n".join(rows) in (folder / "index.md").read_text()
+    assert [name for name in FINDINGS if f"- findings/{name}.md\n" not in navigation] == []

@@ -20,6 +20,7 @@ from rich.console import Console
 from lockstep.cli.diagnose import diagnose
 from lockstep.cli.watch import watch
 from lockstep.diagnosis.scene import Life, RankScene
+from lockstep.diagnosis.scenes import Scenes
 from lockstep.errors import UsageError
 from lockstep.handover.case import Case
 from lockstep.handover.run_folder import RunFolder, add_line
@@ -29,12 +30,9 @@ from lockstep.journal.waiting import Waiting
 from lockstep.journal.waiting_note import WaitingNote
 from lockstep.machine.process_state import began_ticks
 from lockstep.runs.diagnosis import is_stuck
-from lockstep.runs.groups import grouped
-from lockstep.runs.places import run_at
-from lockstep.runs.roster import roster_of
-from lockstep.runs.table import duration_text, table_of, total_of
+from lockstep.runs.places import roster_of, run_at
+from lockstep.runs.table import duration_text, grouped, table_of, total_of
 from lockstep.runs.view import Row, State, View, Viewer
-from lockstep.sight.scenes import Scenes
 
 
 def made(path, ranks=2, **more):

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from lockstep.launch.guards.after_import import put_in_place, when_imported
-from lockstep.launch.guards.backend_rules import backend_for, is_ours
-from lockstep.launch.guards.call_by_name import INIT, NEW_GROUP, CallByName
+from lockstep.handover.backends import backend_for, is_ours
+from lockstep.launch.guards.wrapping import INIT, NEW_GROUP, CallByName, put_in_place, when_imported
 
 OUR_BACKEND = "lockstep.torch_backend"
 """By name, because that module belongs inside a rank."""

@@ -6,7 +6,6 @@ torch as it was given; name, signature and docstring stay. Only the ranks that l
 
 from __future__ import annotations
 
-import errno
 import functools
 import importlib
 import os
@@ -23,18 +22,16 @@ from urllib.parse import parse_qsl, urlparse
 from lockstep.handover.environment import Position, decode
 from lockstep.handover.late_settings import say_too_late
 from lockstep.handover.meeting_place import InheritedFile
-from lockstep.launch.guards.after_import import put_in_place, when_imported
-from lockstep.launch.guards.call_by_name import INIT, CallByName
 from lockstep.launch.guards.meeting_rules import (
     Asked,
     Launched,
     Surroundings,
     Way,
     alone_line,
-    busy_port,
     judge_meeting,
     meeting_name,
 )
+from lockstep.launch.guards.wrapping import INIT, CallByName, put_in_place, when_imported
 from lockstep.notices import say
 
 MARK = "__lockstep__"
@@ -136,7 +133,6 @@ class _Guard:
             local_world_size=position.local_world_size,
             address=f"{self._host}:{self._port}",
             has_nccl=c10d.is_nccl_available(),
-            has_mpi=c10d.is_mpi_available(),
             gpus=torch.cuda.device_count(),
             shares_memory=self._seat is not None or _memory_shared().has_inherited(),
         )
@@ -163,9 +159,9 @@ class _Guard:
         return asked.world_size if asked.world_size >= 0 else self._position.world_size
 
     def _guard_store(self, store: Any) -> None:
-        """Make a TCPStore at the run's address a client of the run's store; refuse one that would serve a busy port."""
+        """Make a TCPStore at the run's address a client of the run's store."""
         original = store.__init__
-        own_port, serves_already, serve = self._port, self._seat is not None, self._launcher.serve
+        own_port, serve = self._port, self._launcher.serve
 
         @functools.wraps(original)
         def __init__(  # noqa: N807 - it takes that place
@@ -179,10 +175,7 @@ class _Guard:
         ) -> None:
             if port == own_port and more.get("master_listen_fd") is None:
                 is_master = False
-                if not serves_already:
-                    serve()
-            elif is_master and port and not more.get("multi_tenant") and more.get("master_listen_fd") is None:
-                check_port(port)
+                serve()
             original(self, host_name, port, world_size, is_master, *rest, **more)
 
         store.__init__ = __init__
@@ -191,17 +184,6 @@ class _Guard:
 def _memory_shared() -> Any:
     """The module that has the store in shared memory; by name, because it belongs inside a rank and needs torch."""
     return importlib.import_module("lockstep.node.shared_store")
-
-
-def check_port(port: int) -> None:
-    """Raise `UsageError` when something already listens on `port` of this machine."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind(("", port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise busy_port(port) from None
 
 
 def _asked(given: Mapping[str, Any], position: Position) -> Asked:

@@ -16,7 +16,6 @@ from urllib.parse import urlparse
 from lockstep.errors import UsageError
 
 GLOO = 'Use init_process_group("gloo").'
-FROM_ENVIRONMENT = 'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])'
 
 
 class Way(StrEnum):
@@ -52,7 +51,6 @@ class Launched:
     address: str
     """`host:port` of the run's store, as MASTER_ADDR and MASTER_PORT were set at the start."""
     has_nccl: bool = True
-    has_mpi: bool = True
     gpus: int = 0
     shares_memory: bool = False
     """Whether the run's store is there already, in shared memory or over nodes; if not, the first plain `env://` is torch's own."""
@@ -79,8 +77,10 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
         return Way.TORCH
     method = asked.init_method or "env://"
     scheme = urlparse(method).scheme
-    if scheme in ("tcp", "file"):
-        _check_complete(asked, method, scheme)
+    if scheme in ("tcp", "file") and (
+        asked.rank < 0 or asked.world_size < 0 or (scheme == "tcp" and not _port(method))
+    ):
+        return Way.TORCH  # which says what is missing
     if asked.changed:
         raise UsageError(
             f"The script has set {asked.changed}, but this is rank {launched.rank} of {launched.world_size}.",
@@ -96,8 +96,6 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
 def _check_backend(asked: Asked, launched: Launched) -> None:
     names = (asked.backend or "").lower()
     wanted = {part.partition(":")[2] or part for part in names.split(",")}
-    if "mpi" in wanted and not launched.has_mpi:
-        raise UsageError("This torch has no MPI.", 'Use init_process_group("gloo"); it works under mpirun too.')
     if "nccl" not in wanted:
         return
     if not launched.has_nccl:
@@ -112,17 +110,6 @@ def _check_backend(asked: Asked, launched: Launched) -> None:
             f"{launched.gpus}.",
             f'Start {launched.gpus}, or use init_process_group("gloo").',
         )
-
-
-def _check_complete(asked: Asked, method: str, scheme: str) -> None:
-    missing = [name for name in ("rank", "world_size") if getattr(asked, name) < 0]
-    if missing:
-        raise UsageError(
-            f"init_method {method} needs {' and '.join(f'{name}=' for name in missing)} too.",
-            f"Pass {FROM_ENVIRONMENT}; or leave init_method out.",
-        )
-    if scheme == "tcp" and not _port(method):
-        raise UsageError(f"init_method {method} has no port.", "Write tcp://127.0.0.1:29500, or leave init_method out.")
 
 
 def meeting_name(init_method: str | None, world_size: int, moved_to: str = "") -> str:
@@ -177,14 +164,6 @@ def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
 
 def _ranks(count: int) -> str:
     return f"{count} rank{'s' if count != 1 else ''}"
-
-
-def busy_port(port: int) -> UsageError:
-    """Say that something else listens on a port."""
-    return UsageError(
-        f"Port {port} of this machine is in use by another program, so rank 0 cannot listen there.",
-        'Choose another one; or use int(os.environ["MASTER_PORT"]), where the run\'s own store answers.',
-    )
 
 
 def alone_line(rank: int, world_size: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from lockstep.handover.environment import Position
 from lockstep.handover.nested_ranks import refusal
-from lockstep.launch.guards.after_import import when_imported
+from lockstep.launch.guards.wrapping import when_imported
 from lockstep.notices import say
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
 from types import ModuleType
@@ -10,7 +9,7 @@ from typing import Any
 
 from lockstep.handover.checks import OFF
 from lockstep.handover.environment import RankEnvironment
-from lockstep.launch.guards.after_import import when_imported
+from lockstep.launch.guards.wrapping import when_imported
 
 COMPARER = "lockstep.run.watch.ddp_replicas"
 """By name, because that module belongs inside a rank."""
@@ -20,7 +19,7 @@ def guard_replicas(environment: RankEnvironment) -> Callable[[bool], None]:
     """Watch the class from its first model on.
 
     Returns:
-        To be called when the script has ended: with whether it ended well.
+        To be called when the script has ended: with whether it ended by itself, and not by an exception.
     """
     position, settings = environment.position, environment.settings
     ends: list[Callable[[bool], None]] = []
@@ -29,23 +28,20 @@ def guard_replicas(environment: RankEnvironment) -> Callable[[bool], None]:
 
         def install(module: ModuleType) -> None:
             ddp = module.DistributedDataParallel
-            init = ddp.__init__
 
-            @functools.wraps(init)
-            def first_init(self: Any, *args: Any, **kwargs: Any) -> None:
-                if ddp.__init__ is first_init:  # scripts without DDP import nothing
-                    ddp.__init__ = init
+            def first_new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+                if not ends:  # scripts without DDP import nothing
                     ranks = range(first, first + position.local_world_size)
                     watch = importlib.import_module(COMPARER).watch
                     ends.append(watch(ddp, settings.run_folder, position.rank, ranks, position.world_size))
-                ddp.__init__(self, *args, **kwargs)
+                return ddp.__new__(kind, *args, **kwargs)
 
-            ddp.__init__ = first_init
+            ddp.__new__ = staticmethod(first_new)
 
         when_imported("torch.nn.parallel.distributed", install)
 
-    def over(is_well: bool) -> None:
+    def over(is_by_itself: bool) -> None:
         for end in ends:
-            end(is_well)
+            end(is_by_itself)
 
     return over

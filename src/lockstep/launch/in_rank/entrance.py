@@ -48,10 +48,10 @@ from lockstep.launch.in_rank.first_streams import say_equal_draws, start_streams
 from lockstep.launch.in_rank.function_main import function_program
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
 from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
-from lockstep.machine.asked_stack import answer_into
 from lockstep.machine.leftovers import MARKER
 from lockstep.machine.processes import die_with_parent, let_read
 from lockstep.machine.socket_folder import share_socket_folder
+from lockstep.machine.stacks import answer_into
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""
@@ -86,7 +86,7 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     over = _guard(order, news, port)
     _debugger(order)
     code = _run_script(order, news, log)
-    over(not code)
+    over(not code or isinstance(sys.last_value, SystemExit))
     if not code and order.calls_init and order.rank == 0 and order.variables.get("WORLD_SIZE") != "1":
         say_equal_draws()
     _report_joined(order, news)

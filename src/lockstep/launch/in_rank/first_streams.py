@@ -11,7 +11,7 @@ import random
 import sys
 from types import ModuleType
 
-from lockstep.launch.guards.after_import import when_imported
+from lockstep.launch.guards.wrapping import when_imported
 from lockstep.notices import say
 
 SEED = 0

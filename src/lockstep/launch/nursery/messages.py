@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from lockstep.errors import LockstepError, WorldError
 from lockstep.launch.import_failure import failed_import
@@ -36,14 +35,6 @@ class StartStore:
 
     port: int
     world_size: int
-
-
-@dataclass(frozen=True)
-class StartLink:
-    """To the nursery: start the link of a run on several nodes. Descriptors: socket to the launcher, the gate's if it is here."""
-
-    order: dict[str, Any]
-    """A `LinkOrder`; it holds the run's key."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +100,7 @@ class NotSpawned:
     def failure(self) -> LockstepError:
         """What the launcher raises."""
         return WorldError(
-            f"There is no process for {self.what}: {self.why}. Start fewer ranks, or end other processes."
+            f"There is no process for {self.what}: {self.why}. Start fewer ranks, end other processes, or raise `ulimit -u`."
         )
 
 
@@ -144,7 +135,6 @@ Message = (
     MakeView
     | Spawn
     | StartStore
-    | StartLink
     | Signal
     | Sweep
     | Ready
@@ -162,7 +152,6 @@ _KINDS: dict[str, Callable[..., Message]] = {
         MakeView,
         Spawn,
         StartStore,
-        StartLink,
         Signal,
         Sweep,
         Ready,

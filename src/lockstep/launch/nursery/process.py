@@ -39,7 +39,6 @@ from lockstep.launch.nursery.messages import (
     Signalled,
     Spawn,
     Spawned,
-    StartLink,
     StartStore,
     Sweep,
     Swept,
@@ -58,14 +57,13 @@ from lockstep.machine.leftovers import (
 from lockstep.machine.private_view import PrivateView, make_view
 from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
 from lockstep.machine.socket_folder import remove_socket_folder
-from lockstep.nodes.link_order import LinkOrder
 
 Task = Callable[[], int]
 """What a forked child does; its result is the exit code."""
 CLEANERS_GRACE_S = 0.5
 """How long descendants that remove shared memory may take once all others are gone."""
-STORE, LINK = -1, -2
-"""The keys of the store and of the link among the children; ranks have their numbers."""
+STORE = -1
+"""The key of the store among the children; ranks have their numbers."""
 
 
 class Nursery:
@@ -103,7 +101,6 @@ class Nursery:
                 self._reap()
                 task = self._serve() if self._channel.fileno() in ready else None
             except ChannelClosed:
-                self._children = {process: key for process, key in self._children.items() if key != LINK}
                 self._sweep()
                 return None
             if task is not None:
@@ -119,8 +116,6 @@ class Nursery:
                 task = self._spawn(message, descriptors)
             case StartStore():
                 task = self._store(message, descriptors)
-            case StartLink():
-                task = self._start_link(message, descriptors)
             case Signal():
                 self._signal(message)
             case Sweep():
@@ -174,20 +169,6 @@ class Nursery:
             return None
         self._leave()
         return partial(serve_store, descriptors[0], message.port, message.world_size, parent)
-
-    def _start_link(self, message: StartLink, descriptors: list[int]) -> Task | None:
-        parent = os.getpid()
-        process = self._fork("the link to the other nodes")
-        if process is None:
-            return None
-        if process:
-            self._children[process] = LINK
-            return None
-        self._leave()
-        from lockstep.nodes.link import run_link  # noqa: PLC0415 - only with several nodes
-
-        launcher, listener = (*descriptors, -1)[:2]
-        return partial(run_link, LinkOrder(**message.order), launcher, listener, parent)
 
     def _fork(self, what: str) -> int | None:
         """As `os.fork`; None where the kernel makes no process more, which the launcher is told."""
@@ -243,8 +224,7 @@ class Nursery:
         """Kill every descendant and remove their shared memory; return the number of processes killed."""
         killed: set[int] = set()
         deadline = time.monotonic() + CLEANERS_GRACE_S
-        spared = {process for process, key in self._children.items() if key == LINK}  # it outlives a world of ranks
-        while alive := [process for process in descendants(os.getpid()) if process not in spared]:
+        while alive := descendants(os.getpid()):
             doomed = [process for process in alive if not cleans_up(process)]
             if not doomed and time.monotonic() > deadline:
                 doomed = alive

@@ -55,7 +55,7 @@ def rank_task(
     Args:
         request: the run.
         rank: the rank, counted over all nodes.
-        port: where the run's store answers on 127.0.0.1.
+        port: the run's own on 127.0.0.1, for a script that makes a store there.
         changed: what has changed in the launcher's environment since the nursery was started.
     """
     return RankTask(
@@ -82,7 +82,7 @@ def rank_variables(
     Args:
         request: the run.
         rank: the rank, counted over all nodes.
-        port: where the run's store answers on 127.0.0.1.
+        port: the run's own on 127.0.0.1, for a script that makes a store there.
         present: the launcher's environment: what the user set there is kept.
     """
     seat, local_rank = request.seat, request.numbers.index(rank)
@@ -113,7 +113,7 @@ def rank_variables(
         **{name: present.get(name) for name in IMPORT_ONLY},
         **defaults,
         "OMP_NUM_THREADS": str(request.threads),
-        **encode(RankEnvironment(position, settings), seat.port if seat is not None else port, request.name),
+        **encode(RankEnvironment(position, settings), port, request.name),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.findings.catalogue import Finding
+from lockstep.diagnosis.findings import Finding
 from lockstep.handover.case import Case, cases_in, names_of
 from lockstep.launch.screen.report import Line
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.diagnosis.findings import Finding
 from lockstep.diagnosis.words import PHASES, ranks_text
 from lockstep.errors import DIFFERENT_BITS, mistake_text
-from lockstep.findings.catalogue import Finding
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.verdict import RankEnd, Verdict

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockstep.findings.catalogue import FULL_DISK
-from lockstep.findings.end import is_full
+from lockstep.diagnosis.findings import FULL_DISK, is_full
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import UsageError
+from lockstep.handover.backends import check_backend
 from lockstep.handover.gpu_sharing import how_to_share, ranks_per_gpu
 from lockstep.handover.nested_ranks import check_spawn
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.calls_init import file_calls_init, text_calls_init
 from lockstep.launch.folder import reserve_run_folder
-from lockstep.launch.guards.backend_rules import check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.kept import KeptNursery, main_file
 from lockstep.launch.request import FunctionCall, LaunchRequest, Verbosity
@@ -38,7 +38,7 @@ from lockstep.launch.spawning.parcel import Parcel, sources_without_file
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import gpu_names, usable_gpus
 from lockstep.machine.no_gpu import NO_GPU, why_none
-from lockstep.machine.processes import open_file_limit, processes_left
+from lockstep.machine.processes import open_file_limit
 from lockstep.notices import say
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -298,8 +298,8 @@ def _size(nprocs: int, device: str, quiet: bool) -> tuple[Size, str]:
             f'Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
             + (f" {how_to_share(nprocs, gpus)}." if gpus else ""),
         )
-    omp_threads, files, left = os.environ.get("OMP_NUM_THREADS"), open_file_limit(), processes_left()
-    machine = Machine(usable_cores(), gpus, omp_threads, files, left, ranks_per_gpu=share)
+    omp_threads, files = os.environ.get("OMP_NUM_THREADS"), open_file_limit()
+    machine = Machine(usable_cores(), gpus, omp_threads, files, ranks_per_gpu=share)
     too_few = device == "auto" and 0 < gpus * share < nprocs
     decided = size(Wish(str(nprocs), "cpu" if too_few else device), machine)
     return decided, f"{decided.why}; {gpus} GPU for {nprocs} ranks" if too_few else decided.why

@@ -29,12 +29,13 @@ class AllGauges:
     cluster: Cluster | None
     _next_s: float = 0.0
 
-    def tell(self, own: Sequence[Gauges], now_s: float) -> None:
-        """Tell the other nodes, if it is time."""
+    def tell(self, own: Sequence[Gauges], now_s: float) -> bool:
+        """Tell the other nodes, if it is time; whether it was."""
         if self.cluster is None or now_s < self._next_s:
-            return
+            return False
         self._next_s = now_s + max(EVERY_S, len(self.cluster.view.members) / NODES_PER_S)
         self.cluster.sayings.tell_gauges([listed(each) for each in own])
+        return True
 
     def of(self, own: Sequence[Gauges]) -> tuple[Gauges, ...]:
         """Those of all ranks, in their order, asked for on the run's first node; only this node's until all have told theirs."""

@@ -1,4 +1,4 @@
-"""How a launcher joins the other nodes of its run: it says who it is, and has a link made."""
+"""How a launcher joins the other nodes of its run: it says who it is, and begins its side of the star."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,18 @@ from lockstep.handover.case import Case
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.legacy_local_rank import source_of
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.launch.nursery.messages import StartLink
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.layout.mesh import choose_mesh
-from lockstep.machine.processes import most_open_files
-from lockstep.machine.processor import model_and_instructions
+from lockstep.machine.cores import model_and_instructions
 from lockstep.nodes.address import Choice
 from lockstep.nodes.cluster import Cluster
-from lockstep.nodes.files import check_files
 from lockstep.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.nodes.key import Key, Source
-from lockstep.nodes.link_order import LinkOrder
-from lockstep.nodes.munge import has_munge, seal
+from lockstep.nodes.key import Key, Source, has_munge, seal
+from lockstep.nodes.node_star import begin_star
 from lockstep.nodes.place import JOIN_S, NodePlace
-from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import NodeRecord
 
 SAME_NODE_S = 4.0
 """How long a second node 0 tries to tell the first one that there are two."""
@@ -61,19 +56,9 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
     if listener is None and is_host:  # another node of this run on this machine, or another program
         is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
-    if is_host:
-        check_files([request.ranks] * place.least, most_open_files())
     nursery.await_ready()
-    node, host = secrets.token_hex(8), platform.node() or "unnamed"
-    gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
-    own = chosen.own.address
-    launcher = os.getpid()
-    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, own, reach_s, launcher, log)
-    ours, theirs = socket.socketpair()
-    nursery.send(StartLink(asdict(order)), (theirs.fileno(), *([listener.fileno()] if listener is not None else [])))
-    theirs.close()
-    if listener is not None:
-        listener.close()
+    node = secrets.token_hex(8)
+    star = begin_star(node, chosen, listener, Key(key.encode()) if key else None, job=job, patience_s=reach_s)
 
     def say(label: str, text: str) -> None:
         if request.verbosity is not Verbosity.QUIET:
@@ -88,7 +73,10 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     cases = RunFolder(request.run_folder).findings
     record = record_of(request, node, is_host=is_host)
     total = partial(check_total, request)
-    return Cluster(record, ours, chosen.own.name, patience_s, say, hear, place.hosts, total)
+    own = chosen.own
+    cluster = Cluster(record, star, own.name, patience_s, say, hear, place.hosts, total, own=own.address)
+    cluster.liveness.nursery = nursery.process
+    return cluster
 
 
 def check_total(request: LaunchRequest, ranks: Sequence[int], lanes: int | None) -> None:
@@ -99,7 +87,6 @@ def check_total(request: LaunchRequest, ranks: Sequence[int], lanes: int | None)
         ranks: of each node, this one's first.
         lanes: those that the run has had so far; None before its first round.
     """
-    check_files(ranks, most_open_files())
     total = sum(ranks)
     lanes = lanes or request.lanes
     try:
@@ -143,7 +130,7 @@ def node_name(place: NodePlace) -> str:
 def _begin(
     request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying
 ) -> tuple[socket.socket | None, str, str]:
-    """The socket for the gate on the run's first node, the key, and the job for which it is sealed.
+    """The listening socket on the run's first node, the key, and the job for which it is sealed.
 
     No socket there: another process has the port, which may be another node of this run; it has the key then.
     """
@@ -226,6 +213,7 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
         most=place.most,
         ranks=request.ranks,
         threads=request.threads,
+        launcher=os.getpid(),
         same=_same(request),
         alike=_alike(),
     )

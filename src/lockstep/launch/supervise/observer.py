@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lockstep.diagnosis.spent import Spent, Summary, summary
 from lockstep.handover.run_folder import RunFolder, read_json
+from lockstep.handover.states import newest_step
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import Phase, Record
 from lockstep.journal.ring import JournalReader
@@ -66,7 +68,8 @@ class Observer:
         """Say what is new and redraw the progress line."""
         self._look_for_losses()
         own = self.own_gauges()
-        self._all_gauges.tell(own, now)
+        if self._all_gauges.tell(own, now) and self._nodes is not None:
+            self._nodes.cluster.tell_saved(*self.newest())
         if not self._is_first or self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
             return
         if not self.has_said_decided:
@@ -164,6 +167,12 @@ class Observer:
     def decided(self) -> Mapping[str, Any]:
         """What rank 0 decided; empty before that."""
         return read_json(self._folder.decided)
+
+    def newest(self) -> tuple[str, int | None]:
+        """Where the run saves by itself, empty when it does not; and the step of the newest state there."""
+        saving = self._request.saving
+        place = str(saving.folder if saving is not None else self.decided().get("states") or "")
+        return place, newest_step(Path(place)) if place else None
 
     def no_snapshots(self) -> str:
         """Why the ranks keep no state in memory; empty while they do, or may yet."""

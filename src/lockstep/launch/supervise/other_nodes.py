@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from lockstep.diagnosis.findings import Finding
 from lockstep.diagnosis.scene import RankScene
 from lockstep.diagnosis.told import Teller, scenes_of
-from lockstep.findings.catalogue import Finding
 from lockstep.launch.screen.report import Line
 from lockstep.nodes.cluster import Cluster
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +20,11 @@ from lockstep.machine.leftovers import SHARED_MEMORY, remove_left_folders
 
 @dataclass
 class SnapshotFolder:
-    """`with SnapshotFolder(request) as snapshots: ...` makes the folder, and removes it with everything in it.
+    """`with SnapshotFolder(request) as snapshots: ...` names the folder, and removes it with everything in it.
 
+    It is made when the first ranks start: from then on the nursery outlives the launcher, and removes what that leaves.
     This process holds a lock on it, so that others can tell it from one that a killed launcher left. There is no folder
-    where ranks never start again, where somebody else's evidence is recorded, or where the system refuses one.
+    where ranks never start again, or where somebody else's evidence is recorded.
     """
 
     request: LaunchRequest
@@ -38,16 +40,14 @@ class SnapshotFolder:
         remove_left_folders()
         recovery = self.request.recovery
         if most_restarts(recovery, uses_lockstep=True) and recovery.keeping.is_on and not self.request.evidence:
-            self._make()
+            self._path = SHARED_MEMORY / KEPT.format(os.getpid(), secrets.token_hex(8))
         return self
 
-    def _make(self) -> None:
-        path = SHARED_MEMORY / KEPT.format(os.getpid(), secrets.token_hex(8))
-        try:
-            self._lock = make_held(path)
-            self._path = path
-        except OSError:
-            self._remove()
+    def make(self) -> None:
+        """Make it, once. Where the system refuses one, ranks say why they keep no state."""
+        if self._path is not None and self._lock < 0:
+            with suppress(OSError):
+                self._lock = make_held(self._path)
 
     def _remove(self) -> None:
         if self._path is not None:

@@ -12,18 +12,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lockstep.diagnosis.findings import Finding, finding_of_stall
 from lockstep.diagnosis.scene import RankScene
+from lockstep.diagnosis.scenes import Scenes
 from lockstep.diagnosis.stalls import Judgement, Standing
 from lockstep.diagnosis.words import ranks_text
-from lockstep.findings.catalogue import Finding
-from lockstep.findings.stall import finding_of
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.launch.request import LaunchRequest, OnStall, Verbosity
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.supervise.other_nodes import OtherNodes
-from lockstep.sight.scenes import Scenes
 
 NEWS_S = 1.0
 """How long it may take at most until a node has told the others that its ranks wait no more, and these have heard it."""
@@ -70,6 +69,10 @@ class Stalls:
         scenes, judgements = self.scenes.judge(pids, limit_s, elsewhere=elsewhere)
         if nodes is not None:
             nodes.tell(scenes)
+            if (
+                nodes.cluster.liveness.is_in_doubt
+            ):  # the nodes may not reach each other, which is not the script's fault
+                return
         if not judgements:
             self._say_went_on(pids)
         for judgement in self._current(judgements, time.monotonic()):
@@ -107,7 +110,7 @@ class Stalls:
         line = self.scenes.line_of(rank)
         file, number = (line.file, line.line) if line is not None else ("", 0)
         said = self._sentence(judgement, scenes)
-        finding = finding_of(judgement, scenes).name
+        finding = finding_of_stall(judgement, scenes).name
         now_ns = time.monotonic_ns()
         return Failure(rank, FailureKind.STALL, f"stalled {said}", "", file, number, None, now_ns, finding=finding)
 
@@ -127,7 +130,7 @@ class Stalls:
             self._stood.setdefault(rank, (pids.get(rank, 0), self._newest(rank)))
         self._waited.update({rank: pids[rank] for rank in judgement.holdup.waiting & pids.keys()})
         said = self._sentence(judgement, scenes)
-        finding, is_stalled = finding_of(judgement, scenes), judgement.standing is Standing.STALLED
+        finding, is_stalled = finding_of_stall(judgement, scenes), judgement.standing is Standing.STALLED
         self.cases.add(finding, f"{judgement.standing} {said}", judgement.suspects)
         if is_stalled and self.request.recovery.on_stall is OnStall.STOP:
             return before_s is None  # the failure block says it

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.diagnosis.causes import Cause, kept_from_running
+from lockstep.diagnosis.findings import STRAGGLER
 from lockstep.diagnosis.spent import LEAST_STEPS, Spent, Straggler, straggler
-from lockstep.findings.catalogue import STRAGGLER
 from lockstep.journal.gauges import Gauges
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lockstep.diagnosis.scenes import Scenes
 from lockstep.errors import WorldError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.asking import Asking
@@ -43,7 +44,6 @@ from lockstep.launch.supervise.surroundings import Known, Surroundings
 from lockstep.launch.verdict import RankEnd
 from lockstep.machine.processes import address_limit
 from lockstep.nodes.cluster import Cluster
-from lockstep.sight.scenes import Scenes
 
 IDLE_S = 0.5
 SWEEP_S = 5.0
@@ -82,6 +82,7 @@ class Supervisor:
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
     """What was lost so far, in all worlds."""
+    make_snapshot_folder: Callable[[], None]
     nodes: OtherNodes | None = None
     """The other nodes of the run, if there are any."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -149,6 +150,10 @@ class Supervisor:
             self._selector.register(source, selectors.EVENT_READ, handler)
         if self.cluster is not None:
             self._selector.register(self.cluster, selectors.EVENT_READ, self.cluster.read)
+            self.cluster.liveness.ranks = self._running
+
+    def _running(self) -> list[int]:
+        return [*self._ranks.running_pids.values()]
 
     def _watch(self, over: Callable[[], bool], deadline: float = float("inf")) -> None:
         look_at = 0.0
@@ -180,6 +185,7 @@ class Supervisor:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
 
     def _start_ranks(self) -> None:
+        self.make_snapshot_folder()
         self._start = start = Start(self.request, self.nursery, self.store, self.saying)
         for number in self.request.numbers:
             self._ranks.add(number)
@@ -231,7 +237,7 @@ class Supervisor:
                         self._say_plain()
                     self._joined = True
                 case Event.STORE:
-                    self.store.serve(self.nursery, self.request.ranks)
+                    self.store.serve()
                     self._joined = True
                 case Event.LEAVING:
                     self._ranks.leaving(news)

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lockstep.findings.catalogue import KILLED_FOR_MEMORY, SHARED_CORE, Finding
-from lockstep.findings.end import End, finding_of
+from lockstep.diagnosis.findings import KILLED_FOR_MEMORY, SHARED_CORE, End, Finding, finding_of_end
 from lockstep.journal.failure import FailureKind
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
@@ -85,7 +84,7 @@ class Surroundings:
             now = read_memory_pressure()
             short, why = shortage(self._pressure, now), explain_kill(self._pressure, now)
             why, self._pressure = f"{why}; {self._memory_text()}" if short is not None else why, now
-        finding = finding_of(End(end.failure, 0 if end.stopped else end.signal, short))
+        finding = finding_of_end(End(end.failure, 0 if end.stopped else end.signal, short))
         self.known[end.rank] = Known(finding, why)
         if finding is not None and (end.failure is None or end.failure.kind is not FailureKind.STALL):
             said = why or (

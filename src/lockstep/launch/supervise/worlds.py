@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lockstep.diagnosis.findings import EARLY_LEAVER
 from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
-from lockstep.findings.catalogue import EARLY_LEAVER
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line, unsaved
 from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import newest_kept
-from lockstep.handover.states import newest_step
 from lockstep.journal.gauges import Gauges, listed, unlist
 from lockstep.launch.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -109,7 +108,7 @@ class Worlds:
             while True:
                 if self.cluster is not None:
                     request = self._meet(request, self.cluster)
-                world = self._live(request, history)
+                world = self._live(request, history, snapshots)
                 if self.cluster is None:
                     decision = self._decide(request, world, history)
                 else:
@@ -174,7 +173,7 @@ class Worlds:
             )
         self._wait(cluster, lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
-            raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
+            raise WorldError(cluster.lost())
         decision, told, whence = decode_decision(cluster.view.decision)
         if (by := world.ending.interrupted_by or cluster.left_by) and not isinstance(
             decision, Stop
@@ -200,13 +199,14 @@ class Worlds:
         over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
         return decide(over, self.request.recovery, history)
 
-    def _live(self, request: LaunchRequest, history: list[Loss]) -> World:
+    def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> World:
         folder = RunFolder(request.run_folder)
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
         observer = Observer(request, folder, self.losses, nodes, has_said_decided=self._has_said_decided)
-        with RunStore() as store:
+        meeting = self.cluster.meeting() if self.cluster is not None else None
+        with RunStore(self.nursery, request.world_size, meeting) as store:
             supervisor = Supervisor(
                 request,
                 folder,
@@ -217,18 +217,19 @@ class Worlds:
                 self.began_ns,
                 self.signals,
                 history,
+                snapshots.make,
                 nodes,
             )
             try:
                 ending = supervisor.run()
             except WorldError as error:
-                if (newest := _newest(request, observer)[1]) is not None:
+                if (newest := observer.newest()[1]) is not None:
                     raise WorldError(f"{error} {StatesLeft(None, newest, 0.0).sentence.capitalize()}.") from None
                 raise
             finally:
                 remove_copies(folder)
         observer.last_words()
-        place, newest = _newest(request, observer)
+        place, newest = observer.newest()
         verdict, whence = judge(ending.ends, ending.interrupted_by), _whence(request, newest, observer.no_snapshots())
         return World(ending, verdict, observer, log_bytes, bool(place), newest, whence)
 
@@ -246,12 +247,6 @@ class Worlds:
             ranks=request.ranks,
             can_shrink=request.seat is None and _can_shrink(request, observer),
         )
-
-
-def _newest(request: LaunchRequest, observer: Observer) -> tuple[str, int | None]:
-    """Where the run saves by itself, empty when it does not; and the step of the newest state there."""
-    place = str(request.saving.folder if request.saving is not None else observer.decided().get("states") or "")
-    return place, newest_step(Path(place)) if place else None
 
 
 def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
@@ -352,8 +347,3 @@ def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
     """The last gauges of the ranks of other nodes, as these told them at the end; those of a lost node are missing."""
     ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.sayings.members_elsewhere()]
     return tuple(unlist(values) for told in ended for values in told.get("gauges", ()))
-
-
-def _lost_first_node(why: str, newest: int | None) -> str:
-    goes_on = StatesLeft(None, newest, 0.0).sentence if newest is not None else "there is no state to go on from"
-    return f"This node lost the run's first one, and the run ends: {why}. {goes_on[0].upper()}{goes_on[1:]}."

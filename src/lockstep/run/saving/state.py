@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.caller import where
@@ -179,7 +180,8 @@ def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:
     apart = run.setup.mesh.asynchronous
     for name, thing in run.progress.tracked.items():
         label = f"{TRACKED}{name}"
-        contents.add(name, thing.state_dict(), OTHER_TENSORS, label=label, of_main=apart)
+        judged = isinstance(thing, nn.Module) and (id(thing), "") not in run.progress.began_infinite
+        contents.add(name, thing.state_dict(), OTHER_TENSORS, label=label, of_main=apart, judged=judged)
         contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
     for name, value in (vars(run.progress.values) if at is None else at.values).items():
         contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from lockstep.caller import where
 from lockstep.checkpoint.exact_json import encode
+from lockstep.checkpoint.model_state import infinite_parts
 from lockstep.errors import UsageError
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Progress, RunState
@@ -29,6 +32,8 @@ def track(run: RunState, objects: Mapping[str, Any]) -> None:
                 "Call it on every rank with the same objects.",
             )
     run.progress.tracked.update(objects)
+    modules = [one for one in objects.values() if isinstance(one, nn.Module)]
+    run.progress.began_infinite.update((id(one), "") for one in modules if infinite_parts(one))
 
 
 def _check(progress: Progress, objects: Mapping[str, Any]) -> None:

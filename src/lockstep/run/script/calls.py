@@ -22,9 +22,11 @@ from lockstep.run.script.objects import (
     is_own,
     is_users,
     methods_called,
-    parts_of_loader,
+    parts_of,
+    registered,
     shows,
     unwrapped,
+    users_methods,
 )
 from lockstep.run.script.values import GRADIENTS, Place, Seen, Value, mixed
 
@@ -34,25 +36,27 @@ class Calls(Functions):
 
     def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
         super().__init__(found, changing=changing)
-        self._opened: set[int] = set()
+        self._opened: dict[int, Value] = {}
 
     def called(self, function: Value, args: Sequence[Value], named: Arguments, line: int) -> Value:
         """Call what is known of `function`."""
         thing, everything = unwrapped(function.obj), [*args, *named.values()]
         if function.is_new:
-            self.opened(everything, line)
+            everything.append(self.opened(everything, line))
             for text, root in function.roots:
-                for one in (
-                    [*(root.values() if isinstance(root, dict) else root)] if isinstance(root, (list, dict)) else ()
-                ):
-                    if callable(one):
-                        self.called(self.look(one, text, line), args, named, line)
+                among = root.values() if isinstance(root, dict) else root if isinstance(root, list) else ()
+                for one in filter(callable, list(among)):
+                    self.called(self.look(one, text, line), args, named, line)
             self.is_act = True
             return self.made([function, *everything], shares=True)
         if isinstance(thing, functools.partial):
             some = [self.look(one, f"{function.text}.args", line) for one in thing.args]
             more = {key: self.look(one, f"{function.text}.{key}", line) for key, one in thing.keywords.items()}
             return self.called(self.look(thing.func, function.text, line), [*some, *args], {**more, **named}, line)
+        if isinstance(thing, super):
+            return function
+        if some := registered(function.obj):
+            return mixed([self.called(Value(one, function.text), args, named, line) for one in some])
         if is_own(thing):
             return self.call(thing, args, named)
         if isinstance(thing, type) and is_users(thing):
@@ -60,7 +64,7 @@ class Calls(Functions):
         if isinstance(thing, nn.Module):
             if self.found.is_held(thing):
                 self.matters(*everything)
-            self.opened([function, *everything], line)
+            everything.append(self.opened([function, *everything], line))
             return self.made([Value(of=mixed([function, *everything]).of)])
         caller = inspect.getattr_static(type(thing), "__call__", None)
         if is_own(caller) and not isinstance(thing, type):
@@ -85,7 +89,7 @@ class Calls(Functions):
 
     def _constructed(self, kind: type, args: Sequence[Value], named: Arguments) -> Value:
         new = self.made([*args, *named.values()])
-        for on, name in ((type(kind), "__call__"), (kind, "__new__"), (kind, "__init__"), (kind, "__post_init__")):
+        for on, name in ((type(kind), "__call__"), *((kind, one) for one in harmless.CONSTRUCTING)):
             if is_own(function := function_of(inspect.getattr_static(on, name, None))):
                 first = new if name in ("__init__", "__post_init__") else self.look(kind, kind.__name__, 0)
                 self.call(function, [first, *(args if name != "__post_init__" else [])], named)
@@ -94,9 +98,8 @@ class Calls(Functions):
 
     def method_of_new(self, of: Value, name: str, args: Sequence[Value], named: Arguments, line: int) -> Value:
         """A method of something of which the class is not known: any of that name that the script has."""
-        for one in methods_called(name):
-            self.call(one, [of, *args], named)
-        return self._library(Value(text=name), of, args, named, line)
+        results = [self.call(one, [of, *args], named) for one in methods_called(name)]
+        return mixed([*results, self._library(Value(text=name), of, args, named, line)])
 
     def _library(self, function: Value, me: Value | None, args: Sequence[Value], named: Arguments, line: int) -> Value:
         """A function of a library, or a method of its objects. Its name tells what it changes."""
@@ -105,13 +108,8 @@ class Calls(Functions):
         path, at = f"{module.partition('.')[0]}.{name}", Seen(f"{name}()", self.file, line)
         if path in harmless.GIVING:
             return self.look(thing(), at.text, line)
-        kind = (
-            "exec"
-            if any(thing is one for one in (exec, eval, globals))
-            else "setter"
-            if path in harmless.SETTERS
-            else ""
-        )
+        is_exec = any(thing is one for one in (exec, eval, globals))
+        kind = "exec" if is_exec else "setter" if path in harmless.SETTERS else ""
         if kind and not self.is_behind:
             self.found.name(kind, thing, at)
         if name == "zero_grad":
@@ -125,7 +123,9 @@ class Calls(Functions):
             is_shown = shows(me.obj)
         self.is_act = not is_shown
         if not is_shown:
-            self.opened(everything, line)
+            everything.append(self.opened([*([] if me else [Value(thing, name)]), *everything], line))
+            if me is not None and not isinstance(me.obj, nn.Module):
+                everything.append(self._whole(me, line, is_its_own=True))
         if me is not None and not me.is_new and self.found.is_held(me.obj):
             if name not in harmless.READING:
                 self.matters(*everything)
@@ -143,8 +143,9 @@ class Calls(Functions):
             self.matters()
         return self.made([*([me.part] if me else []), *everything], shares=name not in harmless.SCALARS)
 
-    def opened(self, values: Sequence[Value], line: int) -> None:
-        """An operator, a loop or a library gets these, and may call what is the user's."""
+    def opened(self, values: Sequence[Value], line: int) -> Value:
+        """An operator, a loop or a library gets these, and may call what is the user's; from what that gives, it computes."""
+        results = []
         for value in values:
             thing = value.obj
             if isinstance(thing, (FunctionType, MethodType, functools.partial)):
@@ -152,27 +153,35 @@ class Calls(Functions):
                     self.matters(self.called(value, [], {}, line))
             elif isinstance(thing, nn.Module):
                 self._module(thing, value.text)
-            elif not isinstance(thing, type) and thing is not NEW:
-                self._whole(value, line)
+            elif thing is not NEW:
+                results.append(self._whole(value, line))
+        return Value(of=mixed(results).of)
 
-    def _whole(self, me: Value, line: int) -> None:
-        """Of an object of the user's class, any method may be called; of a loader and its data sets, all that they have."""
-        if id(me.obj) in self._opened or (self.found.is_held(me.obj) and not [*parts_of_loader(me.obj)]):
-            return
-        self._opened.add(id(me.obj))
-        for kind in type(me.obj).__mro__ if is_users(type(me.obj)) else ():
-            for name, one in list(vars(kind).items()) if is_users(kind) else ():
-                if name not in harmless.NOT_CALLED and is_own(function := function_of(one)):
-                    self.matters(self.call(function, [me], {}))
-        for name, part in parts_of_loader(me.obj):
-            self.opened([self.look(part, f"{me.text}.{name}", line)], line)
+    def _whole(self, me: Value, line: int, *, is_its_own: bool = False) -> Value:
+        """Of an object of the user's class, any method may be called; of what libraries made, the parts that are the user's.
+
+        A class, and the object whose method `is_its_own` of a library, are called by the names that the library knows.
+        """
+        key = -id(me.obj) if is_its_own else id(me.obj)
+        if me.is_new or key in self._opened or (self.found.is_held(me.obj) and not [*parts_of(me.obj)]):
+            return self._opened.get(key, Value())
+        self._opened[key], results = Value(), []
+        kinds = [*type(me.obj).__mro__, *(me.obj.__mro__ if isinstance(me.obj, type) else ())]
+        of_library = [one for one in kinds if not is_users(one)] if is_its_own or isinstance(me.obj, type) else None
+        for name, function, is_bound in users_methods(me.obj, kinds):
+            if of_library is None or name.startswith("__") or any(hasattr(one, name) for one in of_library):
+                results.append(self.call(function, [me] if is_bound else [], {}))
+        for name, part in parts_of(me.obj):
+            results.append(self.opened([self.look(part, f"{me.text}.{name}", line)], line))
+        self._opened[key] = mixed(results)
+        return self._opened[key]
 
     def _module(self, thing: nn.Module, text: str) -> None:
         """What runs when a module is called: `forward` and hooks, of it and of all that is in it."""
         for name, one in thing.named_modules():
             if id(one) in self._opened:
                 continue
-            self._opened.add(id(one))
+            self._opened[id(one)] = Value()
             path = f"{text}.{name}" if name else text
             me = self.look(one, path, 0)
             forward = vars(one).get("forward", inspect.getattr_static(type(one), "forward", None))

@@ -40,12 +40,12 @@ class Expressions(Calls):
             found: Value = way(node, scope)
             return found
         parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
-        self.opened(parts, getattr(node, "lineno", 0))
+        more = self.opened(parts, getattr(node, "lineno", 0))
         if isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict)):
-            return self.made(parts)
+            return self.made([*parts, more])
         if isinstance(node, (ast.BoolOp, ast.Compare, ast.UnaryOp)) and (known := _outcome(node, parts)) is not None:
             return known
-        some = mixed(parts)
+        some = mixed([*parts, more])
         return self.made([Value(of=some.of)]) if isinstance(node, _NO_ALIAS) else some
 
     def folds_to(self, test: Value) -> bool | None:
@@ -78,15 +78,17 @@ class Expressions(Calls):
 
     def _of_Subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         of, key = self.value(node.value, scope), self.value(node.slice, scope)
-        if isinstance(of.obj, (list, tuple, dict)) and not key.is_new and not is_users(type(of.obj)):
+        self.opened([key], node.lineno)
+        is_plain = isinstance(of.obj, (list, tuple, dict)) and not hasattr(type(of.obj), "__missing__")
+        if is_plain and not key.is_new and not is_users(type(of.obj)):
             try:
                 found = of.obj[key.obj]
             except (LookupError, TypeError):
                 return of.part
             value = self.look(found, f"{of.text}[{key.obj!r}]", node.lineno)
             return Value(value.obj, value.text, (*value.roots, *of.roots), value.of | of.of)
-        self.opened([of], node.lineno)
-        return Value(roots=of.part.roots, of=of.part.of | key.of)
+        more = self.opened([of], node.lineno)
+        return Value(roots=of.part.roots, of=of.part.of | key.of | more.of)
 
     def closure(self, node: Any, scope: Scope) -> Value:
         """A function or class that is made in the turn: it is read where it is made, as if it were called there."""
@@ -106,7 +108,7 @@ class Expressions(Calls):
         parts = []
         for one in node.generators:
             of = self.value(one.iter, inner)
-            self.opened([of], node.lineno)
+            parts.append(self.opened([of], node.lineno))
             self.bind(one.target, of.part, inner)
             parts += [of, *(self.value(test, inner) for test in one.ifs)]
         elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]

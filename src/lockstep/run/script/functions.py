@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from lockstep.run.script.found import Found
-from lockstep.run.script.objects import NEW, attribute_of, function_of, is_own, is_saved
+from lockstep.run.script.objects import NEW, attribute_of, function_of, is_own, is_saved, registered
 from lockstep.run.script.places import Places
 from lockstep.run.script.source import functions_in
 from lockstep.run.script.values import Made, Place, Scope, Seen, Value, mixed
@@ -49,6 +49,8 @@ class Functions(Places, ABC):
                 cells[name] = cell.cell_contents
             except ValueError:  # it is empty
                 cells[name] = NEW
+        if args and isinstance(kind := cells.get("__class__"), type) and isinstance(args[0].obj, (kind, type)):
+            cells["super"] = super(kind, args[0].obj)
         local = frozenset((*code.co_varnames, *code.co_cellvars))
         scope = Scope(next(self.keys), local, function.__globals__, cells=cells)
         before = self.file, self.looks
@@ -85,6 +87,8 @@ class Functions(Places, ABC):
         static = inspect.getattr_static(type(of.obj), name, None)
         if isinstance(static, (property, functools.cached_property)) and is_own(getter := function_of(static)):
             return self.call(getter, [of], {})
+        if isinstance(static, functools.singledispatchmethod):
+            self.matters(*(self.call(one, [of], {}) for one in registered(static.dispatcher) if is_own(one)))
         known = attribute_of(of.obj, name)
         if known is NEW and (self.env is None or place not in self.env):
             for hook, on in (("__getattr__", of), ("__getattribute__", of), ("__get__", Value(static, text))):

@@ -9,7 +9,7 @@ HARMLESS = frozenset(
     """
     PIL _csv.writer _thread abc absl.flags addict albumentations argparse.Namespace ast
     builtins.classmethod builtins.code builtins.ellipsis builtins.frame builtins.mappingproxy builtins.property
-    builtins.staticmethod builtins.traceback builtins.weakref click concurrent.futures contextlib csv.DictWriter
+    builtins.staticmethod builtins.super builtins.traceback builtins.weakref click concurrent.futures contextlib csv.DictWriter
     csv.writer dataclasses datasets datetime decimal.Context easydict enum fractions h5py.File h5py._hl hydra inspect
     ipaddress json kornia ml_collections multiprocessing numpy.dtype numpy.ufunc numpy.vectorize omegaconf operator
     os.PathLike pandas pathlib platform polars pyarrow re scipy sentencepiece sklearn string threading.Condition
@@ -93,5 +93,10 @@ READING = frozenset(
 GIVING = frozenset({"decimal.getcontext"})
 """Functions that give what belongs to the whole process."""
 
-NOT_CALLED = frozenset("__init__ __new__ __del__ __repr__ __str__ __post_init__ __init_subclass__ __reduce__".split())
+CONSTRUCTING = ("__new__", "_missing_", "__init__", "__post_init__")
+"""Methods that run when a class is called."""
+
+NOT_CALLED = frozenset(
+    "__delattr__ __init__ __new__ __del__ __post_init__ __init_subclass__ __reduce__ __setattr__ __setstate__".split()
+)
 """Methods that no loop calls by itself."""

@@ -16,7 +16,7 @@ import random
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from types import FunctionType
 from typing import Any
@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.run.script.harmless import HARMLESS, SHOWN
+from lockstep.run.script.harmless import HARMLESS, NOT_CALLED, SHOWN
 from lockstep.run.watch.holdings import is_the_users
 
 NEW: Any = type("New", (), {"__repr__": lambda _: "made in this turn"})()
@@ -95,7 +95,7 @@ def kind_of(thing: Any) -> str:
     libraries = [one for one in type(thing).__mro__ if not is_users(one) and one is not object]
     if is_users(type(thing)):
         first = next(iter(libraries), object)
-        is_plain = first is object or issubclass(first, (*_PLAIN, *_OPEN, Dataset)) or _is_in(first, HARMLESS)
+        is_plain = first is object or issubclass(first, (*_PLAIN, *_OPEN, Dataset)) or _is_in(first, HARMLESS | SHOWN)
         return "" if is_plain else "place"
     if hasattr(type(thing), "__next__") and not shows(thing):
         return "loader" if "dataloader" in type(thing).__module__ else "place"
@@ -134,6 +134,11 @@ def unwrapped(thing: Any) -> Any:
 
 def attribute_of(thing: Any, name: str) -> Any:
     """An attribute's value, where getting it runs none of the user's code."""
+    if isinstance(thing, super):
+        of: Any = thing
+        kinds = of.__self_class__.__mro__
+        found = [vars(one)[name] for one in kinds[kinds.index(of.__thisclass__) + 1 :] if name in vars(one)]
+        return getattr(thing, name) if found and not isinstance(found[0], property) else NEW
     static = inspect.getattr_static(thing, name, NEW)
     if isinstance(thing, nn.Module) and static is NEW:
         tables = (vars(thing).get(table) or {} for table in ("_parameters", "_buffers", "_modules"))
@@ -175,16 +180,33 @@ def memory_of(thing: Any) -> int:
     return int(thing.ctypes.data) if isinstance(thing, np.ndarray) else id(thing)
 
 
-def parts_of_loader(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Parts of a loader, and of the data sets in it, that run in the script's place."""
+def parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Parts of a loader, and of what else libraries made, that run in the script's place."""
     if isinstance(thing, DataLoader):
         names = ("dataset", "sampler", "batch_sampler", "collate_fn", "generator")
         yield from ((name, getattr(thing, name, None)) for name in names)
-    elif isinstance(thing, Dataset):
-        for name, value in list(vars(thing).items()):
+    elif isinstance(thing, Dataset) or (callable(thing) and not isinstance(thing, (type, types.ModuleType, Tensor))):
+        for name, value in list(getattr(thing, "__dict__", {}).items()):
             for part in value if isinstance(value, (list, tuple)) and len(value) < MOST_ELEMENTS else [value]:
                 if is_users(type(part)) or isinstance(part, (Dataset, FunctionType)):
                     yield name, part
+    elif isinstance(thing, collections.defaultdict):
+        yield "default_factory", thing.default_factory
+
+
+def registered(thing: Any) -> list[Any]:
+    """The functions from which one chooses that `functools.singledispatch` made."""
+    functions = vars(thing).get("registry") if isinstance(thing, FunctionType) else None
+    return [*functions.values()] if isinstance(functions, types.MappingProxyType) else []
+
+
+def users_methods(thing: Any, kinds: Iterable[type]) -> Iterator[tuple[str, FunctionType, bool]]:
+    """Methods of the user's classes that something calls by itself: name, function, and whether `thing` comes first."""
+    for kind in filter(is_users, kinds):
+        for name, one in list(vars(kind).items()):
+            if name not in NOT_CALLED and is_own(function := function_of(one)):
+                is_bound = isinstance(one, classmethod) or isinstance(thing, kind)
+                yield name, function, is_bound and not isinstance(one, staticmethod)
 
 
 MOST_ELEMENTS = 1000

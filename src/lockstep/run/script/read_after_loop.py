@@ -52,11 +52,8 @@ def _left_around(code: CodeType, line: int) -> Left | None:
         return None
     loop = max(loops, key=lambda one: one.lineno)
     names = left_by(loop, scope)
-    return (
-        Left(names, frozenset(one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)))
-        if names
-        else NOTHING
-    )
+    own = frozenset(one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name))
+    return Left(names, own) if names else NOTHING
 
 
 def variable(frame: FrameType, name: str, missing: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -46,12 +46,10 @@ def bound_in(node: ast.AST) -> frozenset[str]:
     return frozenset(bound - outer)
 
 
-def loops_around(body: list[ast.stmt], line: int) -> Iterator[tuple[ast.For | ast.While, list[ast.stmt]]]:
-    """The loops of a function around a line, outermost first, each with what follows on it in the function."""
-    yield from _loops(body, line, [])
-
-
-def _loops(body: list[ast.stmt], line: int, after: list[ast.stmt]) -> Iterator[tuple[Any, list[ast.stmt]]]:
+def loops_around(
+    body: list[ast.stmt], line: int, after: Sequence[ast.stmt] = ()
+) -> Iterator[tuple[ast.For | ast.While, list[ast.stmt]]]:
+    """The loops of a function around a line, outermost first, each with what follows on it in the function, and then `after`."""
     for number, one in enumerate(body):
         if not one.lineno <= line <= (one.end_lineno or 0) or isinstance(one, (ast.FunctionDef, ast.ClassDef)):
             continue
@@ -62,4 +60,4 @@ def _loops(body: list[ast.stmt], line: int, after: list[ast.stmt]) -> Iterator[t
         for block in ("body", "orelse", "handlers", "cases", "finalbody"):
             inner = getattr(one, block, [])
             for part in [each.body for each in inner] if inner and not isinstance(inner[0], ast.stmt) else [inner]:
-                yield from _loops(part, line, behind)
+                yield from loops_around(part, line, behind)

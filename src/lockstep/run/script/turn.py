@@ -83,7 +83,7 @@ class Turn(Expressions):
     def _on_For(self, node: ast.For, scope: Scope) -> None:
         """A loop in the turn. It has a turn itself, unless it is over something empty."""
         of = self.value(node.iter, scope)
-        self.opened([of], node.lineno)
+        self.matters(self.opened([of], node.lineno))
         if self.before_lanes is None and not self.stack:
             self.before_lanes = set(self.env or {})
         is_empty = isinstance(of.obj, (list, tuple, dict, set)) and not of.obj
@@ -139,7 +139,7 @@ class Turn(Expressions):
     def _on_With(self, node: ast.With, scope: Scope) -> None:
         for item in node.items:
             value = self.value(item.context_expr, scope)
-            self.opened([value], node.lineno)
+            self.matters(self.opened([value], node.lineno))
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, mixed([value]), scope)
         self.block(node.body, scope)

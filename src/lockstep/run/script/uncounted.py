@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.run.script.harmless import FILLS
+from lockstep.run.script.calls import fills
 from lockstep.run.script.source import tree
 from lockstep.run.watch.holdings import modules_of_the_script, script_frames
 
@@ -20,21 +20,19 @@ def may_write_uncounted() -> bool:
 
 def writes_uncounted(tree: ast.AST) -> bool:
     """Whether some statement may write to a tensor past its counter of writes: `p.data.mul_(2)`, `p.data = other`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr == "data":
-            if isinstance(node.ctx, ast.Store):
-                return True
-        elif (
-            (isinstance(node, ast.Name) and node.id in _UNCOUNTED)
-            or (
-                isinstance(node, ast.Attribute)
-                and (node.attr in _UNCOUNTED or (_fills(node.attr) and _is_data(node.value)))
-            )
-            or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _is_data(node.value))
-            or (isinstance(node, ast.Assign) and _is_data(node.value))
-        ):
-            return True
-    return False
+    return any(_writes(node) for node in ast.walk(tree))
+
+
+def _writes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        if node.attr == "data":
+            return isinstance(node.ctx, ast.Store)
+        return node.attr in _UNCOUNTED or (fills(node.attr) and _is_data(node.value))
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Store) and _is_data(node.value)
+    if isinstance(node, ast.Name):
+        return node.id in _UNCOUNTED
+    return isinstance(node, ast.Assign) and _is_data(node.value)
 
 
 def _is_data(node: ast.AST) -> bool:
@@ -46,7 +44,3 @@ def _is_data(node: ast.AST) -> bool:
 def _last(node: ast.AST) -> str:
     """`c` of `a.b.c`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _fills(method: str) -> bool:
-    return method in FILLS or (method.endswith("_") and not method.startswith("_"))

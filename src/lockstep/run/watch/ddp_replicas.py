@@ -164,20 +164,21 @@ def _is_first(path: Path) -> bool:
 
 
 def watch(ddp: Any, folder: str, rank: int, ranks: range, num_ranks: int) -> Callable[[bool], None]:
-    """Watch all models of the class `ddp` from now on.
+    """Watch all models of the class `ddp` from now on. It is `__new__` that sees them, as warnings of `__init__` name its caller.
 
     Returns:
-        To be called when the script has ended: with whether it ended well.
+        To be called when the script has ended: with whether it ended by itself, and not by an exception.
     """
     replicas = Replicas(RunFolder(Path(folder)), rank, ranks, num_ranks)
     alive: list[weakref.ref[Any]] = []
-    init, forward = ddp.__init__, ddp.forward
+    forward = ddp.forward
 
-    @functools.wraps(init)
-    def begins(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        replicas.begins(self)
-        alive[:] = [*(one for one in alive if one() is not None), weakref.ref(self)]
+    def begins(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        new = object.__new__(kind)
+        if args or kwargs:  # else it is a copy
+            replicas.begins(new)
+            alive[:] = [*(one for one in alive if one() is not None), weakref.ref(new)]
+        return new
 
     @functools.wraps(forward)
     def forwards(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,13 +186,13 @@ def watch(ddp: Any, folder: str, rank: int, ranks: range, num_ranks: int) -> Cal
             _quietly(replicas.forward, self)
         return forward(self, *args, **kwargs)
 
-    def over(is_well: bool) -> None:
-        for one in alive if is_well else ():
+    def over(is_by_itself: bool) -> None:
+        for one in alive if is_by_itself else ():
             if (model := one()) is not None:
                 _quietly(replicas.ends, model)
         replicas.over()
 
-    ddp.__init__, ddp.forward, ddp.__del__ = begins, forwards, lambda self: _quietly(replicas.ends, self)
+    ddp.__new__, ddp.forward, ddp.__del__ = staticmethod(begins), forwards, lambda self: _quietly(replicas.ends, self)
     return over
 
 

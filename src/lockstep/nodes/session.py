@@ -1,0 +1,215 @@
+"""How two launchers prove to each other that they have the run's key, and how what follows on that connection is kept whole. Pure.
+
+    caller -> node 0    MAGIC                                             16 bytes
+    node 0 -> caller    MAGIC, whether it has a key, a nonce              49 bytes
+    caller -> node 0    a nonce, the address that it called, its proof    82 bytes
+    node 0 -> caller    its proof, or why not                             32 bytes
+    both                frames: a length, a content, a tag under a key of this connection and direction
+
+Both begin, so a caller soon knows what answers, also a program that waits for its client's first word. A proof is HMAC-SHA256
+under the run's key over the role, both nonces and the address. The caller's comes first, so whoever has no key gets nothing to
+try keys against. A tag covers the frame's running number, which both sides count, so a frame that was changed, repeated, left
+out, or sent back to its sender has no tag that fits. A length says what is to come; memory grows with what has come.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+MAGIC = b"lockstep star 2\n"
+NONCE_BYTES, ADDRESS_BYTES, PROOF_BYTES = 32, 18, 32
+GREETING_BYTES = len(MAGIC) + 1 + NONCE_BYTES
+HELLO_BYTES = len(MAGIC) + NONCE_BYTES + ADDRESS_BYTES + PROOF_BYTES
+_HAS_KEY, _HAS_NONE = b"k", b"n"
+_CALLER, _HOST = b"caller", b"node 0"
+ASKS_FOR_SEAL = (MAGIC + b"the sealed key, please").ljust(HELLO_BYTES, b".")
+"""What a caller sends instead of its hello when it has no key (`munge`)."""
+WRONG_KEY, WRONG_ADDRESS = b"wrong key".ljust(PROOF_BYTES, b"\0"), b"wrong address".ljust(PROOF_BYTES, b"\0")
+"""What node 0 answers instead of its proof."""
+
+
+class NotLockstep(ValueError):  # noqa: N818 - a state of the other side
+    """What answers is no node 0 of this version."""
+
+
+class HasNoKey(ValueError):  # noqa: N818
+    """Node 0 says that it cannot use its own key."""
+
+
+class WrongKey(ValueError):  # noqa: N818
+    """The other side has another key, or none."""
+
+
+class WrongAddress(ValueError):  # noqa: N818
+    """The caller meant another address: somebody leads it here."""
+
+
+@dataclass(frozen=True)
+class SessionKeys:
+    """The keys of one connection, one for each direction; not shown."""
+
+    from_caller: bytes = field(repr=False)
+    from_host: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class HostHello:
+    """Node 0's side of one connection.
+
+    Args:
+        key: the run's; None: it cannot be used here.
+    """
+
+    key: bytes | None = field(repr=False)
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
+
+    @property
+    def greeting(self) -> bytes:
+        """What it sends first."""
+        return MAGIC + (_HAS_NONE if self.key is None else _HAS_KEY) + self.nonce
+
+    def answer(self, hello: bytes, own: Collection[bytes]) -> tuple[bytes, SessionKeys]:
+        """What it sends to a caller with the run's key, and the keys of the connection.
+
+        Args:
+            hello: what the caller sent, `HELLO_BYTES`.
+            own: the addresses at which node 0 may be called, as `address_bytes`.
+
+        Raises:
+            WrongKey: the caller does not have the key.
+            WrongAddress: it has, and meant somebody else.
+        """
+        rest = hello.removeprefix(MAGIC)
+        nonce, address = rest[:NONCE_BYTES], rest[NONCE_BYTES:-PROOF_BYTES]
+        both = self.nonce + nonce + address
+        if self.key is None or not hmac.compare_digest(hello[-PROOF_BYTES:], _mac(self.key, _CALLER, both)):
+            raise WrongKey("the caller does not have the key of this run")
+        if address not in own:
+            raise WrongAddress("the caller meant another address")
+        return _mac(self.key, _HOST, both), _session(self.key, both)
+
+
+@dataclass(frozen=True)
+class CallerHello:
+    """The other side.
+
+    Args:
+        key: the run's.
+        address: the one that it called, as `address_bytes`.
+    """
+
+    key: bytes = field(repr=False)
+    address: bytes
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
+
+    def hello(self, greeting: bytes) -> bytes:
+        """What it sends, MAGIC before it has the greeting. Raises NotLockstep, HasNoKey."""
+        both = nonce_in(greeting) + self.nonce + self.address
+        return MAGIC + self.nonce + self.address + _mac(self.key, _CALLER, both)
+
+    def session(self, greeting: bytes, answer: bytes) -> SessionKeys:
+        """The keys of the connection, once node 0 has proved itself. Raises WrongKey, WrongAddress."""
+        if answer == WRONG_ADDRESS:
+            raise WrongAddress("node 0 is not the one that was called")
+        both = nonce_in(greeting) + self.nonce + self.address
+        if not hmac.compare_digest(answer, _mac(self.key, _HOST, both)):
+            raise WrongKey("node 0 does not have the key of this run")
+        return _session(self.key, both)
+
+
+def nonce_in(greeting: bytes) -> bytes:
+    """Node 0's nonce. Raises NotLockstep, HasNoKey."""
+    if len(greeting) != GREETING_BYTES or not greeting.startswith(MAGIC):
+        raise NotLockstep("what answers is not node 0 of a run of lockstep")
+    if greeting[len(MAGIC) : len(MAGIC) + 1] != _HAS_KEY:
+        raise HasNoKey("node 0 cannot use its key")
+    return greeting[-NONCE_BYTES:]
+
+
+def address_bytes(address: str, port: int) -> bytes:
+    """An address and a port, of fixed length; an IPv4 address as IPv6 has it."""
+    number = ipaddress.ip_address(address)
+    wide = number.packed if number.version == 6 else b"\0" * 10 + b"\xff\xff" + number.packed
+    return wide + port.to_bytes(2, "big")
+
+
+def _mac(key: bytes, role: bytes, both: bytes) -> bytes:
+    return hmac.digest(key, MAGIC + role + b"\0" + both, "sha256")
+
+
+def _session(key: bytes, both: bytes) -> SessionKeys:
+    return SessionKeys(_mac(key, b"from caller", both), _mac(key, b"from node 0", both))
+
+
+LENGTH_BYTES, TAG_BYTES = 4, 16
+MOST_BYTES = 16 << 20
+"""Of a frame's content: twice what torch's store takes as one value."""
+
+
+class BrokenFrame(ValueError):  # noqa: N818 - a state of the connection
+    """What came is no next frame of the other side."""
+
+
+class Sealer:
+    """Makes the frames of one direction.
+
+    Args:
+        key: of this connection and direction.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._number = 0
+
+    def seal(self, content: bytes) -> bytes:
+        """The next frame. Raises ValueError for more than `MOST_BYTES`."""
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"a message of {len(content)} bytes, and {MOST_BYTES} are the most")
+        length = len(content).to_bytes(LENGTH_BYTES, "big")
+        frame = b"".join((length, content, _tag(self._key, self._number, length, content)))
+        self._number += 1
+        return frame
+
+
+class Opener:
+    """Reads the frames of one direction, in pieces of any size.
+
+    Args:
+        key: of this connection and direction.
+        most_bytes: of a frame's content.
+    """
+
+    def __init__(self, key: bytes, most_bytes: int = MOST_BYTES) -> None:
+        self._key, self._most_bytes = key, most_bytes
+        self._number = 0
+        self._came = bytearray()
+
+    def open(self, data: bytes) -> Iterator[bytes]:
+        """The contents that are whole now. Raises BrokenFrame; nothing of that connection may be used afterwards."""
+        self._came += data
+        at = 0
+        while len(self._came) - at >= LENGTH_BYTES:
+            length = bytes(self._came[at : at + LENGTH_BYTES])
+            size = int.from_bytes(length, "big")
+            if size > self._most_bytes:
+                raise BrokenFrame(f"a frame of {size} bytes, and {self._most_bytes} are the most")
+            start, end = at + LENGTH_BYTES, at + LENGTH_BYTES + size
+            if len(self._came) < end + TAG_BYTES:
+                break
+            content = bytes(self._came[start:end])
+            if not hmac.compare_digest(
+                self._came[end : end + TAG_BYTES], _tag(self._key, self._number, length, content)
+            ):
+                raise BrokenFrame("a frame whose tag does not fit")
+            self._number += 1
+            at = end + TAG_BYTES
+            yield content
+        del self._came[:at]
+
+
+def _tag(key: bytes, number: int, length: bytes, content: bytes) -> bytes:
+    return hmac.digest(key, b"".join((number.to_bytes(8, "big"), length, content)), "sha256")[:TAG_BYTES]

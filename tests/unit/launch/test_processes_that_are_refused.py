@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from lockstep.launch.nursery.channel import Channel
-from lockstep.launch.nursery.messages import Message, NotSpawned, Spawn, StartLink, StartStore
+from lockstep.launch.nursery.messages import Message, NotSpawned, Spawn, StartStore
 from lockstep.launch.nursery.process import Nursery
 
 NOBODY = 65534
@@ -32,7 +32,7 @@ def test_the_launcher_is_told_of_every_process_that_the_kernel_refuses():
     theirs.close()
     launcher, told = Channel(ours), []
     ours.settimeout(20)
-    orders: list[tuple[Message, int]] = [(Spawn(3, False), 5), (StartStore(1, 2), 1), (StartLink({}), 1)]
+    orders: list[tuple[Message, int]] = [(Spawn(3, False), 5), (StartStore(1, 2), 1)]
     with Path(os.devnull).open("rb") as null:
         for order, num_descriptors in orders:
             launcher.send(order, [null.fileno()] * num_descriptors)
@@ -40,7 +40,7 @@ def test_the_launcher_is_told_of_every_process_that_the_kernel_refuses():
     ours.close()
     process.join(20)
     assert process.exitcode == 0
-    assert [type(one) for one in told] == [NotSpawned] * 3
-    for one, what in zip(told, ("rank 3", "the store at MASTER_PORT", "the link to the other nodes"), strict=True):
+    assert [type(one) for one in told] == [NotSpawned] * 2
+    for one, what in zip(told, ("rank 3", "the store at MASTER_PORT"), strict=True):
         assert isinstance(one, NotSpawned)
         assert str(one.failure).startswith(f"There is no process for {what}: Resource temporarily unavailable.")

@@ -169,7 +169,7 @@ class PlannedParts(LateParts):
         if pair := different_ties(values, wanted.tied):
             raise UsageError(
                 f"{' and '.join(pair)} of {label} are one tensor in this script, and have different values in the state.",
-                "Untie them, as they were where it was saved, or choose another name or folder to begin anew.",
+                "Prepare the model that was saved, or choose another name or folder to begin anew.",
             )
         self._like(label, state.others, others)
         # one whose state_dict is made by code of its own may refuse, and so comes first

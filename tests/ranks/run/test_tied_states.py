@@ -79,7 +79,13 @@ def names_in(path):
 
 
 @pytest.mark.parametrize(
-    "started", [Started(1), Started(2), Started(2, form=Form("zero1")), Started(2, form=Form("pipeline"))]
+    "started",
+    [
+        Started(1),
+        Started(2),
+        *(pytest.param(Started(2, form=Form(one)), marks=pytest.mark.thorough) for one in ("zero1", "pipeline")),
+    ],
+    ids=["alone", "ddp", "zero1", "pipeline"],
 )
 def test_tied_weights_are_in_a_state_once_and_in_a_file_of_weights_under_each_name(tmp_path, started):
     digest = run_ranks(saves, started, str(tmp_path))[0]

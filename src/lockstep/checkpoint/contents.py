@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ class TensorSet:
     """The rank whose values count, for tensors that not every rank holds."""
     judged: set[str] = field(default_factory=set)
     """Those that must be finite in a state that is."""
+    also: dict[str, Sequence[str]] = field(default_factory=dict)
+    """The other names of a tensor that has several."""
 
     def add(self, name: str, tensor: Tensor, holder: int | None = None, *, judged: bool = False) -> str:
         """Keep `tensor` under `name`, or a free name like it, and return the name that it got."""

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from lockstep.checkpoint.exact_json import decode
 from lockstep.checkpoint.flushed import sync
 from lockstep.checkpoint.folder import is_state
 from lockstep.checkpoint.manifest import CHANGED, MODEL_FILE, OTHER_TENSORS, Manifest
-from lockstep.checkpoint.tensor_file import TensorFile
+from lockstep.checkpoint.tensor_file import TensorFile, header, order_of
 from lockstep.checkpoint.whole_state import UNLIKE, documents_of, whole_state
 from lockstep.errors import UsageError, WorldError
 from lockstep.regular_file import open_regular, other_kind
@@ -50,15 +51,31 @@ def export(state: Path, target: Path, model: str | None, *, force: bool) -> dict
     others = _others(place, manifest, label)
     try:
         with _new_file(target, force=force) as file:
-            if is_plain:
+            if not is_plain:
+                torch.save({**_cloned(tensors), **others}, file)
+            elif tensors.tied:
+                _write_each_name(tensors, file)
+            else:
                 with open_regular(place / name, follow=False) as source:
                     shutil.copyfileobj(source, file, 1 << 20)
-            else:
-                torch.save({**{one: tensors.get(one).clone() for one in tensors.described}, **others}, file)
     except OSError as error:
         raise WorldError(f"{target} could not be written: {error.strerror or error}.") from None
     told = {"file": str(target), "model": label, "tensors": len(tensors.described)}
     return {**told, "size_bytes": target.stat().st_size, "left_out": list(others) if is_plain else []}
+
+
+def _cloned(tensors: TensorFile) -> dict[str, Tensor]:
+    """All tensors by name; what was tied is one tensor."""
+    cloned = {name: tensors.get(name).clone() for name in tensors.described if name not in tensors.tied}
+    return {name: cloned[tensors.tied.get(name, name)] for name in tensors.described}
+
+
+def _write_each_name(tensors: TensorFile, file: BinaryIO) -> None:
+    """Tied weights under each of their names, so that a strict `load_state_dict` works anywhere."""
+    file.write(header(tensors.described))
+    file.writelines(
+        tensors.get(name).reshape(-1).view(torch.uint8).numpy().data for name in order_of(tensors.described)
+    )
 
 
 def check_target(target: Path, *, force: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from lockstep.transport.contract import Transport
 
 Inventory = dict[str, list[Any]]
 """For one file, by tensor: its dtype's code, its shape, whether this rank has its values, the holder or None, whether
-its bits are known to be the same on every rank, and whether they must be finite."""
+its bits are known to be the same on every rank, whether they must be finite, and the tensor's other names."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ def inventory_of(tensors: TensorSet, equal: Container[int] = ()) -> Inventory:
         one = Described.of(tensor, name)
         holder = tensors.holders.get(name)
         is_equal, is_judged = holder is None and id(tensor) in equal, name in tensors.judged
-        told[name] = [one.code, list(one.shape), not tensor.is_meta, holder, is_equal, is_judged]
+        also = [*tensors.also.get(name, ())]
+        for other in also:
+            Described.of(tensor, other)  # may be no name for a file
+        told[name] = [one.code, list(one.shape), not tensor.is_meta, holder, is_equal, is_judged, also]
     return told
 
 
@@ -80,8 +83,9 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
             raise UsageError(
                 f"{name} is on the meta device on every rank that should hold it.", "Give it values first."
             )
-        is_everywhere = len(present) == len(told) and all(is_equal for *_, is_equal, _ in having.values())
-        found[name] = Source(min(present), described.pop(), is_everywhere, is_judged=having[min(present)][-1])
+        is_everywhere = len(present) == len(told) and all(is_equal for *_, is_equal, _, _ in having.values())
+        *_, is_judged, also = having[min(present)]
+        found[name] = Source(min(present), replace(described.pop(), also=tuple(also)), is_everywhere, is_judged)
     return found
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ CODES = {
 }
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
 _ALIGNMENT = 8
-METADATA = "__metadata__"
+METADATA, FORMAT = "__metadata__", "format"
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Described:
     code: str
     """The dtype as safetensors calls it."""
     shape: tuple[int, ...]
+    also: tuple[str, ...] = field(default=(), compare=False)
+    """Its other names, where weights are tied: metadata of the file, as safetensors' own `save_model` writes it."""
 
     @classmethod
     def of(cls, tensor: Tensor, name: str) -> Described:
@@ -82,7 +84,8 @@ def order_of(described: Mapping[str, Described]) -> list[str]:
 
 def header(described: Mapping[str, Described]) -> bytes:
     """How a file begins; the tensors follow in `order_of` it, each right behind the other."""
-    told: dict[str, Any] = {METADATA: {"format": "pt"}}
+    tied = {other: name for name in order_of(described) for other in described[name].also if other not in described}
+    told: dict[str, Any] = {METADATA: {**tied, FORMAT: "pt"}}
     end = 0
     for name in order_of(described):
         one = described[name]
@@ -153,6 +156,8 @@ class TensorFileWriter:
 class TensorFile:
     """An existing file. The tensors are views of the mapped file: copy them, do not write to them.
 
+    A tensor of several names is there under each.
+
     Raises:
         UsageError: when it is not a complete safetensors file.
     """
@@ -162,6 +167,10 @@ class TensorFile:
             self._file: Any = safe_open(path, framework="pt", device="cpu").__enter__()  # type: ignore[no-untyped-call]
             slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - not a mapping
             self.described = {name: Described(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+            told = (self._file.metadata() or {}).items()
+            self.tied = {name: at for name, at in told if at in slices and name not in slices and name != FORMAT}
+            """By a further name of a tensor the one under which it lies."""
+            self.described |= {name: self.described[at] for name, at in self.tied.items()}
         except (SafetensorError, OSError, ValueError) as error:
             raise UsageError(
                 f"{os.fspath(path)} is not a readable safetensors file ({error}).",
@@ -178,5 +187,5 @@ class TensorFile:
         """The tensor of that name, on the CPU. Raises KeyError."""
         if name not in self.described:
             raise KeyError(name)
-        tensor: Tensor = self._file.get_tensor(name)
+        tensor: Tensor = self._file.get_tensor(self.tied.get(name, name))
         return tensor

@@ -16,7 +16,7 @@ from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.remote_state import fetch_weights, named
 from lockstep.checkpoint.torch_file import read_weight_file
 from lockstep.checkpoint.weight_source import checked_source
-from lockstep.checkpoint.weights_keys import Wanted, choose, differences, parts_of
+from lockstep.checkpoint.weights_keys import Wanted, choose, differences, different_ties, parts_of
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import COPY
 from lockstep.handover.url import is_url
@@ -91,13 +91,11 @@ def _load(model: nn.Module, place: Path, key: str | None, *, strict: bool) -> Lo
 
 def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[str]:
     """Refuse what cannot be copied without loss of meaning, before anything is copied; returns the names to cast."""
-    for group in wanted.tied:
-        for name in group[1:]:
-            if name in values and not _same(values[name], values[group[0]]):
-                raise UsageError(
-                    f"{file} has different values for {name} and {group[0]}, which are one tensor in this model.",
-                    "Load a file of a model in which they are tied too, or untie them here.",
-                )
+    if pair := different_ties(values, wanted.tied):
+        raise UsageError(
+            f"{file} has different values for {' and '.join(pair)}, which are one tensor in this model.",
+            "Load a file of a model in which they are tied too, or untie them here.",
+        )
     cast = []
     for name, value in values.items():
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_quantized or value.is_meta:
@@ -110,14 +108,6 @@ def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[
             _check_cast(name, value, target, file)
             cast.append(name)
     return cast
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return (
-        one is other
-        or (one.data_ptr() == other.data_ptr() and one.stride() == other.stride())
-        or torch.equal(one, other)
-    )
 
 
 def _check_cast(name: str, value: Tensor, target: Tensor, file: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lockstep.checkpoint.model_state import single_device_name
@@ -102,6 +103,23 @@ def _fit(key: str, found: dict[str, Any], wanted: Wanted) -> Fit:
     missing = [name for name in names if name not in found]
     unexpected = [name for name in found if name not in wanted.tensors and name not in wanted.others]
     return Fit(key, found, missing, unexpected, reshaped, len(common))
+
+
+def different_ties(values: Mapping[str, Any], tied: Sequence[Sequence[str]]) -> tuple[str, str] | None:
+    """Two names of one tensor of the model that have different values."""
+    for first, *others in tied:
+        for name in others:
+            if name in values and not _same(values[name], values[first]):
+                return name, first
+    return None
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return (
+        one is other
+        or (one.data_ptr() == other.data_ptr() and one.stride() == other.stride())
+        or torch.equal(one, other)
+    )
 
 
 def choose(parts: Mapping[str, Mapping[str, Any]], wanted: Wanted, key: str | None, file: str) -> Fit:

@@ -437,6 +437,9 @@ class Run:
             )
         return load_state(self._run, path, objects, missing_ok=missing_ok)
 
+    save_checkpoint, load_checkpoint = save_state, load_state
+    """The same, by the name that other libraries have for it."""
+
     def seed(self, *place: int | str) -> int:
         """A 64-bit seed for a generator of your own, keyed by the run's seed and `place` (an epoch, a name)."""
         return stream_key(self._run.setup.seed, Domain.SCRIPT, *place)

@@ -77,6 +77,10 @@ class NoStates:
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: save when it is time."""
 
+    def comes_within(self, num_steps: int) -> bool:  # noqa: ARG002 - none comes
+        """Whether the first state comes after so many steps at most."""
+        return False
+
     def note_end(self) -> None:
         """The run has ended well: note it for a start that goes on from its states. Not collective."""
 
@@ -114,6 +118,9 @@ class NoSnapshots:
 
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: take one if it is due, or could not be taken before."""
+
+    def count_saved(self, step: int, at_s: float, cost_s: float) -> None:
+        """A state of `step` is on the disk, which counts as a snapshot. Not collective; see `Pace.took`."""
 
     def end(self) -> None:
         """The run is over: nothing is kept any more."""

@@ -20,6 +20,7 @@ from torch import nn
 import lockstep
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
 from lockstep.checkpoint.model_state import ModelState
+from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.errors import WorldError
 from lockstep.testing.digests import digest_of
 
@@ -166,6 +167,15 @@ def test_tied_weights_may_stand_once_in_a_file_and_never_twice_with_other_values
     save_file(state | {"two.weight": torch.zeros(3, 3)}, tmp_path / "w.safetensors")
     with pytest.raises(lockstep.UsageError, match="which are one tensor in this model"):
         lockstep.load_weights(target, tmp_path / "w.safetensors")
+
+
+def test_other_names_in_the_header_count_where_they_name_a_tensor_and_are_none_themselves(tmp_path):
+    told = {"format": "one", "two": "one", "three": "two", "four": "nothing", "five": "five", "one": "six"}
+    save_file({"one": torch.ones(3), "six": torch.zeros(2)}, tmp_path / "w.safetensors", metadata=told)
+    file = TensorFile(tmp_path / "w.safetensors")
+    assert sorted(file.described) == ["one", "six", "two"]
+    assert torch.equal(file.get("two"), torch.ones(3))
+    assert torch.equal(file.get("one"), torch.ones(3))
 
 
 def test_dtypes_are_cast_when_the_values_survive(tmp_path):

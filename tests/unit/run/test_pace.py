@@ -32,6 +32,14 @@ def test_the_first_one_comes_after_two_seconds_and_later_ones_as_they_cost() -> 
     assert pace.is_due(11, 10.2)
 
 
+def test_a_state_on_the_disk_counts_as_one_and_is_waited_for_where_it_comes_soon() -> None:
+    pace = Pace(0, 0, 0.0, waits=True)
+    assert not pace.is_due(3, 100.0)
+    pace.took(3, 1.0, stall_s=0.5)  # it is on the disk
+    assert not pace.is_due(4, 2.0)
+    assert pace.is_due(53, 51.1)
+
+
 def test_a_number_of_steps_is_kept_to() -> None:
     pace = Pace(3, 4, 0.0)
     assert [step for step in range(4, 9) if pace.is_due(step, 99.0)] == [7, 8]

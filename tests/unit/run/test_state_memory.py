@@ -2,11 +2,13 @@
 
 import os
 import resource
+import secrets
 from pathlib import Path
 
 import pytest
 import torch
 
+from lockstep.run.saving.aside import process
 from lockstep.run.saving.aside.memory import Mapped, Place, StateMemory
 
 
@@ -66,4 +68,22 @@ def test_another_process_writes_to_it_and_finds_nothing_else_in_its_place():
     ):
         with pytest.raises(OSError, match="No such file"):
             Mapped.at(other)
+    memory.close()
+
+
+PAGE = process.mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, 3 * PAGE + 8, 8 * PAGE + 1])
+@pytest.mark.parametrize("skipped", [0, 8])
+def test_a_file_has_the_bytes_of_the_memory_whatever_its_size_and_wherever_it_lies(
+    size, skipped, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(process, "PIECE_BYTES", 2 * PAGE)
+    memory, told = StateMemory(), secrets.token_bytes(size)
+    memory.reserve(PAGE + skipped + size)
+    memory.write(PAGE + skipped, told)  # a disk refuses memory that begins inside a page, as it may refuse pages
+    data = process.Memory(memory.descriptor).bytes_to(PAGE + skipped + size)
+    process._write_file(data[PAGE + skipped :], tmp_path / "written")
+    assert (tmp_path / "written").read_bytes() == told
     memory.close()

@@ -15,6 +15,7 @@ A run that was asked to end saves at the next of these places, and `SystemExit` 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,6 +69,8 @@ class Automatic(NoStates):
         self._remote = RemoteRing(saving.url, saving.kept) if saving.url else None
         self._aside = Aside(saving.kept, saving.url)
         self._saved_at = time.monotonic()
+        self._taken = 0, 0.0
+        """After which step the newest state was taken, and how long the step stood still for it."""
         self._has_said = self.owes = False
         self._asks, self._ends_by = asks, 0
         settings = run.setup.environment.settings
@@ -111,7 +114,7 @@ class Automatic(NoStates):
         Raises:
             SystemExit: on every rank, to end.
         """
-        self._tell(self._aside.look())
+        self._learn(self._aside.look)
         if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
             self._save_or_owe(ends_epoch=ends_epoch)
         if ends_epoch and not self._run.progress.epochs.in_body:
@@ -172,8 +175,8 @@ class Automatic(NoStates):
         self._tell(self._aside.close())
 
     def _save(self) -> None:
+        self._learn(self._aside.settle)
         self._saved_at, self.owes = time.monotonic(), False
-        self._tell(self._aside.settle())
         try:
             save_state(
                 self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take, self._aside.tell()
@@ -185,6 +188,7 @@ class Automatic(NoStates):
             self._end_if_asked(None)
             return
         problem = self._aside.hand_over()
+        self._taken = self._run.machinery.ledger.step, time.monotonic() - self._saved_at
         if self._ends_by or stops_after_saving(self._run):
             problem = problem or self._aside.settle()
         self._tell(problem)
@@ -192,6 +196,17 @@ class Automatic(NoStates):
             testify_saved(self._run)
         step = self._run.machinery.ledger.step  # a state that could not be copied to its URL is on the disk
         self._end_if_asked(step if not problem or is_state(self._ring.path(step)) else None)
+
+    def _learn(self, answer: Callable[[], str]) -> None:
+        """Learn, on rank 0, what has become of the last state."""
+        was_busy, problem = self._aside.is_busy, answer()
+        self._tell(problem)
+        if was_busy and not (self._aside.is_busy or problem):
+            step, stall_s = self._taken
+            self._run.progress.snapshots.count_saved(step, self._saved_at, stall_s + self._aside.cpu_s)
+
+    def comes_within(self, num_steps: int) -> bool:
+        return 0 < self._schedule.steps <= num_steps
 
     def _tell(self, problem: str) -> None:
         if problem:

@@ -12,6 +12,8 @@ SHARE = 0.01
 """Of the run's time, what snapshots may cost."""
 FIRST_S = 2.0
 """After how much work the first one is taken, before anything is measured."""
+FIRST_STEPS = 20
+"""Where a state on the disk comes within so many steps, it is the first one."""
 COPIES = 3
 """Copies of the state at one moment, at most: that being written from, that being written, and the one before."""
 MOST_OF_MEMORY = 0.5
@@ -38,6 +40,8 @@ class Pace:
     now_s: float
     cost_s: float = 0.0
     """Of the newest one; 0.0 before the first."""
+    waits: bool = False
+    """Whether the first one is to be a state on the disk."""
 
     def is_due(self, step: int, now_s: float) -> bool:
         """Whether to take one after `step`, which has begun."""
@@ -45,11 +49,11 @@ class Pace:
         if made < 1 or self.steps:
             return made >= max(self.steps, 1)
         if not self.cost_s:
-            return now_s - self.now_s >= FIRST_S
+            return not self.waits and now_s - self.now_s >= FIRST_S
         return made >= steps_between(self.cost_s, (now_s - self.now_s) / made)
 
     def took(self, step: int, now_s: float, stall_s: float) -> None:
-        """One was taken after `step`, or refused; the step stood still for `stall_s`. Its writing is not measured yet."""
+        """One was taken after `step`, or refused, or is on the disk; the step stood still for `stall_s`. Its writing is not measured yet."""
         self.step, self.now_s, self.cost_s = step, now_s, max(self.cost_s, stall_s)
 
 

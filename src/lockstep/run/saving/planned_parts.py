@@ -19,7 +19,7 @@ from lockstep.checkpoint.optimizer_state import OptimizerPlan
 from lockstep.checkpoint.same_groups import with_references
 from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.checkpoint.unique_json import loads
-from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
+from lockstep.checkpoint.weights_keys import Wanted, differences, different_ties, fit_of
 from lockstep.errors import LockstepError, UsageError
 from lockstep.regular_file import read_regular
 from lockstep.run.position.preparations import OPTIMIZER, Late, label_in
@@ -166,6 +166,11 @@ class PlannedParts(LateParts):
                     f"{name} of {label} is {tensor.dtype} but was saved as {values[name].dtype}.",
                     "Use the same dtypes, or lockstep.load_weights for the weights alone.",
                 )
+        if pair := different_ties(values, wanted.tied):
+            raise UsageError(
+                f"{' and '.join(pair)} of {label} are one tensor in this script, and have different values in the state.",
+                "Prepare the model that was saved, or choose another name or folder to begin anew.",
+            )
         self._like(label, state.others, others)
         # one whose state_dict is made by code of its own may refuse, and so comes first
         place = len(self._models) if state.is_plain else 0

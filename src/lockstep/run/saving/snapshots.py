@@ -6,7 +6,8 @@
     a body of run.epochs is over    -> after_body   taken, if it could not be taken before: between epochs
 
 Nobody has asked for snapshots, so they never fail and never say anything. Where a state does not hold what lockstep itself
-would need, or where there is no room, none is taken, and `snapshots.json` in the run folder says why.
+would need, or where there is no room, none is taken, and `snapshots.json` in the run folder says why. A state on the disk
+counts as one: where a run saves more often than it would take snapshots, it takes none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lockstep.machine.available_memory import available_bytes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import NoSnapshots, NoStates, RunState
 from lockstep.run.saving.aside.aside import Aside
-from lockstep.run.saving.pace import Pace, no_room
+from lockstep.run.saving.pace import FIRST_STEPS, Pace, no_room
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import save_state
@@ -92,7 +93,8 @@ class Snapshots(NoSnapshots):
             if not automatic.is_on:
                 progress.resumed = 0, 0  # by the same run
         self._hold(progress.goes_on is not None)
-        self._pace = Pace(self._steps, self._run.machinery.ledger.step, time.monotonic())
+        waits = automatic.comes_within(FIRST_STEPS)
+        self._pace = Pace(self._steps, self._run.machinery.ledger.step, time.monotonic(), waits=waits)
 
     def _hold(self, holds: bool) -> None:
         """Keep values out of metrics.jsonl that the body of an epoch logs once more, before its steps go on."""
@@ -128,6 +130,9 @@ class Snapshots(NoSnapshots):
             [is_owed, *_] = self._run.machinery.transport.all_gather_object(self._is_wanted(), CALL, where())
         if is_owed:
             self._try()
+
+    def count_saved(self, step: int, at_s: float, cost_s: float) -> None:
+        self._pace.took(step, at_s, cost_s)
 
     def end(self) -> None:
         self._aside.drop()

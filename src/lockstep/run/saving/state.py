@@ -25,6 +25,7 @@ from lockstep.checkpoint.inventory import Found, inventory_of, sources, write_te
 from lockstep.checkpoint.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
+from lockstep.checkpoint.tensor_file import FORMAT
 from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import PreparedStream
 from lockstep.rank.numerics import fingerprint
@@ -131,12 +132,7 @@ def collect(
     holder = run.machinery.strategy.holder_of
     models = run.progress.preparations.models(run.progress.preparations.first)
     for label, model in labelled(models, "model"):
-        state = ModelState.of(model)
-        tensors = contents.files.setdefault(f"{label}.safetensors", TensorSet())
-        for name, tensor in state.tensors.items():
-            judged = (id(model), name) not in run.progress.began_infinite
-            tensors.add(name, tensor, holder(tensor), judged=judged)
-        contents.add(label, state.others, OTHER_TENSORS)
+        _add_model(contents, run, label, model)
     names = parameter_names(models)
     told = at.counters if at is not None else counters(run, run.progress.inside)
     if told["inside"] is not None:
@@ -163,6 +159,18 @@ def collect(
         body = at.body_streams if at is not None else run.progress.body_streams
         contents.add(BODY_STREAMS, body, OTHER_TENSORS, of_main=True)
     return contents
+
+
+def _add_model(contents: Contents, run: RunState, label: str, model: nn.Module) -> None:
+    """A tensor of several names, such as tied weights, is written under the first."""
+    state, tensors = ModelState.of(model), contents.files.setdefault(f"{label}.safetensors", TensorSet())
+    tensors.also = {first: [name for name in others if name != FORMAT] for first, *others in state.tied()}
+    again = {name for others in tensors.also.values() for name in others}
+    for name, tensor in state.tensors.items():
+        if name not in again:
+            judged = (id(model), name) not in run.progress.began_infinite
+            tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor), judged=judged)
+    contents.add(label, state.others, OTHER_TENSORS)
 
 
 def _add_place(contents: Contents, run: RunState, told: dict[str, Any], *, is_now: bool) -> None:

@@ -19,8 +19,8 @@ from lockstep.checkpoint.finite import may_be_infinite
 from lockstep.checkpoint.tensor_file import Described, header, order_of
 from lockstep.machine.memory_pressure import read_memory_pressure
 
-ALIGNMENT = 64
-"""Of the first byte of each file: that of a cache line."""
+ALIGNMENT = mmap.PAGESIZE
+"""Of the first byte of each file: disks read whole pages of memory."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Mapped:
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        mapped = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)  # copying waits for no page
-        self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
+        # Pages are mapped by the first copy: each rank comes to its own share of them, side by side with the others.
+        self._bytes = torch.frombuffer(mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED), dtype=torch.uint8)
 
     @classmethod
     def at(cls, place: Place) -> Mapped:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -45,7 +45,7 @@ class Order:
 
     def encode(self) -> bytes:
         """As JSON. Raises ValueError for a number that JSON cannot express."""
-        told = {**vars(self), "images": [asdict(image) for image in self.images]}
+        told = {**vars(self), "images": [vars(image) for image in self.images]}
         return json.dumps(told, allow_nan=False).encode()
 
     @classmethod

@@ -9,8 +9,11 @@ with PARENT, which is 0 if the thread that started it may end earlier.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
+import mmap
 import os
 import queue
 import signal
@@ -19,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,22 +38,54 @@ from lockstep.machine.processes import die_with_parent
 from lockstep.run.saving.aside.order import Image, Order
 from lockstep.run.saving.ring import Ring
 
-PIECE_BYTES = 1 << 20
-"""Read, hashed and written in one go: small enough to stay in the cache between the three."""
+PIECE_BYTES = 16 << 20
+"""Written in one go, after which a signal can end the process."""
 NICEST = 19
 NEW_FOLDERS = 3
 """The run's folder, that of all runs, and the one around it: their entries may be as new as the run."""
 
 
-def write(memory: int, order: Order) -> str:
+class Memory:
+    """The anonymous file as this process sees it, which grows now and then.
+
+    Args:
+        descriptor: its own.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._mapped: mmap.mmap | None = None
+
+    def read(self, at: int, size: int) -> bytes:
+        """A copy of some bytes."""
+        return os.pread(self._descriptor, size, at)
+
+    def bytes_to(self, end: int) -> memoryview:
+        """All bytes before `end`, mapped. Raises OSError when there is no room for the pages' table."""
+        if self._mapped is None or len(self._mapped) < end:
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            self._mapped = mmap.mmap(self._descriptor, end, flags=flags, prot=mmap.PROT_READ)
+        return memoryview(self._mapped)[:end]
+
+
+def write(memory: Memory, order: Order) -> str:
     """Write the state that `memory` holds, then copy it; return why that failed as a sentence, or an empty text."""
     folder = StateFolder(order.target)
     try:
         folder.begin()
-        files = {image.name: _write_file(memory, image, folder.stage / image.name) for image in order.images}
+        data = memory.bytes_to(max((image.at + image.size for image in order.images), default=0))
+        parts = [data[image.at : image.at + image.size] for image in order.images]
+        with ThreadPoolExecutor(1) as beside:  # hashing takes a core, and writing waits for the disk
+            hashes = beside.map(_hash, parts)
+            for image, part in zip(order.images, parts, strict=True):
+                _write_file(part, folder.stage / image.name)
+            found = {
+                one.name: SavedFile(one.size, hashed, tuple(one.tensors))
+                for one, hashed in zip(order.images, hashes, strict=True)
+            }
         sync_above(folder.target.parent.parent, NEW_FOLDERS)
-        not_finite = _not_finite(memory, order.images)
-        complete(folder, order.documents, files, order.facts, order.taken_s, not_finite=not_finite)
+        not_finite = _not_finite(data, order.images)
+        complete(folder, order.documents, found, order.facts, order.taken_s, not_finite=not_finite)
     except (OSError, LockstepError) as error:
         folder.abandon()
         return str(not_written(folder.target, str(error)))
@@ -57,28 +93,40 @@ def write(memory: int, order: Order) -> str:
     return copied(folder.target, order.url, order.keep)
 
 
-def _write_file(memory: int, image: Image, path: Path) -> SavedFile:
-    digest, piece = hashlib.sha256(), memoryview(bytearray(min(PIECE_BYTES, image.size)))
+def _hash(data: memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write_file(data: memoryview, path: Path) -> None:
+    """Write whole pages past the system's cache: one copy less, and what the script has there stays there."""
     with path.open("xb", buffering=0) as file:
-        done = 0
-        while done < image.size:
-            read = os.preadv(memory, [piece[: image.size - done]], image.at + done)
-            digest.update(piece[:read])
-            written = 0
-            while written < read:
-                written += file.write(piece[written:read])
-            done += read
+        is_past, done = _go_past_cache(file.fileno(), True), 0
+        while left := len(data) - done:
+            if is_past and (left < mmap.PAGESIZE or done % mmap.PAGESIZE):
+                is_past = _go_past_cache(file.fileno(), False)
+            size = min(left - left % mmap.PAGESIZE if is_past else left, PIECE_BYTES)
+            try:
+                done += file.write(data[done : done + size])
+            except OSError as error:
+                if not is_past or error.errno != errno.EINVAL:
+                    raise
+                is_past = _go_past_cache(file.fileno(), False)  # a disk of larger blocks than pages
         os.fsync(file.fileno())
-    return SavedFile(image.size, digest.hexdigest(), tuple(image.tensors))
 
 
-def _not_finite(memory: int, images: Sequence[Image]) -> str:
+def _go_past_cache(descriptor: int, is_wanted: bool) -> bool:
+    """Let writes go past the cache, or through it; whether they go past it now, which not every file system can."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT
+    with suppress(OSError):
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_DIRECT if is_wanted else 0))
+        return is_wanted
+    return False
+
+
+def _not_finite(data: memoryview, images: Sequence[Image]) -> str:
     """The first tensor that is to be finite and is not; empty where there is none."""
-    for name, code, at, size in (one for image in images for one in image.judged):
-        for done in range(0, size, PIECE_BYTES):
-            if not is_finite(code, os.pread(memory, min(PIECE_BYTES, size - done), at + done)):
-                return name
-    return ""
+    judged = (one for image in images for one in image.judged)
+    return next((name for name, code, at, size in judged if not is_finite(code, data[at : at + size])), "")
 
 
 def _step_aside() -> None:
@@ -100,17 +148,17 @@ def _listen(channel: socket.socket, orders: queue.SimpleQueue[tuple[int, int]]) 
 
 def main() -> None:
     """Write what is ordered, one state after the other."""
-    descriptor, memory, parent = map(int, sys.argv[1:])
+    descriptor, anonymous, parent = map(int, sys.argv[1:])
     if parent:
         die_with_parent(parent)
     _step_aside()
-    channel = socket.socket(fileno=descriptor)
+    channel, memory = socket.socket(fileno=descriptor), Memory(anonymous)
     orders: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, orders), daemon=True).start()
     before_s = time.process_time()
     while True:
         at, size = orders.get()
-        problem = write(memory, Order.decode(os.pread(memory, size, at)))
+        problem = write(memory, Order.decode(memory.read(at, size)))
         cpu_s, before_s = time.process_time() - before_s, time.process_time()
         channel.send(json.dumps({"problem": problem[: 1 << 12], "cpu_s": cpu_s}).encode())
 

@@ -23,7 +23,7 @@ from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
 from lockstep.cli.under_way import UnderWay
 from lockstep.machine.cores import usable_cores
-from lockstep.node.native import why_not
+from lockstep.rank.transport.local.native import why_not
 
 CORES = 2
 PICTURED = "steps"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.journal.ring import JournalReader
+from lockstep.protocol.journal.ring import JournalReader
 
 DIGITS = Path(__file__).with_name("digits.py")
 LEGS = (4, 1, 3, 2)

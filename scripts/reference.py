@@ -22,7 +22,7 @@ import click  # noqa: E402
 
 import lockstep  # noqa: E402
 from lockstep.cli.main import COMMANDS, commands  # noqa: E402
-from lockstep.handover.run_folder import RunFolder  # noqa: E402
+from lockstep.protocol.run_folder import RunFolder  # noqa: E402
 
 EXIT_CODE = "Exit code:"
 """How the paragraph on exit codes in a command's help begins."""

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from lockstep.torch_versions import TESTED
+from lockstep.machine.torch_versions import TESTED
 from tests.support.environment import ROOT, Environment, pinned, requirements
 
 CORE = (
-    "tests/architecture/test_torch_private.py", "tests/contract", "tests/unit", "tests/ranks/process_group",
-    "tests/ranks/run/test_compile.py", "tests/ranks/strategy/test_staged.py", "tests/ranks/strategy/test_zero1.py",
+    "tests/architecture/test_torch_private.py", "tests/contract", "tests/unit", "tests/ranks/rank/process_group",
+    "tests/ranks/rank/run/test_compile.py", "tests/ranks/rank/strategy/test_staged.py", "tests/ranks/rank/strategy/test_zero1.py",
     "tests/ranks/test_same_bits.py",
 )  # fmt: skip
 """What depends on torch most: arithmetic, transports, equal bits, the compiler, the backend, stages and shares."""
@@ -30,9 +30,7 @@ CORE = (
 ENOUGH_S = 3600
 TEST_S = 600
 """For one test: in torch 2.11 the compiler looks at the machine's instructions anew in each process, for a minute."""
-NAMES = (
-    "import json; from lockstep.torch_private import missing; print(json.dumps(list(map(str, missing(compiler=True)))))"
-)
+NAMES = "import json; from lockstep.machine.torch_private import missing; print(json.dumps(list(map(str, missing(compiler=True)))))"
 
 
 @dataclass

@@ -87,12 +87,12 @@ NOT_HERE = {
 }
 """Faults that are not tried, and why."""
 ELSEWHERE = {
-    "F6": "`tests/ranks/launch/test_saved_stops.py`",
+    "F6": "`tests/ranks/launcher/test_saved_stops.py`",
     "F8": "`tests/faults/test_launch_failures.py`",
     "F11": "`tests/faults/test_faults_while_saving.py`",
     "F13": "`tests/faults/test_flipped_bits.py`",
-    "F14": "`tests/ranks/run/test_resume.py`",
-    "F16": "`tests/ranks/run/test_silent_damage.py`",
+    "F14": "`tests/ranks/rank/run/test_resume.py`",
+    "F16": "`tests/ranks/rank/run/test_silent_damage.py`",
     "F18": "measured once, in `benchmarks/results`",
 }
 """Goals that have tests or a command of their own."""

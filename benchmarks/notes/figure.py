@@ -26,9 +26,9 @@ from lockstep.bench.plan import Amount, Bench, Configuration, with_all_threads
 from lockstep.bench.report import show
 from lockstep.bench.results import Measured, Results
 from lockstep.bench.stages import ideal_speed_up
-from lockstep.launch.nursery.handle import NurseryHandle
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.trials.trials import PRELOADED, Trials
 from lockstep.machine.cores import usable_cores
-from lockstep.trials.trials import PRELOADED, Trials
 
 DRAWN = 8
 """Micro-batches of the pipeline whose step is drawn."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.limits import KIB, MIB, Bare, Way, WindowWay
-from lockstep.node.native import compiled
+from lockstep.rank.transport.local.native import compiled
 
 Act = Callable[[], object]
 

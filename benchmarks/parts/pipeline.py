@@ -20,8 +20,8 @@ from lockstep.bench.bench import Runners, measure_rounds
 from lockstep.bench.plan import Amount, Bench, Configuration
 from lockstep.bench.results import Results
 from lockstep.bench.stages import ideal_speed_up
+from lockstep.launcher.trials.trials import Program, Trials
 from lockstep.machine.cores import usable_cores
-from lockstep.trials.trials import Program, Trials
 
 STAGES = 2
 GOALS = {8: 1.65, 16: 1.78}

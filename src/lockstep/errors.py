@@ -17,7 +17,7 @@ a terminal.
 
 from typing import Any
 
-from lockstep.visible import hung, visible_lines
+from lockstep.machine.visible import hung, visible_lines
 
 
 class LockstepError(Exception):

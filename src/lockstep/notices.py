@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from lockstep.standard_streams import write_error
-from lockstep.visible import hung
+from lockstep.machine.standard_streams import write_error
+from lockstep.machine.visible import hung
 
 
 class _OnStandardError(logging.Handler):

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.visible import visible
+from lockstep.machine.visible import visible
 
 try:
     import ray

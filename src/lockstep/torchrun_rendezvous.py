@@ -31,17 +31,17 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.nodes.address import Choice, Place
-from lockstep.nodes.cluster import Cluster
-from lockstep.nodes.door import Door
-from lockstep.nodes.host_star import HostStar
-from lockstep.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.nodes.key import Key, KeySettings, Source, has_munge
-from lockstep.nodes.node_star import begin_star
-from lockstep.nodes.place import JOIN_S, NodePlace
-from lockstep.nodes.roster import NodeRecord
-from lockstep.nodes.star import Star
-from lockstep.nodes.streams import Entrance, Exit
+from lockstep.launcher.nodes.address import Choice, Place
+from lockstep.launcher.nodes.cluster import Cluster
+from lockstep.launcher.nodes.door import Door
+from lockstep.launcher.nodes.host_star import HostStar
+from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, listen
+from lockstep.launcher.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.launcher.nodes.node_star import begin_star
+from lockstep.launcher.nodes.place import JOIN_S, NodePlace
+from lockstep.launcher.nodes.roster import NodeRecord
+from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.streams import Entrance, Exit
 from lockstep.notices import say
 
 NAME = "lockstep"

@@ -13,23 +13,7 @@ import lockstep
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-OUTSIDE = (
-    "errors",
-    "notices",
-    "regular_file",
-    "machine",
-    "layout",
-    "handover",
-    "journal",
-    "launch",
-    "nodes",
-    "trials",
-    "prove",
-    "bench",
-    "checkup",
-    "states",
-    "cli",
-)
+OUTSIDE = ("errors", "notices", "machine", "protocol", "launcher", "verify", "bench", "cli")
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "core", "manager", "misc", "base", "tools", "api"}
 
 BLOCKER = """
@@ -76,7 +60,7 @@ def test_help_works_where_there_is_no_torch():
 
 @pytest.mark.ranks
 def test_a_launcher_of_one_node_imports_neither_tls_nor_an_event_loop():
-    program = "import sys, lockstep.launch.launcher; print(*sorted({'asyncio', 'ssl'} & set(sys.modules)))"
+    program = "import sys, lockstep.launcher.launcher; print(*sorted({'asyncio', 'ssl'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "\n", "they cost every start of every run 20 ms"
 
@@ -171,8 +155,8 @@ def test_no_class_calls_a_method_past_its_parent():
 
 
 def test_a_strategy_around_another_one_leaves_nothing_to_its_own_defaults():
-    from lockstep.strategy.around import Around
-    from lockstep.strategy.contract import Strategy
+    from lockstep.rank.strategy.contract import Strategy
+    from lockstep.rank.strategy.delegating import Around
 
     offered = {name for name, value in vars(Strategy).items() if callable(value) or isinstance(value, property)}
     assert {name for name in offered if not name.startswith("_")} - set(vars(Around)) == set()

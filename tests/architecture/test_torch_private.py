@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep import torch_private, torch_versions
 from lockstep.errors import WorldError
+from lockstep.machine import torch_private, torch_versions
 
 ROOT = Path(__file__).parents[2]
-THE_PLACE = ROOT / "src" / "lockstep" / "torch_private.py"
+THE_PLACE = ROOT / "src" / "lockstep" / "machine" / "torch_private.py"
 FILES = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").rglob("*.py")]
 ROOTS = {"torch", "dist", "c10d", "distributed_c10d", "nn", "F", "optim", "cuda"}
 NOT_TORCHS = {

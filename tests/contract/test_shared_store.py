@@ -10,14 +10,14 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from lockstep.handover.environment import encode_place
-from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
-from lockstep.node import native
+from lockstep.protocol.environment import encode_place
+from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace
+from lockstep.rank.transport.local import native
 
 if not native.available():
     pytest.skip(native.why_not(), allow_module_level=True)
 
-from lockstep.node.shared_store import SharedStore, has_inherited, inherited_store
+from lockstep.rank.transport.local.shared_store import SharedStore, has_inherited, inherited_store
 
 SOON = dt.timedelta(milliseconds=30)
 

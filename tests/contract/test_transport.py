@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from lockstep.errors import PeerLost, UsageError
-from lockstep.layout.placement import place, place_shares
-from lockstep.layout.tree import fold
-from lockstep.node import native
-from lockstep.run import start
+from lockstep.protocol.layout.placement import place, place_shares
+from lockstep.protocol.layout.tree import fold
+from lockstep.rank.run import start
+from lockstep.rank.transport.alone import AloneTransport
+from lockstep.rank.transport.local import native
+from lockstep.rank.transport.over_nodes import OverNodesTransport
+from lockstep.rank.transport.shared_memory import SharedMemoryTransport
+from lockstep.rank.transport.torch_group import GroupTransport
 from lockstep.testing.fake_transport import FakeWorld
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.transport.alone import AloneTransport
-from lockstep.transport.over_nodes import OverNodesTransport
-from lockstep.transport.shared_memory import SharedMemoryTransport
-from lockstep.transport.torch_group import GroupTransport
 
 
 def over_shared_memory(check, ranks, *args):

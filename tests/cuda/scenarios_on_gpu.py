@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.run.ending import state_hash
+from lockstep.rank.run.ending import state_hash
 from lockstep.testing.digests import digest_of
 
 

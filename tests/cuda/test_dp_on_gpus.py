@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.layout.mesh import Form
-from lockstep.strategy.dp.replica_costs import measure_replica_costs
+from lockstep.protocol.layout.mesh import Form
+from lockstep.rank.strategy.dp.replica_costs import measure_replica_costs
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = [

@@ -4,7 +4,7 @@ import pytest
 import scenarios_on_gpu
 import torch
 
-from lockstep.layout.mesh import Form
+from lockstep.protocol.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = [

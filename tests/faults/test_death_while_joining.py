@@ -10,8 +10,8 @@ import signal
 import pytest
 import torch.distributed as dist
 
-from lockstep.node import native
-from lockstep.node.native import compiled
+from lockstep.rank.transport.local import native
+from lockstep.rank.transport.local.native import compiled
 from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]

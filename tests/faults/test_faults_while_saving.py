@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
+from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts.crashing_runs import cut_runs, failing_runs, killed_runs, lost_writers
 from tests.scripts.crashing_saves import ERRORS, failing_saves, killed_saves, power_cuts

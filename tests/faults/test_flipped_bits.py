@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import damage
 from lockstep.errors import UsageError
+from lockstep.protocol.state_files.folder import StateFolder
+from lockstep.protocol.state_files.manifest import damage
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts.hostile_states import train_and_save
 

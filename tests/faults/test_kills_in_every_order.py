@@ -62,7 +62,7 @@ def roles(run: Running) -> dict[str, int]:
     found = {"launcher": run.process.pid, "rank": run.pid_of(1)}
     for process in processes:
         parent = parent_of(process)
-        if b"launch.nursery" in Path(f"/proc/{process}/cmdline").read_bytes() and parent == run.process.pid:
+        if b"rank.start.nursery" in Path(f"/proc/{process}/cmdline").read_bytes() and parent == run.process.pid:
             found["nursery"] = process
         elif parent == found["rank"]:
             found["worker"] = process

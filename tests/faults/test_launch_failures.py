@@ -119,10 +119,10 @@ def test_a_crash_in_native_code_shows_its_stack(tmp_path: Path) -> None:
 def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path) -> None:
     script = """
         import os, signal
-        from lockstep.journal.record import Phase
-        from lockstep.journal.ring import JournalWriter
-        from lockstep.handover.environment import decode
-        from lockstep.handover.run_folder import RunFolder
+        from lockstep.protocol.journal.record import Phase
+        from lockstep.protocol.journal.ring import JournalWriter
+        from lockstep.protocol.environment import decode
+        from lockstep.protocol.run_folder import RunFolder
         place = decode(os.environ)
         journal = JournalWriter(RunFolder(place.settings.run_folder).journal(place.position.rank))
         journal.write(Phase.EXCHANGE, "all_reduce", step=12, epoch=1, file=__file__, line=11)

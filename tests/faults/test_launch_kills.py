@@ -122,7 +122,7 @@ WAITING = """
 
 
 def nursery_of(run: Running) -> int:
-    return next(pid for pid in run.processes() if b"launch.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return next(pid for pid in run.processes() if b"rank.start.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -17,10 +17,10 @@ from torch.distributed import PrefixStore
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.node import native
+from lockstep.rank.transport.local import native
+from lockstep.rank.transport.shared_memory import SharedMemoryTransport
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectivePeerLost
-from lockstep.transport.shared_memory import SharedMemoryTransport
 from tests.scripts import scenarios
 from tests.support.launching import stretched
 

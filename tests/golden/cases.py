@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.layout.mesh import Form
+from lockstep.protocol.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.in_stages import ELSEWHERE, LOOKS_AT_ABSENT_GRADIENTS, without_digests

@@ -41,7 +41,7 @@ WITH_INIT = """
             optimizer.step()
             optimizer.zero_grad()
             losses.append(step.loss)
-    from lockstep.run import start
+    from lockstep.rank.run import start
     nodes = start._present[0].machinery.transport.nodes
     numbers = [*model.state_dict().values(), torch.tensor(losses, dtype=torch.float64), torch.rand(4)]
     bits = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in numbers)).hexdigest()

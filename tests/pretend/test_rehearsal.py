@@ -39,8 +39,8 @@ FEW = {
         "tests/cuda/test_one_gpu.py::test_two_gpus_have_the_bits_of_one",
         "tests/cuda/test_one_gpu.py::test_a_run_on_a_gpu_goes_on_with_the_same_bits",
         "tests/ranks/test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks[batch_norm_and_dropout-3]",
-        "tests/ranks/strategy/test_zero1.py::test_a_mistake_is_one_sentence_on_every_rank[random_numbers_in_the_step]",
-        "tests/ranks/run/test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce]",
+        "tests/ranks/rank/strategy/test_zero1.py::test_a_mistake_is_one_sentence_on_every_rank[random_numbers_in_the_step]",
+        "tests/ranks/rank/run/test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce]",
     ],
 }
 """Of each kind one. Scripts that are started are what the others are, once more from the command line."""

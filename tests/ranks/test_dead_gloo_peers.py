@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from lockstep.errors import PeerLost
-from lockstep.layout.placement import place
-from lockstep.run import start
+from lockstep.protocol.layout.placement import place
+from lockstep.rank.run import start
+from lockstep.rank.transport.torch_group import GroupTransport
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.transport.torch_group import GroupTransport
 from tests.support.launching import until
 
 pytestmark = pytest.mark.ranks

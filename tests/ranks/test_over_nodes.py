@@ -17,15 +17,15 @@ from torch.utils.data import DataLoader
 
 import lockstep
 from lockstep.errors import PeerLost
-from lockstep.layout.mesh import Form
-from lockstep.layout.nodes import sized
-from lockstep.layout.placement import place
 from lockstep.machine.own_sockets import own_sockets
-from lockstep.node import native
-from lockstep.strategy.agreement import tensor_hash
+from lockstep.protocol.layout.mesh import Form
+from lockstep.protocol.layout.nodes import sized
+from lockstep.protocol.layout.placement import place
+from lockstep.rank.strategy.agreement import tensor_hash
+from lockstep.rank.transport.across import Across
+from lockstep.rank.transport.local import native
+from lockstep.rank.transport.over_nodes import OverNodesTransport
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.transport.across import Across
-from lockstep.transport.over_nodes import OverNodesTransport
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 from tests.scripts.staged_models import MODELS, train

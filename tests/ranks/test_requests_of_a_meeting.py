@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from lockstep.node.nodes_store import ONE_READ
+from lockstep.rank.transport.local.nodes_store import ONE_READ
 
 pytestmark = pytest.mark.ranks
 
 PROGRAM = """
 import contextlib, datetime as dt, json, os, socket, sys, threading, time
 import torch.distributed as dist
-from lockstep.node.nodes_store import gloo_reads_at_once, told_by_all
+from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, told_by_all
 
 LIMIT = dt.timedelta(seconds=30)
 asked, adding = {"gloo": 0, "script": 0, "ours": 0, "alone": 0}, threading.Lock()

@@ -5,11 +5,11 @@ import shutil
 from itertools import count
 from pathlib import Path
 
-from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import damage
-from lockstep.checkpoint.remote_files import RemoteFiles
-from lockstep.checkpoint.remote_ring import copied
-from lockstep.checkpoint.remote_state import RemoteState
+from lockstep.protocol.state_files.folder import StateFolder
+from lockstep.protocol.state_files.manifest import damage
+from lockstep.protocol.state_files.remote_files import RemoteFiles
+from lockstep.protocol.state_files.remote_ring import copied
+from lockstep.protocol.state_files.remote_state import RemoteState
 from tests.support.system_calls import CHANGES, Killed, watch
 
 FULL = errno.ENOSPC

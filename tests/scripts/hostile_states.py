@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.checkpoint.manifest import _checksum
+from lockstep.protocol.state_files.manifest import _checksum
 from lockstep.testing.digests import digest_of
 
 JUNK = (

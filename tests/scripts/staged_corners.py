@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.run import start
-from lockstep.strategy.stages.result_tree import tensors_of
+from lockstep.rank.run import start
+from lockstep.rank.strategy.stages.result_tree import tensors_of
 from tests.scripts.staged_models import held, images_data, tokens_data
 
 

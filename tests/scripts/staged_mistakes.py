@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.layout.mesh import Form
+from lockstep.protocol.layout.mesh import Form
 from tests.scripts.staged_models import images_data
 
 MP, PP = Form("model_parallel"), Form("pipeline")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.strategy.agreement import tensor_hash
+from lockstep.rank.strategy.agreement import tensor_hash
 
 
 class Block(nn.Module):
@@ -130,7 +130,7 @@ def held(model, optimizer):
 
 
 def run_holds(buffer):
-    from lockstep.run import start
+    from lockstep.rank.run import start
 
     strategy = start._present[0].machinery.strategy
     holder = strategy.holder_of(buffer)

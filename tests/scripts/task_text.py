@@ -7,13 +7,13 @@ TASK = """
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
     import lockstep
-    from lockstep.run import start
+    from lockstep.rank.run import start
 
     def asked():
         # whether the launcher was sent a signal, and asks the run to save and end
-        from lockstep.handover.environment import decode
-        from lockstep.handover.run_folder import RunFolder
-        from lockstep.journal.asking import Asking
+        from lockstep.protocol.environment import decode
+        from lockstep.protocol.run_folder import RunFolder
+        from lockstep.protocol.journal.asking import Asking
 
         return Asking(RunFolder(decode(os.environ).settings.run_folder).journal(0)).asked
 

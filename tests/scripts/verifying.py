@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.prove.result import Result
-from lockstep.prove.saved_bits import read_saved
-from lockstep.prove.verify import Proof, verify
-from lockstep.trials.trials import PRELOADED, Program, Trials
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.trials.trials import PRELOADED, Program, Trials
+from lockstep.verify.result import Result
+from lockstep.verify.saved_bits import read_saved
+from lockstep.verify.verify import Proof, verify
 
 SCRIPT = """
 import copy

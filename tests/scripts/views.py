@@ -1,4 +1,4 @@
-"""Scripts that took views of parameters and buffers before `run.prepare`.
+"""Scripts that took views of parameters and buffers before `rank.run.prepare`.
 
 Each returns hashes, and whether its views still show. They run under every strategy that can keep the memory, on any
 number of ranks.

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.nodes.address import Place
-from lockstep.nodes.host_star import HostStar
-from lockstep.nodes.interfaces import listen
-from lockstep.nodes.key import Key
-from lockstep.nodes.node_star import Calling, NodeStar
-from lockstep.nodes.star import Star
+from lockstep.launcher.nodes.address import Place
+from lockstep.launcher.nodes.host_star import HostStar
+from lockstep.launcher.nodes.interfaces import listen
+from lockstep.launcher.nodes.key import Key
+from lockstep.launcher.nodes.node_star import Calling, NodeStar
+from lockstep.launcher.nodes.star import Star
 
 LIMIT_S = 20.0
 

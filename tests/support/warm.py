@@ -35,12 +35,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-NURSERY = "lockstep.launch.nursery.process"
+NURSERY = "lockstep.rank.start.nursery"
 MODULES = (
     "lockstep.testing.short_end",
     "torch",
     "torch._dynamo",
-    "lockstep.run.start",
+    "lockstep.rank.run.start",
     "lockstep.cli.main",
     "lockstep.cli.run",
     NURSERY,

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from lockstep.cli.screen import screen
 from lockstep.errors import RankFailed, RankMisused, UsageError, mistake_text
-from lockstep.launch.screen.columns import columns, cut, folded
-from lockstep.visible import hung, visible, visible_lines, without_colours
+from lockstep.launcher.terminal.columns import columns, cut, folded
+from lockstep.machine.visible import hung, visible, visible_lines, without_colours
 
 ANY = st.text(st.characters())  # with halves of surrogate pairs
 ACTS = {"Cc", "Zl", "Zp", "Cs"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from lockstep.machine.no_gpu import NO_GPU, why_none
-from lockstep.node.native import why_not
+from lockstep.rank.transport.local.native import why_not
 
 MODULES = ("pytest", "hypothesis", "psutil", "xdist", "sklearn", "triton")
 PROGRAMS = ("compute-sanitizer", "nvidia-smi")

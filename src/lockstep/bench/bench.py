@@ -14,9 +14,9 @@ from lockstep.bench.measures import Round, read_round
 from lockstep.bench.plan import Bench, Configuration, configurations
 from lockstep.bench.results import Measured, Results
 from lockstep.errors import UsageError
-from lockstep.handover.environment import MEASURE
-from lockstep.journal.failure import FailureKind
-from lockstep.trials.trials import Trial, Trials
+from lockstep.launcher.trials.trials import Trial, Trials
+from lockstep.protocol.environment import MEASURE
+from lockstep.protocol.journal.failure import FailureKind
 
 Watch = Callable[[str], None]
 

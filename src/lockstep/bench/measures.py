@@ -13,7 +13,7 @@ from statistics import median, median_low, quantiles
 from typing import Any
 
 from lockstep.bench.stages import Stage
-from lockstep.handover.run_folder import RunFolder
+from lockstep.protocol.run_folder import RunFolder
 
 PARTS = ("data", "compute", "exchange", "update", "script")
 """Where a step's time goes, in the words of the meter in the ranks."""

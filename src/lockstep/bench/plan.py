@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.errors import UsageError
-from lockstep.layout.mesh import STAGED, Form, Mesh, choose_mesh, launched
-from lockstep.trials.trials import Program
+from lockstep.launcher.trials.trials import Program
+from lockstep.protocol.layout.mesh import STAGED, Form, Mesh, choose_mesh, launched
 
 WITHOUT_LANES = ("dp",)
 """Strategies that cut the batch themselves: without named lanes there is one."""

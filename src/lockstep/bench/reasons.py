@@ -22,8 +22,8 @@ from lockstep.bench.results import (
     ratio,
 )
 from lockstep.bench.stages import explain_losses, ideal_speed_up, losses
-from lockstep.handover.arithmetic import why_not_exact
-from lockstep.layout.mesh import STAGED
+from lockstep.protocol.arithmetic import why_not_exact
+from lockstep.protocol.layout.mesh import STAGED
 
 BUSY = 0.1
 """If one rank alone varies by more than this, the machine has other work."""

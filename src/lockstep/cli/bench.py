@@ -25,10 +25,10 @@ from lockstep.cli.script_words import OptionsBeforeScript
 from lockstep.cli.shared_options import accept_arithmetic_options
 from lockstep.cli.under_way import UnderWay
 from lockstep.errors import UsageError
-from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
-from lockstep.layout.mesh import STRATEGIES, strategy_named
-from lockstep.regular_file import other_kind
-from lockstep.trials.trials import Files, Trials
+from lockstep.launcher.sizing import MAX_AUTO_CPU_RANKS
+from lockstep.launcher.trials.trials import Files, Trials
+from lockstep.machine.regular_file import other_kind
+from lockstep.protocol.layout.mesh import STRATEGIES, strategy_named
 
 DEFAULT_STEPS = 10
 DEFAULT_ROUNDS = 5

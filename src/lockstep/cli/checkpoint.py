@@ -17,14 +17,14 @@ from rich.console import Console
 
 from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import COPY, runs_folder
-from lockstep.handover.url import is_of_one_process, is_url, shown
+from lockstep.launcher.states.description import describe, examine, newest, summary_of
+from lockstep.launcher.states.places import Found, all_states, states_at
+from lockstep.launcher.states.remote import fill, states_at_url, told_of
+from lockstep.launcher.states.report import show_description, show_differences, show_examined, show_list, show_put_aside
 from lockstep.machine.temporary_folder import TemporaryFolder
-from lockstep.states.description import describe, examine, newest, summary_of
-from lockstep.states.places import Found, all_states, states_at
-from lockstep.states.remote import fill, states_at_url, told_of
-from lockstep.states.report import show_description, show_differences, show_examined, show_list, show_put_aside
-from lockstep.visible import visible
+from lockstep.machine.visible import visible
+from lockstep.protocol.run_folder import COPY, runs_folder
+from lockstep.protocol.url import is_of_one_process, is_url, shown
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 WHERE = "\b\n{} is a state's folder, or a run's name or folder: {}.\nEach may be a URL: s3://bucket/runs/exp1."
@@ -117,7 +117,7 @@ def diff(one: str, other: str, as_json: bool) -> None:
     left, right = one_state(one), one_state(other)
     for found in (left, right):
         _described(found)  # which refuses what nobody should read
-    compare = _with_torch("lockstep.checkpoint.comparison").compare
+    compare = _with_torch("lockstep.rank.checkpoint.comparison").compare
     told = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
     _print(told, as_json, show_differences)
     sys.exit(0 if told["same"] else 1)
@@ -139,7 +139,7 @@ def export(state: str, file: str, model: str | None, force: bool, as_json: bool)
         raise UsageError(problem, "Name a file here and copy it there, or call run.save_weights with the URL.")
     found = one_state(state)
     _described(found)
-    export_to = _with_torch("lockstep.checkpoint.export").export
+    export_to = _with_torch("lockstep.rank.checkpoint.export").export
     _print(told_of(found, lambda: export_to(found.path, Path(file), model, force=force)), as_json, _say_exported)
 
 

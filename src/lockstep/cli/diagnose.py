@@ -13,15 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli.screen import screen
-from lockstep.diagnosis.findings import FINDINGS, Finding
-from lockstep.handover.case import latest, names_of
-from lockstep.handover.run_folder import runs_folder
-from lockstep.runs.diagnosis import Diagnosis
-from lockstep.runs.diagnosis import diagnose as look
-from lockstep.runs.places import Run, run_at
-from lockstep.runs.table import table_of
-from lockstep.tables import show_table
-from lockstep.visible import hung
+from lockstep.launcher.diagnosis.findings import FINDINGS, Finding
+from lockstep.launcher.watch.diagnosis import Diagnosis
+from lockstep.launcher.watch.diagnosis import diagnose as look
+from lockstep.launcher.watch.places import Run, run_at
+from lockstep.launcher.watch.table import table_of
+from lockstep.machine.tables import show_table
+from lockstep.machine.visible import hung
+from lockstep.protocol.case import latest, names_of
+from lockstep.protocol.run_folder import runs_folder
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below lockstep-runs.

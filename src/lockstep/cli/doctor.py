@@ -8,10 +8,10 @@ import sys
 
 import click
 
-from lockstep.checkup.examination import examine
 from lockstep.cli.program import check_here
 from lockstep.cli.screen import screen
-from lockstep.cli.version import version
+from lockstep.launcher.doctor.examination import examine
+from lockstep.protocol.version import version
 
 EPILOG = """\b
 ok: nothing to do; note: works, but could be better; problem: would keep a run

@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 
 from lockstep.errors import LockstepError, UsageError, mistake_text
-from lockstep.launch.import_failure import NEEDED, not_installed
-from lockstep.visible import hung
+from lockstep.machine.visible import hung
+from lockstep.protocol.import_failure import NEEDED, not_installed
 
 try:
     import click
@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"lockstep {importlib.import_module('lockstep.cli.version').version()}")
+        click.echo(f"lockstep {importlib.import_module('lockstep.protocol.version').version()}")
         ctx.exit()
 
 

@@ -23,27 +23,27 @@ from lockstep.cli.shared_options import (
 )
 from lockstep.cli.torchrun_options import accept_torchrun_options, place_from, spellings, variable, without_meaning
 from lockstep.errors import UsageError
-from lockstep.handover.backends import BACKENDS, check_backend
-from lockstep.handover.checks import parse_checks
-from lockstep.handover.claim import check_name, claim
-from lockstep.handover.run_folder import RUNS, RUNS_VARIABLE, STATES, runs_folder
-from lockstep.handover.saving import Saving
-from lockstep.handover.schedule import Schedule
-from lockstep.handover.snapshots import Keeping
-from lockstep.handover.url import below, check_shared
-from lockstep.launch.folder import reserve_run_folder
-from lockstep.launch.launcher import launch
-from lockstep.launch.legacy_local_rank import local_rank_option, source_of
-from lockstep.launch.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity
-from lockstep.launch.screen.report import Line
-from lockstep.launch.screen.saying import Saying
-from lockstep.launch.screen.terminal import Terminal
-from lockstep.launch.sizing import Size, Wish, size
-from lockstep.launch.supervise.joining import may_be_first, node_name
-from lockstep.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
+from lockstep.launcher.folder import reserve_run_folder
+from lockstep.launcher.launcher import launch
+from lockstep.launcher.legacy_local_rank import local_rank_option, source_of
+from lockstep.launcher.nodes.key import KeySettings
+from lockstep.launcher.nodes.place import NodePlace
+from lockstep.launcher.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity
+from lockstep.launcher.sizing import Size, Wish, size
+from lockstep.launcher.supervise.joining import may_be_first, node_name
+from lockstep.launcher.terminal.report import Line
+from lockstep.launcher.terminal.saying import Saying
+from lockstep.launcher.terminal.terminal import Terminal
 from lockstep.machine.gpus import gpu_names
-from lockstep.nodes.key import KeySettings
-from lockstep.nodes.place import NodePlace
+from lockstep.protocol.backends import BACKENDS, check_backend
+from lockstep.protocol.checks import parse_checks
+from lockstep.protocol.claim import check_name, claim
+from lockstep.protocol.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
+from lockstep.protocol.run_folder import RUNS, RUNS_VARIABLE, STATES, runs_folder
+from lockstep.protocol.saving import Saving
+from lockstep.protocol.schedule import Schedule
+from lockstep.protocol.snapshots import Keeping
+from lockstep.protocol.url import below, check_shared
 
 OLD_RECOVERY = {
     "replace": "; it is --recover auto, the default",

@@ -19,8 +19,8 @@ from click.core import ParameterSource
 from lockstep.cli.program import check_program
 from lockstep.cli.run import run
 from lockstep.errors import UsageError
-from lockstep.handover.claim import check_name
-from lockstep.visible import visible
+from lockstep.machine.visible import visible
+from lockstep.protocol.claim import check_name
 
 EPILOG = """\b
 Examples:

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook,
 from rich.measure import Measurement
 from rich.segment import Segment
 
-from lockstep.visible import visible_lines
+from lockstep.machine.visible import visible_lines
 
 LEAST_COLUMNS = 40
 """In fewer a table would lose its texts; the terminal breaks the lines instead. COLUMNS=0 means none at all."""

@@ -9,9 +9,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.launch.legacy_local_rank import module_file
-from lockstep.regular_file import read_regular
-from lockstep.visible import visible
+from lockstep.launcher.legacy_local_rank import module_file
+from lockstep.machine.regular_file import read_regular
+from lockstep.machine.visible import visible
 
 MOST_BYTES = 16 << 20
 """No script is larger; what is, is told by the ranks."""

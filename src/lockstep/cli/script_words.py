@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 import click
 
-from lockstep.launch.legacy_local_rank import source_of
+from lockstep.launcher.legacy_local_rank import source_of
 
 
 def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from lockstep.handover.arithmetic import NUMERICS, PRECISIONS, Arithmetic, allowed_named
-from lockstep.layout.mesh import SCHEDULES, STRATEGIES, Form, choose_mesh
+from lockstep.protocol.arithmetic import NUMERICS, PRECISIONS, Arithmetic, allowed_named
+from lockstep.protocol.layout.mesh import SCHEDULES, STRATEGIES, Form, choose_mesh
 
 
 def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,14 +17,14 @@ import click
 
 from lockstep.cli.torchrun_options import place_from
 from lockstep.errors import UsageError
-from lockstep.nodes.address import Choice, Endpoint, Place, is_loopback
-from lockstep.nodes.interfaces import PortTaken, choose_here, look
-from lockstep.nodes.key import Key, KeySettings, Source, has_munge
-from lockstep.nodes.place import MOST_NODES, NodePlace
-from lockstep.nodes.roster import Refused, Withdrawal
+from lockstep.launcher.nodes.address import Choice, Endpoint, Place, is_loopback
+from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, look
+from lockstep.launcher.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.launcher.nodes.place import MOST_NODES, NodePlace
+from lockstep.launcher.nodes.roster import Refused, Withdrawal
 
 ENDPOINT = ("rdzv_endpoint", "master_addr", "master_port")
-FAREWELL = "lockstep.nodes.calling"
+FAREWELL = "lockstep.launcher.nodes.calling"
 """Imported when there is somebody to be told."""
 
 

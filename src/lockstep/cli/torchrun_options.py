@@ -2,7 +2,7 @@
 
 Those with a meaning on one node are ordinary options of `run`. Those about several nodes say where this one is; on one
 node they, and all others, are accepted here and named once. As in torchrun, a variable PET_NAME takes the place of
-`--name` where that is not given; for options about nodes a launcher's word is looked at first (`lockstep.nodes`).
+`--name` where that is not given; for options about nodes a launcher's word is looked at first (`lockstep.launcher.nodes`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from lockstep.errors import UsageError
-from lockstep.nodes.choice import choose_place
-from lockstep.nodes.place import NodePlace, Told
+from lockstep.launcher.nodes.choice import choose_place
+from lockstep.launcher.nodes.place import NodePlace, Told
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -12,8 +12,8 @@ import time
 
 import click
 
-from lockstep.launch.screen.columns import cut
-from lockstep.visible import visible
+from lockstep.launcher.terminal.columns import cut
+from lockstep.machine.visible import visible
 
 FIRST_S, EVERY_S = 2.0, 1.0
 """On a terminal: after how many seconds they are shown, and how often from there on."""

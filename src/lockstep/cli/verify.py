@@ -20,17 +20,17 @@ from lockstep.cli.script_words import OptionsBeforeScript
 from lockstep.cli.shared_options import accept_arithmetic_options, accept_form_options, check_form, form_from
 from lockstep.cli.under_way import UnderWay
 from lockstep.errors import UsageError
-from lockstep.layout.mesh import launched, on_ranks
-from lockstep.prove.continued import Continued
-from lockstep.prove.continued_report import show_continued
-from lockstep.prove.interruption import Interruption, interrupt
-from lockstep.prove.report import show
-from lockstep.prove.result import ACCEPTABLE, SCRIPT, Result
-from lockstep.prove.saved_bits import SavedBits, read_saved
-from lockstep.prove.verify import Proof
-from lockstep.prove.verify import verify as prove
-from lockstep.regular_file import other_kind
-from lockstep.trials.trials import Files, Trials
+from lockstep.launcher.trials.trials import Files, Trials
+from lockstep.machine.regular_file import other_kind
+from lockstep.protocol.layout.mesh import launched, on_ranks
+from lockstep.verify.continued import Continued
+from lockstep.verify.continued_report import show_continued
+from lockstep.verify.interruption import Interruption, interrupt
+from lockstep.verify.report import show
+from lockstep.verify.result import ACCEPTABLE, SCRIPT, Result
+from lockstep.verify.saved_bits import SavedBits, read_saved
+from lockstep.verify.verify import Proof
+from lockstep.verify.verify import verify as prove
 
 DEFAULT_RANKS = "1,2,4"
 DEFAULT_STEPS = 20

@@ -13,12 +13,12 @@ from rich.live import Live
 from rich.text import Text
 
 from lockstep.cli.screen import screen
-from lockstep.handover.run_folder import runs_folder
-from lockstep.runs.places import run_at
-from lockstep.runs.table import table_of, total_of
-from lockstep.runs.view import View, Viewer
-from lockstep.tables import show_table
-from lockstep.visible import visible
+from lockstep.launcher.watch.places import run_at
+from lockstep.launcher.watch.table import table_of, total_of
+from lockstep.launcher.watch.view import View, Viewer
+from lockstep.machine.tables import show_table
+from lockstep.machine.visible import visible
+from lockstep.protocol.run_folder import runs_folder
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below lockstep-runs.

@@ -7,7 +7,7 @@ import hashlib
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.strategy.agreement import tensor_hash
+from lockstep.rank.strategy.agreement import tensor_hash
 
 
 def digest_of(*things: nn.Module | Optimizer | Tensor) -> str:

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from lockstep.errors import PeerLost
-from lockstep.layout.placement import Placement
-from lockstep.layout.tree import fold
-from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.protocol.layout.placement import Placement
+from lockstep.protocol.layout.tree import fold
+from lockstep.rank.transport.contract import Pending, Sent, Transport
 
 T = TypeVar("T")
 

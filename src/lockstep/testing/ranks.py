@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
-from lockstep.handover.run_folder import RunFolder
-from lockstep.journal.ring import make_ring
-from lockstep.layout.mesh import Form
-from lockstep.layout.nodes import sized
 from lockstep.machine.temporary_folder import TemporaryFolder
-from lockstep.run.start import finish
-from lockstep.torch_private import COMPILER
+from lockstep.machine.torch_private import COMPILER
+from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, encode
+from lockstep.protocol.journal.ring import make_ring
+from lockstep.protocol.layout.mesh import Form
+from lockstep.protocol.layout.nodes import sized
+from lockstep.protocol.run_folder import RunFolder
+from lockstep.rank.run.start import finish
 
 _SERVER = multiprocessing.get_context("forkserver")
 

@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.errors import PeerLost
-from lockstep.layout.placement import place, place_shares
-from lockstep.layout.tree import fold
-from lockstep.run import start
+from lockstep.protocol.layout.placement import place, place_shares
+from lockstep.protocol.layout.tree import fold
+from lockstep.rank.run import start
+from lockstep.rank.transport.gpu_ranks import GpuTransport
+from lockstep.rank.transport.over_nodes import OverNodesTransport
+from lockstep.rank.transport.shared_memory import SharedMemoryTransport
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.transport.gpu_ranks import GpuTransport
-from lockstep.transport.over_nodes import OverNodesTransport
-from lockstep.transport.shared_memory import SharedMemoryTransport
 from tests.pretend.ledger import counted, counts_so_far
 
 pytestmark = pytest.mark.ranks

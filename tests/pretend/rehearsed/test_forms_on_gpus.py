@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.layout.mesh import Form
-from lockstep.strategy.agreement import tensor_hash
+from lockstep.protocol.layout.mesh import Form
+from lockstep.rank.strategy.agreement import tensor_hash
 from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks

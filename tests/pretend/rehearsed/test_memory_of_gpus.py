@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.layout.mesh import Form
-from lockstep.run.ending import state_hash
+from lockstep.protocol.layout.mesh import Form
+from lockstep.rank.run.ending import state_hash
 from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks

@@ -6,12 +6,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.feed.copy_stream import Copy, CopyStream
-from lockstep.rank.streams import Streams
-from lockstep.strategy.late import Late
+from lockstep.rank.data.copy_stream import Copy, CopyStream
+from lockstep.rank.init.streams import Streams
+from lockstep.rank.strategy.late import Late
+from lockstep.rank.transport.gpu_ranks import GpuTransport
+from lockstep.rank.transport.sliced_on_devices import SlicedOnDevices
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.transport.gpu_ranks import GpuTransport
-from lockstep.transport.sliced_on_devices import SlicedOnDevices
 from tests.scripts.scenarios import Cnn, train
 
 pytestmark = pytest.mark.ranks

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lockstep
-from lockstep.layout.mesh import Form
+from lockstep.protocol.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.scenarios import Cnn, train
 from tests.support.environment import ROOT

@@ -15,8 +15,8 @@ from lockstep.bench.bench import Runners, measure
 from lockstep.bench.plan import Amount, Bench
 from lockstep.bench.results import Results
 from lockstep.errors import UsageError
-from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.trials.trials import PRELOADED, Program, Trials
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.trials.trials import PRELOADED, Program, Trials
 from tests.support.launching import killed_at_the_end
 
 pytestmark = pytest.mark.ranks

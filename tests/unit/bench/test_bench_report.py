@@ -14,7 +14,7 @@ from lockstep.bench.report import show
 from lockstep.bench.results import Measured, Results, is_faster
 from lockstep.bench.stages import Stage
 from lockstep.errors import UsageError
-from lockstep.trials.trials import Program
+from lockstep.launcher.trials.trials import Program
 
 MEMORY = Memory((300 << 20,), (100 << 20,), (150 << 20,), (200 << 20,), ())
 STAGES = (Stage(0, ("a",), 1.0, 2.0, 4.0, 0.0), Stage(1, ("b",), 2.0, 4.0, 1.0, 0.0))

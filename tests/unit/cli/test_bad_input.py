@@ -17,7 +17,7 @@ import pytest
 
 from lockstep.cli.main import main
 from lockstep.cli.program import check_program
-from lockstep.launch.sizing import Machine, Size, Wish, size
+from lockstep.launcher.sizing import Machine, Size, Wish, size
 from lockstep.machine.cores import Cores
 
 Prepare = Callable[[Path], object]

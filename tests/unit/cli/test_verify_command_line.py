@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockstep.cli.script_words import own_first, strays
 from lockstep.cli.verify import interruption_from, parse_ranks, proof_from
 from lockstep.errors import UsageError
-from lockstep.layout.mesh import Form, on_ranks
+from lockstep.protocol.layout.mesh import Form, on_ranks
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
 OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "save", "against")) | {

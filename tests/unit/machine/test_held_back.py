@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.diagnosis.causes import Why, kept_from_running
+from lockstep.launcher.diagnosis.causes import Why, kept_from_running
 from lockstep.machine.held_back import HeldBack, held_back
 from lockstep.machine.process_state import process_state
 from tests.support.launching import until

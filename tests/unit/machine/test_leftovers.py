@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launch.in_rank.task import RankTask, read_task, write_task
-from lockstep.launch.nursery.channel import Channel, ChannelClosed, channel_pair
-from lockstep.launch.nursery.messages import Signal, Sweep
 from lockstep.machine.held_folder import hold_together, make_held
 from lockstep.machine.leftovers import (
     SHARED_MEMORY,
@@ -30,6 +27,9 @@ from lockstep.machine.leftovers import (
     remove_unmarked_group_files,
     unmarked_group_files,
 )
+from lockstep.protocol.nursery.channel import Channel, ChannelClosed, channel_pair
+from lockstep.protocol.nursery.messages import Signal, Sweep
+from lockstep.protocol.rank_task import RankTask, read_task, write_task
 
 WAITING = "import sys; print('up', flush=True); sys.stdin.read()"
 

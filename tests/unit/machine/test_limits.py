@@ -6,7 +6,7 @@ import os
 import resource
 import threading
 
-from lockstep.diagnosis.probe import Probe
+from lockstep.launcher.diagnosis.probe import Probe
 from lockstep.machine.processes import address_limit
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.diagnosis.stack import read_dump
+from lockstep.launcher.diagnosis.stack import read_dump
 from lockstep.machine.stacks import dump, refusal
 from tests.support.launching import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.diagnosis.findings import FINDINGS
+from lockstep.launcher.diagnosis.findings import FINDINGS
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has the name too

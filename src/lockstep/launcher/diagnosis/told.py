@@ -1,0 +1,125 @@
+"""What a node tells the others about its ranks while somebody waits, and what they make of it. Pure; JSON in between.
+
+While no rank waits for long nothing is told. What is told once holds until the node tells otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.launcher.diagnosis.movement import exchanges
+from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
+from lockstep.launcher.diagnosis.stalls import LOOK_S, SHORTEST_S, awaited
+from lockstep.protocol.journal.record import Phase
+
+LEAST_S = 1.0
+"""A shorter wait is a part of each step, and nobody's business."""
+TIMES_USUAL = 2
+"""Who waits long in each step tells of a wait that is twice as long."""
+PAUSE_S = 1.0
+"""Between two things that a node tells, but for this: that nobody waits any more."""
+
+
+@dataclass
+class Teller:
+    """Decides what one node tells, and when.
+
+    Args:
+        stall_after_s: how long a rank may be waited for, if a person said so.
+    """
+
+    stall_after_s: float | None = None
+    _last: dict[str, Any] = field(default_factory=dict)
+    _told_at_s: float = -math.inf
+
+    def next(self, scenes: Mapping[int, RankScene], now_s: float, *, are_asked: bool) -> dict[str, Any] | None:
+        """What is to be told now; None if it was told already, or nobody has to know.
+
+        Args:
+            scenes: of the ranks of this node.
+            now_s: the time.
+            are_asked: whether another node told that its ranks wait.
+        """
+        waits = [one for scene in scenes.values() if (one := self._wait(scene, are_asked=are_asked)) is not None]
+        told: dict[str, Any] = {}
+        if waits or are_asked:
+            told = {
+                "waits": waits,
+                "ended": [scene.rank for scene in scenes.values() if scene.life is Life.ENDED],
+                "is_paused": any(_is_paused(scene) for scene in scenes.values()),
+            }
+        told = {key: value for key, value in told.items() if value}
+        if _lasting(told) == _lasting(self._last) or (told and now_s - self._told_at_s < PAUSE_S):
+            return None
+        self._last, self._told_at_s = told, now_s
+        return told
+
+    def _wait(self, scene: RankScene, *, are_asked: bool) -> dict[str, Any] | None:
+        wait, usual_s = scene.wait, scene.doing.usual_s if scene.doing is not None else None
+        if wait is None or scene.life is Life.ENDED:
+            return None
+        limit_s = min(SHORTEST_S if self.stall_after_s is None else self.stall_after_s, SHORTEST_S) - LOOK_S
+        if wait.lasts_s < (LEAST_S if are_asked else max(limit_s, LEAST_S, TIMES_USUAL * (usual_s or 0.0))):
+            return None
+        return {
+            "rank": scene.rank,
+            "lasts_s": round(wait.lasts_s, 3),
+            "behind": spans(wait.behind),
+            "what": awaited(scene),
+            "moves": exchanges(scene.samples),
+        }
+
+
+def _is_paused(scene: RankScene) -> bool:
+    return scene.doing is not None and scene.doing.phase is Phase.PAUSED
+
+
+def _lasting(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What was told, without what grows by itself."""
+    waits = [{key: value for key, value in wait.items() if key != "lasts_s"} for wait in told.get("waits", [])]
+    return {**told, "waits": waits}
+
+
+def scenes_of(told: Mapping[str, Any], ranks: Collection[int], age_s: float) -> dict[int, RankScene]:
+    """The scenes of another node's ranks.
+
+    Args:
+        told: what it told last; empty if it did not.
+        ranks: its ranks.
+        age_s: how long ago that was.
+    """
+    waits = {wait["rank"]: wait for wait in told.get("waits", [])}
+    paused = Doing(Phase.PAUSED, "", 0, "", 0.0, None) if told.get("is_paused") else None
+    return {
+        rank: RankScene(
+            rank,
+            Life.ENDED if rank in told.get("ended", []) else Life.RUNS,
+            paused,
+            _read(waits[rank], age_s) if rank in waits else None,
+            told_moves=waits[rank]["moves"] if rank in waits else None,
+        )
+        for rank in ranks
+    }
+
+
+def _read(wait: Mapping[str, Any], age_s: float) -> Wait:
+    return Wait(float(wait["lasts_s"]) + age_s, unspan(wait["behind"]), str(wait["what"]))
+
+
+def spans(ranks: Collection[int]) -> list[list[int]]:
+    """`[[0, 62], [64, 64]]`: the first and the last of each stretch of ranks."""
+    found: list[list[int]] = []
+    for rank in sorted(ranks):
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
+
+
+def unspan(told: Collection[Collection[int]]) -> frozenset[int]:
+    """The inverse of `spans`."""
+    return frozenset(rank for first, last in told for rank in range(first, last + 1))

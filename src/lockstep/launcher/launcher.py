@@ -1,0 +1,211 @@
+"""`launch`: one run from its request to its outcome.
+
+Used by `lockstep run`, and by `lockstep verify` several times in one process with one nursery.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from lockstep.errors import LockstepError, UsageError
+from lockstep.launcher.calls_init import calls_init
+from lockstep.launcher.diagnosis.findings import CROWDED_CORES, EARLY_LEAVER, STARVED_LOADER
+from lockstep.launcher.folder import make_run_folder, remove_run_folder
+from lockstep.launcher.nodes.cluster import Cluster
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.nursery.preloading import modules_for
+from lockstep.launcher.request import LaunchRequest, Outcome, Verbosity
+from lockstep.launcher.signals import CaughtSignals
+from lockstep.launcher.supervise.attempts import World, Worlds, evidence_of
+from lockstep.launcher.supervise.joining import join_nodes
+from lockstep.launcher.terminal.cases import Cases
+from lockstep.launcher.terminal.failure_block import failure_block, lost_block
+from lockstep.launcher.terminal.losses import Losses
+from lockstep.launcher.terminal.report import (
+    Line,
+    StatesLeft,
+    alone_line,
+    done_here_line,
+    done_lines,
+    is_long,
+    ranks_line,
+    stopped_line,
+    summary_lines,
+    unchecked_line,
+    unsaved_line,
+)
+from lockstep.launcher.terminal.saying import Saying
+from lockstep.launcher.terminal.terminal import Terminal
+from lockstep.protocol.checks import OFF
+from lockstep.protocol.run_folder import RunFolder, write_private
+
+
+def launch(
+    request: LaunchRequest,
+    terminal: Terminal | None = None,
+    nursery: NurseryHandle | None = None,
+    signals: CaughtSignals | None = None,
+) -> Outcome:
+    """Run a script on `request.ranks` ranks until all have ended; no process of the run is left behind.
+
+    Args:
+        request: what to run.
+        terminal: where to show it; None shows nothing, and rank 0 has no standard input.
+        nursery: one to use and leave open; its threads must be those of the request. None: one for this run.
+        signals: lets another thread stop the run; None: only this process's own signals do.
+
+    Raises:
+        UsageError: when the nursery was started for other threads, or the run folder cannot be made.
+        WorldError: when torch cannot be imported, or the nursery is killed.
+    """
+    began_ns = time.monotonic_ns()
+    _open_standard_streams()
+    if nursery is not None and nursery.threads != request.threads:
+        raise UsageError(
+            f"The nursery was started for {nursery.threads} thread{'s' * (nursery.threads != 1)} per rank, not "
+            f"{request.threads}.",
+            "Start a nursery for each number of threads.",
+        )
+    saying = Saying(terminal)
+    make_run_folder(request)
+    if request.verbosity is not Verbosity.QUIET:
+        saying.line(ranks_line(request))
+    if nursery is not None:
+        return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
+    with NurseryHandle(request.threads, modules_for(request)) as own:
+        return _launch(request, saying, own, (began_ns, signals or CaughtSignals()))
+
+
+def _launch(
+    request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
+) -> Outcome:
+    request = replace(request, calls_init=calls_init(request))
+    if request.place.is_one_node:
+        return _run(request, saying, nursery, start)
+    cluster = None
+    try:
+        cluster = join_nodes(request, nursery, saying)
+        return _run(request, saying, nursery, start, cluster)
+    except LockstepError as error:
+        if cluster is not None:
+            error.known_to = cluster.knowing()
+        raise
+    finally:
+        if cluster is not None:
+            cluster.close()
+        if cluster is None or not cluster.has_begun:
+            remove_run_folder(request)  # nothing ran that could have left something worth keeping
+
+
+def _run(
+    request: LaunchRequest,
+    saying: Saying,
+    nursery: NurseryHandle,
+    start: tuple[int, CaughtSignals],
+    cluster: Cluster | None = None,
+) -> Outcome:
+    began_ns, signals = start
+    cases = Cases(RunFolder(request.run_folder).findings)
+    losses = Losses(saying, cases)
+    if request.crowded:
+        cases.add(CROWDED_CORES, request.crowded)
+    world = Worlds(request, nursery, losses, began_ns, signals, cluster).run()
+    ending, verdict = world.ending, world.verdict
+    lost = [*losses.sentences, *saying.lost()]
+    if world.block is None:
+        block = failure_block(verdict, evidence_of(world, RunFolder(request.run_folder)))
+    else:
+        block = world.block
+    outcome = Outcome(
+        exit_code=verdict.exit_code or (1 if lost else 0),
+        run_folder=request.run_folder,
+        failure=verdict.culprit.failure if verdict.culprit is not None else None,
+        block=block or lost_block(lost),
+        joined=ending.joined or len(ending.ends) == 1,
+        duration_s=(time.monotonic_ns() - began_ns) / 1e9,
+        rank=verdict.culprit.rank if verdict.culprit is not None else None,
+        interrupted_by=ending.interrupted_by,
+    )
+    _note_outcome(outcome, world)
+    _note_finding(cases, world)
+    _say_ending(request, saying, outcome, world)
+    if request.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
+        _say_trouble(request, saying, outcome, cases)
+    return outcome
+
+
+def _note_outcome(outcome: Outcome, world: World) -> None:
+    """Keep how the run ended in its folder; a full disk loses the record, not the run."""
+    told = {
+        "exit_code": outcome.exit_code,
+        "duration_s": round(outcome.duration_s, 3),
+        "rank": outcome.rank,
+        "signal": outcome.interrupted_by,
+        "block": outcome.block,
+        "ends": {end.rank: {"code": end.code, "signal": end.signal} for end in world.ending.ends},
+    }
+    with suppress(OSError):
+        write_private(RunFolder(outcome.run_folder).outcome, json.dumps(told, indent=1) + "\n")
+
+
+def _note_finding(cases: Cases, world: World) -> None:
+    """Keep what only the verdict over all ranks can tell."""
+    verdict = world.verdict
+    if verdict.left_early:
+        cases.add(EARLY_LEAVER, verdict.leavers_text, [end.rank for end in verdict.left_early])
+    told = world.observer.summary()
+    if told.is_starved and is_long(world.observer.result()):
+        cases.add(STARVED_LOADER, told.advice)
+
+
+def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world: World) -> None:
+    """Say how the run ended."""
+    saying.settle()
+    if outcome.interrupted_by:
+        left = StatesLeft(world.ending.saved, world.newest_step, world.ending.waited_s) if world.saves else None
+        if request.call is None or request.verbosity is not Verbosity.QUIET:
+            saying.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.run_folder, left))
+        return
+    if not outcome.joined and outcome.exit_code == 0 and request.call is None:
+        saying.line(alone_line(len(world.ending.ends)))
+    if outcome.exit_code == 0 and not world.observer.uses_lockstep:
+        for line in _in_vain(request):
+            saying.line(line)
+    if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
+        if world.first_node:
+            numbers = [end.rank for end in world.ending.ends]
+            saying.line(done_here_line(numbers, world.first_node, outcome.duration_s))
+            saying.line(Line("paths", str(request.run_folder)))
+            return
+        for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
+            saying.line(line)
+        for line in summary_lines(world.observer.summary(), world.observer.result()):
+            saying.line(line)
+
+
+def _in_vain(request: LaunchRequest) -> list[Line]:
+    """What was asked of a script that does without `lockstep.init`."""
+    asked = (request.saving is not None, unsaved_line()), (request.check_every not in {"", OFF}, unchecked_line())
+    return [line for is_asked, line in asked if is_asked]
+
+
+def _say_trouble(request: LaunchRequest, saying: Saying, outcome: Outcome, cases: Cases) -> None:
+    """Say which findings there were, and last of all how the run failed."""
+    found = cases.last_line(request.run_folder)
+    if found is not None and request.verbosity is not Verbosity.QUIET:
+        saying.line(found)
+    if outcome.block:
+        saying.block(outcome.block)
+
+
+def _open_standard_streams() -> None:
+    """Open a closed descriptor 0, 1 or 2: some file would get its number, and ranks would write into it."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,220 @@
+"""Where this node is: the command line over the innermost launcher, and only what cannot both be true is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lockstep.errors import UsageError
+from lockstep.launcher.nodes.address import DEFAULT_PORT, joined, port_number
+from lockstep.launcher.nodes.place import Facts, NodePlace, Told
+from lockstep.protocol.tasks.innermost import innermost
+from lockstep.protocol.tasks.meeting import is_loopback
+from lockstep.protocol.tasks.task import Task, port_for
+
+ONE = (1, 1)
+TORCHRUN, KUBERNETES, SKYPILOT = "torchrun's PET_*", "Kubernetes", "SkyPilot"
+"""How launchers are called in messages."""
+
+
+def choose_place(told: Told, variables: Mapping[str, str], script: str = "SCRIPT") -> NodePlace:
+    """This node's place; of what is said about several nodes, nothing is looked at where there is one.
+
+    Args:
+        told: the options of the command line.
+        variables: the environment.
+        script: SCRIPT as given, for corrected commands.
+
+    Raises:
+        UsageError: with the corrected command, where options are impossible, or contradict the launcher.
+    """
+    wanted, defaults = told.nodes(), of_torchrun(variables)
+    if wanted == ONE:
+        return _alone(told)
+    task = of_task(variables, wanted[1] if wanted else None, script)
+    kube, sky = of_kubernetes(variables), of_skypilot(variables)
+    counts = (wanted, task and task.nodes, defaults.nodes(), kube and kube.nodes, sky and sky.nodes)
+    if next(filter(None, counts), ONE) == ONE:
+        return _alone(told)
+    said = told.facts()
+    launchers = [one for one in (task, defaults.facts(TORCHRUN), kube, sky) if one is not None]
+    for one in (task, sky, kube):
+        if one is not None:
+            _check_both(said, one, script)
+    place = _over(said, launchers)
+    _check_reachable(place, script)
+    times = {**defaults.times(), **told.times()}
+    local = told.local_addr or defaults.local_addr or ""
+    ranks = variables.get("PET_NPROC_PER_NODE") or None
+    return replace(place, local=local, ranks=ranks, join_s=times.get("join_s"), last_call_s=times.get("last_call_s"))
+
+
+def _alone(told: Told) -> NodePlace:
+    """The only node.
+
+    Raises:
+        UsageError: where the command line counts nodes.
+    """
+    if (told.node_rank or "0").strip() != "0":
+        raise UsageError(
+            f"--node-rank {told.node_rank} is for several nodes, and there is one.",
+            "Add --nnodes with their number, or leave --node-rank out.",
+        )
+    return NodePlace()
+
+
+def _over(said: Facts, launchers: list[Facts]) -> NodePlace:
+    """Put what is said over what the counting launcher says, and this over the others; the first fact wins."""
+    counting = next(one for one in (said, *launchers) if one.nodes)
+    order = (said, counting, *launchers)
+    nodes = counting.nodes or ONE
+    number = next((one.number for one in order if one.number is not None), None)
+    endpoint = next((one.endpoint for one in order if one.endpoint), "")
+    launcher = next((one.launcher for one in order if one.launcher and (one.nodes or one.number is not None)), "")
+    if number is None and not endpoint:
+        number = 0
+    job = next((one.job for one in order if one.job), "")
+    hosts = next((one.hosts for one in order if len(one.hosts) == nodes[1]), ())
+    return NodePlace(*nodes, number, endpoint, job, launcher=launcher, hosts=hosts)
+
+
+def _check_both(said: Facts, one: Facts, script: str) -> None:
+    """Raise `UsageError` where the command line contradicts who started this process, and on how many nodes."""
+    own = f"lockstep run {script}"
+    if said.nodes and one.nodes and not said.nodes[0] <= one.nodes[1] <= said.nodes[1]:
+        least, most = said.nodes
+        asked = f"allows {most}" if one.nodes[1] > most else f"waits for {least}"
+        raise UsageError(
+            f"{one.launcher} started this on {one.nodes[1]} nodes, but --nnodes {asked}.",
+            f"Leave --nnodes out: {own}.",
+        )
+    if one.nodes and said.number is not None and one.number is not None and said.number != one.number:
+        raise UsageError(
+            f"--node-rank says {said.number}, but {one.launcher} says that this is node {one.number}.",
+            f"Leave --node-rank out: {own}.",
+        )
+
+
+def _check_reachable(place: NodePlace, script: str) -> None:
+    """Raise `UsageError` where this node cannot know where node 0 is, or the others cannot."""
+    if place.endpoint:
+        return
+    if place.launcher:
+        raise UsageError(
+            f"{place.launcher} does not say where node 0 is.",
+            f"Add its host: lockstep run --rdzv-endpoint HOST:{DEFAULT_PORT} {script}.",
+        )
+    if place.number:
+        raise UsageError(
+            f"Nothing says where node 0 is, and this is node {place.number}.",
+            f"Use the line that node 0 prints, or add --rdzv-endpoint HOST:{DEFAULT_PORT} with node 0's host.",
+        )
+
+
+# What launchers say, from the environment
+
+
+def of_task(variables: Mapping[str, str], wanted: int | None, script: str) -> Facts | None:
+    """What srun and mpirun say: one `lockstep run` per node, as its only task there; None if they started only this process.
+
+    Args:
+        variables: the environment.
+        wanted: the most nodes that the command line asks for; None if it does not say.
+        script: SCRIPT as given, for corrected commands.
+
+    Raises:
+        UsageError: when several tasks are on one node and the command line does not want that.
+    """
+    task = innermost(variables)
+    if task is None or task.size == 1 or wanted == 1:
+        return None
+    if task.is_one_per_node:
+        nodes = (task.size, task.size)
+        return Facts(task.launcher, nodes, task.node, _endpoint(task, variables), task.job, task.hosts)
+    if wanted is not None and wanted == task.size:  # one machine that stands for several
+        host = "127.0.0.1" if task.local_size == task.size else ""
+        endpoint = joined(host, port_for(task.job)) if host else _endpoint(task, variables)
+        return Facts(task.launcher, (task.size, task.size), task.rank, endpoint, task.job)
+    raise UsageError(
+        f"{task.command} started {task.size} tasks {task.where}, and each of them would start ranks of its own.",
+        _corrected(task, script),
+    )
+
+
+def _corrected(task: Task, script: str) -> str:
+    """The commands that start one `lockstep run` per node, or one task per rank."""
+    own = f"lockstep run -n {task.local_size} {script}"
+    if task.local_size == task.size:
+        return f"Start it without {task.command}: {own}."
+    if task.command == "srun":
+        one = f"srun -N {task.nodes} -n {task.nodes} -c {task.local_size} {own}"
+        return f"Start one per node: {one}."
+    nodes = task.nodes or task.size // task.local_size
+    one = f"--map-by ppr:1:node {own}" if task.launcher == "Open MPI" else f"-ppn 1 {own}"
+    return f"Start one per node: mpirun -n {nodes} {one}."
+
+
+def _endpoint(task: Task, variables: Mapping[str, str]) -> str:
+    """Where node 0 is: at MASTER_ADDR if it can be meant, else at the first host; empty if nobody knows."""
+    named = variables.get("MASTER_ADDR", "")
+    host = named if named and not is_loopback(named) else task.hosts[0] if task.hosts else ""
+    port = variables.get("MASTER_PORT", "")
+    return joined(host, port_number(port, "MASTER_PORT") if port else port_for(task.job)) if host else ""
+
+
+def of_torchrun(variables: Mapping[str, str]) -> Told:
+    """Torchrun's variables: PET_NAME stands for `--name` where that is not given; an empty one counts as not set.
+
+    Kubeflow sets them in its pods. PyTorchJob (training operator 1) says PET_NNODES, PET_NPROC_PER_NODE, and PET_NODE_RANK with
+    PET_MASTER_ADDR, or with an elastic policy PET_RDZV_ENDPOINT. Trainer 2 says PET_MASTER_PORT too.
+    """
+
+    def of(name: str) -> str | None:
+        return variables.get(f"PET_{name}") or None
+
+    return Told(
+        nnodes=of("NNODES"),
+        node_rank=of("NODE_RANK"),
+        rdzv_endpoint=of("RDZV_ENDPOINT"),
+        rdzv_id=of("RDZV_ID"),
+        rdzv_backend=of("RDZV_BACKEND"),
+        rdzv_conf=of("RDZV_CONF"),
+        local_addr=of("LOCAL_ADDR"),
+        master_addr=of("MASTER_ADDR"),
+        master_port=of("MASTER_PORT"),
+        names=("PET_", "_"),
+    )
+
+
+def of_kubernetes(variables: Mapping[str, str]) -> Facts | None:
+    """Kubernetes without an operator for torch: an indexed Job's number, and the variables of a LeaderWorkerSet.
+
+    An indexed Job says which pod this is (JOB_COMPLETION_INDEX), not how many there are: a Job of independent pods has it too,
+    so it counts only beside --nnodes.
+    """
+    return _leader_worker_set(variables) or _indexed_job(variables)
+
+
+def _leader_worker_set(variables: Mapping[str, str]) -> Facts | None:
+    leader = variables.get("LWS_LEADER_ADDRESS", "")
+    size, index = variables.get("LWS_GROUP_SIZE", ""), variables.get("LWS_WORKER_INDEX", "")
+    if not (leader and size.isdecimal() and index.isdecimal() and int(index) < int(size)):
+        return None
+    return Facts(KUBERNETES, (int(size), int(size)), int(index), joined(leader, port_for(leader)), leader)
+
+
+def _indexed_job(variables: Mapping[str, str]) -> Facts | None:
+    index = variables.get("JOB_COMPLETION_INDEX", "")
+    return Facts(KUBERNETES, number=int(index)) if index.isdecimal() else None
+
+
+def of_skypilot(variables: Mapping[str, str]) -> Facts | None:
+    """SkyPilot's variables, which list the addresses in the order of their numbers; None where they contradict each other."""
+    addresses = variables.get("SKYPILOT_NODE_IPS", "").split()
+    rank, nodes = variables.get("SKYPILOT_NODE_RANK", ""), variables.get("SKYPILOT_NUM_NODES", "")
+    if not (rank.isdecimal() and nodes.isdecimal() and int(rank) < int(nodes) == len(addresses)):
+        return None
+    job = variables.get("SKYPILOT_TASK_ID", "")
+    return Facts(
+        SKYPILOT, (int(nodes), int(nodes)), int(rank), joined(addresses[0], port_for(job)), job, tuple(addresses)
+    )

@@ -1,0 +1,288 @@
+"""Preflight: can every node reach every other one, and are their processors alike? Pure, and the connections (`Reach`).
+
+The run's first node asks for a check before a round with nodes that were not checked together. Then, in the list:
+
+    first node   preflight {number, nodes}
+    each node    listens   {number, address, port, token}    one short-lived socket, on the address that its ranks will use
+    each node    reached   {number, not: {node: why}}
+
+and the first node decides, once all have reported or are gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from lockstep.launcher.nodes.address import family
+from lockstep.launcher.nodes.roster import Member, Refused
+from lockstep.launcher.nodes.star import Loop
+
+MOST_PAIRED = 64
+"""Up to so many nodes, each one connects to each other one."""
+MOST_NAMED = 3
+
+
+@dataclass
+class Check:
+    """One preflight, as far as the log tells."""
+
+    number: int
+    nodes: tuple[str, ...]
+    """The run's first node first."""
+    listening: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Check:
+        """From the first node's entry."""
+        return cls(int(entry["number"]), tuple(entry["nodes"]))
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Take what a node tells about this check."""
+        if entry["number"] == self.number and entry.get("node") in self.nodes:
+            told = self.listening if entry["kind"] == "listens" else self.reports
+            told[entry["node"]] = dict(entry)
+
+    def all_listen(self, gone: Collection[str]) -> bool:
+        """Whether everybody who is there can be connected to."""
+        return all(node in self.listening or node in gone for node in self.nodes)
+
+    def is_over(self, gone: Collection[str]) -> bool:
+        """Whether everybody who is there has reported."""
+        return all(node in self.reports or node in gone for node in self.nodes)
+
+    def covers(self, nodes: Collection[str]) -> bool:
+        """Whether it asks about all of these."""
+        return set(nodes) <= set(self.nodes)
+
+
+def partners(place: int, count: int) -> list[int]:
+    """Whom the node at `place` of `count` connects to: all others, or of many those at distances 1, 2, 4, ... behind it."""
+    if count <= MOST_PAIRED:
+        return [other for other in range(count) if other != place]
+    steps = [1 << power for power in range((count - 1).bit_length())]
+    return sorted({(place + step) % count for step in steps} - {place})
+
+
+def unreachable(check: Check, members: Sequence[Member]) -> Refused | None:
+    """Who of the members cannot reach whom."""
+    by_node = {member.record.node: member for member in members}
+    pairs = [
+        (by_node[one], by_node[other], why)
+        for one, report in check.reports.items()
+        for other, why in report["not"].items()
+        if one in by_node and other in by_node
+    ]
+    if not pairs:
+        return None
+    named = [
+        f"{one.text} cannot reach {other.text} at {check.listening[other.record.node]['address']} ({why})"
+        for one, other, why in pairs[:MOST_NAMED]
+    ]
+    more = f", and {len(pairs) - MOST_NAMED} more pairs" if len(pairs) > MOST_NAMED else ""
+    text = f"{', '.join(named)}{more}."
+    nodes = dict.fromkeys(member.record.node for one, other, _ in pairs for member in (one, other))
+    return Refused(
+        tuple(nodes),
+        text[0].upper() + text[1:],
+        "Let the nodes open connections to each other at all ports, or name another network with --local-addr.",
+    )
+
+
+def notes(members: Sequence[Member]) -> list[str]:
+    """What people should know of these nodes before they trust bits; nothing of it keeps a run from working."""
+    return [*_mixed(members), *_threads(members)]
+
+
+def _mixed(members: Sequence[Member]) -> list[str]:
+    """Of each thing that bits may depend on and that is not the same everywhere: who has what."""
+    found = []
+    for what in dict.fromkeys(what for member in members for what in member.record.alike):
+        groups: dict[str, list[Member]] = {}
+        for member in members:
+            groups.setdefault(member.record.alike.get(what, "unknown"), []).append(member)
+        if len(groups) > 1:
+            told = "; ".join(f"{value} on {_named(group)}" for value, group in groups.items())
+            found.append(f"{what} differ, and bits may depend on them: {told}")
+    return found
+
+
+def _threads(members: Sequence[Member]) -> list[str]:
+    counts = {member.record.threads for member in members}
+    if len(counts) == 1:
+        return []
+    told = ", ".join(
+        f"{count} on {_named([one for one in members if one.record.threads == count])}" for count in sorted(counts)
+    )
+    return [f"threads per rank differ ({told}), and bits depend on them, so all ranks take {min(counts)}"]
+
+
+def _named(members: Sequence[Member]) -> str:
+    shown = [member.text for member in members[:MOST_NAMED]]
+    more = [f"{len(members) - MOST_NAMED} more"] if len(members) > MOST_NAMED else []
+    return ", ".join([*shown, *more])
+
+
+CONNECT_S = 3.0
+"""How long a connection may take."""
+LINGER_S = 5.0
+"""How long others may take longer than this node."""
+_ANSWER_BYTES = 100
+
+
+@dataclass(eq=False)
+class _Call:
+    """A connection to another node's socket."""
+
+    end: socket.socket
+    token: str
+    until: float
+    came: bytes = b""
+
+
+class Reach:
+    """Does what the list asks of this node; `take` gets every entry, `look` is called twice a second.
+
+    Args:
+        node: this node.
+        address: the one that its ranks will use for exchanges between nodes.
+        tell: tells all nodes.
+        loop: watches the sockets.
+    """
+
+    def __init__(self, node: str, address: str, tell: Callable[[dict[str, Any]], None], loop: Loop) -> None:
+        self._node, self._address, self._tell, self._loop = node, address, tell, loop
+        self._check: Check | None = None
+        self._gone: set[str] = set()
+        self._listener: socket.socket | None = None
+        self._token = ""
+        self._calls: dict[str, _Call] = {}
+        self._not: dict[str, str] = {}
+        """Why other nodes are not reached."""
+        self._has_asked = False
+        self._until = 0.0
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry of the list."""
+        match entry.get("kind"):
+            case "preflight" if self._node in entry["nodes"]:
+                self.close()
+                self._begin(Check.of(entry))
+            case "listens" | "reached" if self._check is not None:
+                self._check.take(entry)
+            case "gone":
+                self._gone.add(str(entry["node"]))
+            case "roster" | "refused":
+                self.close()
+        self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Go on, as far as the others are."""
+        check = self._check
+        if check is None:
+            return
+        for node, call in list(self._calls.items()):
+            if now > call.until:
+                self._answered(node, "nothing answers")
+        if not self._has_asked and check.all_listen(self._gone):
+            self._has_asked = True
+            self._ask_all(check, now)
+        if self._has_asked and not self._calls and not self._until:
+            self._until = now + LINGER_S
+            self._tell({"kind": "reached", "number": check.number, "node": self._node, "not": self._not})
+        if self._until and (now > self._until or check.is_over(self._gone)):
+            self.close()
+
+    def close(self) -> None:
+        """End what is under way."""
+        for call in self._calls.values():
+            self._loop.forget(call.end)
+            call.end.close()
+        if self._listener is not None:
+            self._loop.forget(self._listener)
+            self._listener.close()
+        self._check, self._listener, self._has_asked, self._until = None, None, False, 0.0
+        self._calls, self._not = {}, {}
+
+    def _begin(self, check: Check) -> None:
+        self._check, self._token, port, why = check, secrets.token_hex(8), 0, ""
+        try:
+            self._listener = _socket(self._address)
+            self._listener.bind((self._address, 0))
+            self._listener.listen(len(check.nodes))
+            self._loop.watch(self._listener, self._answer)
+            port = self._listener.getsockname()[1]
+        except OSError as error:
+            why = f"its address cannot be used: {os.strerror(error.errno or 0)}"
+        told = {"address": self._address, "port": port, "token": self._token, "why": why}
+        self._tell({"kind": "listens", "number": check.number, "node": self._node, **told})
+
+    def _answer(self, _mask: int) -> None:
+        """Say who this is; nothing is read."""
+        assert self._listener is not None
+        with suppress(OSError):
+            end, _ = self._listener.accept()
+            with end:
+                end.send(self._token.encode())
+
+    def _ask_all(self, check: Check, now: float) -> None:
+        """Connect to the others, as far as this node is to."""
+        for place in partners(check.nodes.index(self._node), len(check.nodes)):
+            if (peer := check.listening.get(node := check.nodes[place])) is None:
+                continue
+            if not peer["port"]:
+                self._not[node] = str(peer["why"])
+                continue
+            end = _socket(self._address)
+            call = self._calls[node] = _Call(end, str(peer["token"]), now + CONNECT_S)
+            try:
+                end.bind((self._address, 0))
+                with suppress(BlockingIOError):
+                    end.connect((peer["address"], peer["port"]))
+            except OSError as error:
+                self._answered(node, _why(error))
+            else:
+                self._loop.watch(end, partial(self._hear, node, call))
+
+    def _hear(self, node: str, call: _Call, _mask: int) -> None:
+        try:
+            piece = call.end.recv(_ANSWER_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._answered(node, _why(error))
+            return
+        call.came += piece
+        if piece and len(call.came) < _ANSWER_BYTES:
+            return
+        is_other = call.came != call.token.encode()
+        self._answered(node, ("another program answers" if call.came else "it broke off") if is_other else "")
+
+    def _answered(self, node: str, why_not: str) -> None:
+        call = self._calls.pop(node)
+        self._loop.forget(call.end)
+        call.end.close()
+        if why_not:
+            self._not[node] = why_not
+        self._loop.wake()
+
+
+def _socket(address: str) -> socket.socket:
+    end = socket.socket(socket.AF_INET6 if family(address) == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    end.setblocking(False)
+    return end
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.ETIMEDOUT:
+        return "nothing answers"
+    return os.strerror(error.errno).lower() if error.errno else "it broke off"

@@ -1,0 +1,144 @@
+"""Connections to a port of node 0's loopback from the loopback of every node: their bytes travel as messages of the star.
+
+For whoever speaks torch's own protocol: a script that makes a `TCPStore` at MASTER_PORT, and torchrun. Connections of other users
+of the machine are closed (`door`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from lockstep.launcher.nodes.door import is_own_process
+from lockstep.launcher.nodes.host_star import HostStar
+from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.wire import Pipe, WireEnded
+
+FORTH, BACK = "stream", "stream back"
+_numbers = itertools.count()
+"""Of the streams of this node, whichever entrance they have: what comes late for one is not taken for another."""
+Connect = Callable[[str], socket.socket | None]
+Send = Callable[[dict[str, Any], bytes], None]
+
+
+class _Streams:
+    """The local ends of streams, by whatever names them."""
+
+    def __init__(self, star: Star) -> None:
+        self._star = star
+        self._pipes: dict[object, tuple[Pipe, Send]] = {}
+
+    def add(self, name: object, end: socket.socket, send: Send) -> None:
+        """Hand on between a socket and the star."""
+        self._pipes[name] = Pipe(end), send
+        self._watch(name)
+
+    def take(self, name: object, told: dict[str, Any], data: bytes) -> None:
+        """Take what came through the star for one of them; it may have ended."""
+        if name not in self._pipes:
+            return
+        if told.get("ends"):
+            self._forget(name)
+            return
+        with suppress(WireEnded):  # reading says so too
+            self._pipes[name][0].write(data)
+        self._watch(name)
+
+    def close(self) -> None:
+        """End all, on both sides."""
+        for name, (_, send) in list(self._pipes.items()):
+            self._forget(name)
+            send({"ends": True}, b"")
+
+    def _watch(self, name: object) -> None:
+        pipe, _ = self._pipes[name]
+        self._star.loop.watch(pipe, partial(self._ready, name), pipe.mask)
+
+    def _ready(self, name: object, mask: int) -> None:
+        pipe, send = self._pipes[name]
+        try:
+            if mask & select.EPOLLOUT:
+                pipe.flush()
+                self._watch(name)
+            if mask & ~select.EPOLLOUT and (data := pipe.read()):
+                send({}, data)
+        except WireEnded:
+            self._forget(name)
+            send({"ends": True}, b"")
+
+    def _forget(self, name: object) -> None:
+        pipe, _ = self._pipes.pop(name)
+        self._star.loop.forget(pipe)
+        pipe.close()
+
+
+class Entrance:
+    """A listening socket on 127.0.0.1 of any node whose connections come out at node 0.
+
+    Args:
+        star: this node's.
+        listener: listens; used, not taken over.
+        to: which port of node 0's is meant, as its `Exit` knows it.
+    """
+
+    def __init__(self, star: Star, listener: socket.socket, to: str) -> None:
+        self._star, self._listener, self._to = star, listener, to
+        self._streams = _Streams(star)
+        self.num_refused = 0
+        """How many connections of other users were closed."""
+        listener.setblocking(False)
+        star.takers[BACK] = lambda _node, told, data: self._streams.take(told["of"], told, data)
+        star.loop.watch(listener, self._accept)
+
+    def close(self) -> None:
+        """End all connections, and accept none."""
+        self._star.loop.forget(self._listener)
+        self._streams.close()
+
+    def _accept(self, _mask: int) -> None:
+        with suppress(OSError):  # it is gone already
+            end, _ = self._listener.accept()
+            if not is_own_process(end):
+                self.num_refused += 1
+                end.close()
+                return
+            of = {"kind": FORTH, "to": self._to, "of": next(_numbers)}
+            self._star.ask({**of, "begins": True})
+            self._streams.add(of["of"], end, lambda told, data: self._star.ask({**of, **told}, data))
+
+
+class Exit:
+    """Where the streams of all nodes come out, on node 0.
+
+    Args:
+        star: node 0's.
+        connect: makes the connection that a stream continues, by what its `Entrance` calls the port; None where there is none.
+    """
+
+    def __init__(self, star: HostStar, connect: Connect = lambda _to: None) -> None:
+        self._star, self.connect = star, connect
+        self._streams = _Streams(star)
+        star.takers[FORTH] = self._take
+
+    def close(self) -> None:
+        """End all streams, and let none begin."""
+        self.connect = lambda _to: None
+        self._streams.close()
+
+    def _take(self, node: str, told: dict[str, Any], data: bytes) -> None:
+        name = node, told["of"]
+
+        def back(more: dict[str, Any], data: bytes) -> None:
+            self._star.send_to(node, {"kind": BACK, "of": told["of"], **more}, data)
+
+        if not told.get("begins"):
+            self._streams.take(name, told, data)
+        elif (end := self.connect(str(told["to"]))) is not None:
+            self._streams.add(name, end, back)
+        else:
+            back({"ends": True}, b"")

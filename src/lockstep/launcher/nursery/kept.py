@@ -1,0 +1,87 @@
+"""A nursery that an interactive session keeps between two calls of `lockstep.spawn`, so the second starts at once.
+
+A script gets a new one each time and nothing stays. In a notebook or a prompt one idle process stays until the
+session ends; it has imported torch and waits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.nursery.preloading import FOR_OPTIMIZERS, OURS, TORCH
+from lockstep.protocol.late_settings import PREFIXES
+
+MODULES = (*TORCH, "cloudpickle")
+MODULES_OF_A_SESSION = (*FOR_OPTIMIZERS, *OURS, "cloudpickle")
+"""What a session's later calls find imported."""
+
+
+class KeptNursery:
+    """At most one nursery, lent to one run at a time."""
+
+    def __init__(self) -> None:
+        self._idle: NurseryHandle | None = None
+        self._made_for: object = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lend(self, threads: int) -> Iterator[NurseryHandle]:
+        """Lend a nursery for ranks with `threads` threads; then keep it, or end it with everything below it."""
+        modules = MODULES_OF_A_SESSION if is_interactive() else MODULES
+        wanted = (threads, os.getpid(), _read_once())
+        nursery = self._take(wanted) or NurseryHandle(threads, modules)
+        try:
+            yield nursery
+        except BaseException:
+            nursery.close()
+            raise
+        if is_interactive() and nursery.ready is not None:
+            self._keep(nursery, wanted)
+        else:
+            nursery.close()
+
+    def close(self) -> None:
+        """End the idle one."""
+        nursery = self._take(self._made_for)
+        if nursery is not None:
+            nursery.close()
+
+    def _take(self, wanted: object) -> NurseryHandle | None:
+        with self._lock:
+            nursery, self._idle = self._idle, None
+        if nursery is None or (self._made_for == wanted and nursery.alive):
+            return nursery
+        if self._made_for_this_process():
+            nursery.close()
+        return None
+
+    def _made_for_this_process(self) -> bool:
+        return isinstance(self._made_for, tuple) and self._made_for[1] == os.getpid()
+
+    def _keep(self, nursery: NurseryHandle, made_for: object) -> None:
+        with self._lock:
+            surplus, self._idle, self._made_for = self._idle, nursery, made_for
+        if surplus is not None:
+            surplus.close()
+
+
+def is_interactive() -> bool:
+    """Whether a person types into this process: a prompt or a notebook."""
+    return hasattr(sys, "ps1") or main_file() is None
+
+
+def main_file() -> str | None:
+    """The script of this process; None for a prompt, a notebook, and what comes from standard input."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if file is None or str(file).startswith("<") else str(file)
+
+
+def _read_once() -> tuple[tuple[str, str], ...]:
+    """Settings that libraries read only while loading; with other values a nursery is of no use."""
+    names = (*PREFIXES, "PYTHONHASHSEED", "PYTHONPATH")
+    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(names)))

@@ -1,0 +1,202 @@
+"""What a launch is asked for, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from lockstep.launcher.nodes.key import KeySettings
+from lockstep.launcher.nodes.place import NodePlace
+from lockstep.protocol.arithmetic import Arithmetic
+from lockstep.protocol.journal.failure import Failure
+from lockstep.protocol.layout.mesh import Form
+from lockstep.protocol.restart import Restart
+from lockstep.protocol.saving import Saving
+from lockstep.protocol.seat import Seat
+from lockstep.protocol.snapshots import Keeping, SnapshotPlace
+
+Device = Literal["cpu", "cuda"]
+
+
+class Verbosity(IntEnum):
+    """How much the launcher itself says; the ranks' own output is not affected."""
+
+    QUIET = 0
+    """Failures only."""
+    NORMAL = 1
+    DETAILED = 2
+    """Also each rank's process and log."""
+
+
+class Recover(StrEnum):
+    """What happens when something is lost: a rank, a loader worker, the same bits."""
+
+    AUTO = "auto"
+    """All ranks start again, from the newest state."""
+    EXACT = "exact"
+    """The same, but never from a state without what the script keeps itself: rather from the beginning."""
+    OFF = "off"
+    """The run ends."""
+
+
+class OnDamage(StrEnum):
+    """What happens when a rank no longer holds the same bits as the others."""
+
+    RESTART = "restart"
+    """All ranks start again, from the newest state; each state was compared before it was written."""
+    STOP = "stop"
+
+
+class OnStall(StrEnum):
+    """What happens when a rank holds others up that does not move."""
+
+    REPORT = "report"
+    """The launcher says so, and waits on."""
+    REPLACE = "replace"
+    """The rank is killed, and all start again as after any other kill."""
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What `lockstep.launcher.recovery` may do."""
+
+    recover: Recover = Recover.OFF
+    max_restarts: int | None = None
+    """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
+    on_damage: OnDamage = OnDamage.RESTART
+    on_stall: OnStall = OnStall.REPORT
+    stall_after_s: float | None = None
+    """How long others may wait for a rank; None: what is too long for what it does (`lockstep.launcher.diagnosis.stalls`)."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """How often the run keeps a snapshot in memory, if it may start again."""
+    shrinks: bool = False
+    """Whether each start again has one rank less, as long as there is more than one."""
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """A function of another process that the ranks call, as `lockstep.spawn` packed it."""
+
+    parcel: str
+    """A path that ranks can read while the caller lives."""
+    name: str
+    """For people."""
+    calls_init: bool = False
+    """Whether its file calls `lockstep.init`."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What one node does of a run. One of `script`, `module` and `call` is set."""
+
+    script: Path | None
+    module: str | None
+    args: tuple[str, ...]
+    ranks: int
+    """On this node."""
+    threads: int
+    """Per rank."""
+    device: Device
+    lanes: int | None
+    """None: the script decides."""
+    run_folder: Path
+    """Must not exist yet, or must be an empty folder."""
+    name: str
+    threads_given: bool = False
+    """Whether the threads were given on the command line; otherwise the script may choose others."""
+    form: Form = field(default_factory=Form)
+    """Strategy, mesh and schedule, as far as the command line names them."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """Precision and numerics, likewise."""
+    backend: str = ""
+    """The backend of torch.distributed instead of the script's; empty for the script's."""
+    fresh: bool = False
+    """Start each rank as a new interpreter instead of a fork of the nursery."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
+    saving: Saving | None = None
+    """Where and when the run saves its state by itself."""
+    verbosity: Verbosity = Verbosity.NORMAL
+    why: str = ""
+    """Where the numbers of ranks and threads come from, for the first line."""
+    crowded: str = ""
+    """What to say where far more threads than cores would compute at once; else empty."""
+    local_rank_option: str = ""
+    """`--local_rank` or `--local-rank`, given to each rank with its number in front of `args`; empty: not given."""
+    call: FunctionCall | None = None
+    folder: Path | None = None
+    """The ranks' working directory; None: that of this process."""
+    devices: tuple[str, ...] = ()
+    """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
+    shared_gpus: int = 0
+    """How many GPUs the ranks share; 0 where each has its own, or none."""
+    recovery: Recovery = field(default_factory=Recovery)
+    check_every: str = ""
+    """After how many steps ranks compare what all of them hold; empty: the script decides."""
+    resume_nonfinite: bool = False
+    """Whether the run resumes from the newest state even if that is not finite."""
+    grace_s: float = 30.0
+    """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
+    snapshots: SnapshotPlace | None = None
+    """Where the run keeps its snapshots; the launcher decides."""
+    restart: Restart = field(default_factory=Restart)
+    """Which start of its ranks this is; the launcher counts."""
+    calls_init: bool = False
+    """Whether the source calls `lockstep.init`; the launcher looks."""
+    started_ns: int | None = None
+    """time.monotonic_ns() when the command began; None: when `launch` was called."""
+    place: NodePlace = field(default_factory=NodePlace)
+    """Where this node is among several, as far as it was told."""
+    words: tuple[str, ...] = ()
+    """The command's own words, before the script, as the person wrote them."""
+    key: KeySettings = field(default_factory=KeySettings)
+    """What this node was told about the key that nodes need."""
+    seat: Seat | None = None
+    """This node among several; None on one node. The launcher learns it when the nodes meet."""
+
+    @property
+    def title(self) -> str:
+        """The script, module or function as the user knows it."""
+        if self.call is not None:
+            return self.call.name
+        return self.module if self.module is not None else str(self.script)
+
+    @property
+    def numbers(self) -> range:
+        """The ranks that this launcher starts."""
+        first = self.seat.first_rank if self.seat is not None else 0
+        return range(first, first + self.ranks)
+
+    @property
+    def world_size(self) -> int:
+        """The ranks of the run, on all nodes."""
+        return self.seat.world_size if self.seat is not None else self.ranks
+
+    def args_of(self, local_rank: int) -> tuple[str, ...]:
+        """The arguments of one rank's script."""
+        legacy = (f"{self.local_rank_option}={local_rank}",) if self.local_rank_option else ()
+        return (*legacy, *self.args)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int
+    """0; the script's own; 1 for an exception; 2 for misuse; 128 + n for signal n."""
+    run_folder: Path
+    failure: Failure | None
+    """The failure of the rank at fault; None when there was none or a signal killed it."""
+    block: str
+    """The failure block as text; empty when the run ended well."""
+    joined: bool
+    """Whether the ranks ever met each other; True for one rank."""
+    duration_s: float
+    rank: int | None = None
+    """The rank at fault; None when there was none."""
+    interrupted_by: int = 0
+    """The signal with which a person stopped the run, or 0."""

@@ -1,0 +1,310 @@
+"""What a state is, as values of JSON: a row of `lockstep checkpoint ls`, all that `show` says, and what `verify` finds.
+
+Plain Python: the header of a file of tensors is read by the safetensors library, which needs no torch for it, and refuses one that
+lies about sizes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import LockstepError, UsageError
+from lockstep.launcher.states.places import Found
+from lockstep.protocol.state_files.folder import TRIES, identity_of
+from lockstep.protocol.state_files.manifest import (
+    CHANGED,
+    GRADIENTS,
+    MODEL_FILE,
+    NAME,
+    OLDER,
+    Manifest,
+    NewerState,
+    damage_of,
+)
+from lockstep.protocol.state_files.whole_state import COUNTERS, UNLIKE, documents_of, open_state, plain
+
+COMPLETE, DAMAGED, NEWER = "complete", "damaged", "newer"
+SUFFIX = ".safetensors"
+STREAMS = ("random numbers", "random numbers of the epoch")
+PLACE = "place of the data set"
+_WRITERS = ("strategy", "ranks", "lanes", "threads", "seed")
+_COUNTERS = ("step", "epoch", "epochs_seen", "num_losses", "loss", "loaders")
+Json = dict[str, Any]
+
+
+def summary_of(found: Found) -> Json | None:
+    """A row of `ls`: what the manifest says, and whether the files are there with their sizes. None when it was removed meanwhile.
+
+    What a damaged manifest no longer says is None; `files` is complete, damaged or newer (a later lockstep wrote it).
+    """
+    said = {
+        "run": found.run,
+        "path": str(found.path),
+        "step": None,
+        "epochs": None,
+        "inside_epoch": False,
+        "saved": None,
+    }
+    said |= {"size_bytes": None, "sha256": None, "files": COMPLETE, "problem": "", "not_finite": ""}
+    try:
+        place, manifest = open_state(found.path)
+    except LockstepError as error:
+        if not found.path.exists():
+            return None
+        return {**said, "files": NEWER if isinstance(error, NewerState) else DAMAGED, "problem": problem_of(error)}
+    lacking = _incomplete(place, manifest)
+    if lacking is not None and not place.exists():
+        return None
+    return {
+        **said,
+        "step": _count(manifest.facts.get("step")),
+        "epochs": _count(manifest.facts.get("epochs")),
+        "inside_epoch": GRADIENTS in manifest.files,
+        "saved": _saved_at(place),
+        "size_bytes": sum(file.size for file in manifest.files.values()),
+        "sha256": _hash_of(manifest),
+        "files": DAMAGED if lacking else COMPLETE,
+        "problem": problem_of(lacking) if lacking else "",
+        "not_finite": manifest.not_finite,
+    }
+
+
+def newest(states: list[Found]) -> Found:
+    """The state of the highest step; where the manifests say nothing, the last by name. At least one must be given."""
+    return max(
+        [one for one in states if not one.is_aside] or states, key=lambda one: (_step_of(one.path), one.path.name)
+    )
+
+
+def _step_of(path: Path) -> int:
+    try:
+        return _count(open_state(path)[1].facts.get("step")) or 0
+    except LockstepError:
+        return -1
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def problem_of(error: LockstepError) -> str:
+    """What is wrong, without the fix."""
+    return error.problem if isinstance(error, UsageError) else str(error)
+
+
+def _incomplete(place: Path, manifest: Manifest) -> UsageError | None:
+    """The first file that is missing or has another size."""
+    problems = (damage_of(place / name, file, reads=False) for name, file in manifest.files.items())
+    return next(filter(None, problems), None)
+
+
+def _hash_of(manifest: Manifest) -> str:
+    """A SHA-256 of the files' own: equal for states with the same content, whatever ranks wrote them."""
+    files = {name: file.sha256 for name, file in manifest.files.items()}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def _saved_at(place: Path) -> str | None:
+    """When the manifest was written, in this machine's time."""
+    try:
+        return datetime.fromtimestamp((place / NAME).stat().st_mtime).astimezone().isoformat(timespec="seconds")
+    except (OSError, ValueError, OverflowError):  # a year that no calendar has
+        return None
+
+
+@dataclass(frozen=True)
+class Header:
+    """One tensor, as the header of its file has it."""
+
+    name: str
+    dtype: str
+    """As safetensors calls it: F32, BF16, I64."""
+    elements: int
+
+
+def describe(path: Path) -> Json:
+    """All that `show` says: the manifest, the documents and headers; the hash of the tensors is not computed.
+
+    Raises:
+        UsageError: when it is damaged as far as this can tell, or is not what lockstep writes.
+    """
+    place, manifest = open_state(path)
+    if problem := _incomplete(place, manifest):
+        raise problem
+    documents, _ = documents_of(place, manifest)
+    headers = {}
+    for name in manifest.files:
+        if name.endswith(SUFFIX):
+            headers[name] = headers_of(place / name)
+            if {one.name for one in headers[name]} != {*manifest.files[name].tensors}:
+                raise UsageError(f"{place / name} is damaged: it does not hold the tensors that were saved.", OLDER)
+    try:
+        counters = plain(documents[COUNTERS])
+        facts = {"path": str(path), "saved": _saved_at(place), "sha256": _hash_of(manifest)}
+        run = {"counters": {name: counters[name] for name in _COUNTERS}, "inside": _inside(counters, documents)}
+        told: Json = {**facts, **run, **_facts(manifest), "epochs": _epochs(counters)}
+        told = finite({**told, **_objects(documents, headers, manifest)})
+    except UNLIKE:
+        raise UsageError(f"{path} is not what lockstep writes.", CHANGED) from None
+    return told
+
+
+def headers_of(path: Path) -> list[Header]:
+    """The tensors of a file, which is regular and may be damaged. Raises `UsageError`."""
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - `ls` needs neither it nor NumPy
+
+    try:
+        with safe_open(path, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            return [Header(name, one.get_dtype(), math.prod(one.get_shape())) for name, one in slices.items()]
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"{path} has no sound header of a safetensors file ({error}).", OLDER) from None
+
+
+def _facts(manifest: Manifest) -> Json:
+    """Who wrote it, and its files."""
+    versions = manifest.facts.get("fingerprint")
+    files = [
+        {"name": name, "size_bytes": file.size, "tensors": len(file.tensors), "sha256": file.sha256}
+        for name, file in sorted(manifest.files.items())
+    ]
+    written_by = {name: manifest.facts.get(name) for name in _WRITERS}
+    versions = versions if isinstance(versions, Mapping) else {}
+    return {"written_by": written_by, "versions": versions, "not_finite": manifest.not_finite, "files": files}
+
+
+def _inside(counters: Json, documents: Json) -> Json | None:
+    """The place inside an epoch: which loader, from 1, and how many steps and samples of it are done."""
+    if (inside := counters.get("inside")) is None:
+        return None
+    loader, account = counters["loaders"][inside["loader"]], counters.get("account")
+    samples, batch = loader["samples"], loader.get("batch_size")
+    used = None if batch is None or samples is None else min(inside["done"] * batch, samples)
+    return {
+        "loader": inside["loader"] + 1,
+        "steps": inside["done"],
+        "samples": used if account is None else account["samples"],
+        "of_samples": samples,
+        "order": inside["order"],
+        "goes_on_by": "order" if samples is not None else "state_dict" if PLACE in documents else "reading",
+    }
+
+
+def _epochs(counters: Json) -> list[Json]:
+    """What the epochs used that are over, and the one that the state is in; older states have none."""
+    told = [{**one, "is_over": True} for one in counters.get("accounts", [])]
+    begun = [loader["epochs_begun"] for loader in counters["loaders"]]
+    if (now := counters.get("account")) is not None:
+        told.append({**now, "is_over": False})
+        begun[now["loader"]] += 1  # the epoch that the state is in begins anew in a run that resumes
+    rows: list[Json] = []
+    for one in reversed(told):
+        row = {"epoch": begun[one["loader"]], **one, "loader": one["loader"] + 1}
+        rows.insert(0, {**row, "each_once": one["different"] == one["samples"]})
+        begun[one["loader"]] -= 1
+    return rows
+
+
+def _objects(documents: Json, headers: Mapping[str, Sequence[Header]], manifest: Manifest) -> Json:
+    """Models, optimizers, schedulers and what else has a state."""
+
+    def tensors(file: str) -> Json:
+        elements, dtypes = sum(one.elements for one in headers[file]), sorted({one.dtype for one in headers[file]})
+        size = manifest.files[file].size
+        return {"tensors": len(headers[file]), "elements": elements, "size_bytes": size, "dtypes": dtypes}
+
+    optimizers, schedulers = _labelled(documents, "optimizer"), _labelled(documents, "scheduler")
+    trained = {name for _, one in optimizers for group in one["groups"] for name in group["params"]}
+    files, models = sorted(name for name in headers if MODEL_FILE.fullmatch(name)), []
+    for number, file in enumerate(files, 1):
+        prefix = f"{number}/" if len(files) > 1 else ""  # as optimizers name the parameters of several models
+        elements = sum(one.elements for one in headers[file] if prefix + one.name in trained)
+        models.append({"name": file.removesuffix(SUFFIX), "tensors": tensors(file), "trained": elements})
+    return {
+        "models": models,
+        "optimizers": [
+            {
+                "name": label,
+                "kind": str(one["class"]),
+                "groups": [{"parameters": len(group["params"]), "lr": _rate(group)} for group in one["groups"]],
+                "tensors": tensors(label + SUFFIX),
+            }
+            for label, one in optimizers
+        ],
+        "schedulers": [[label, str(one["class"])] for label, one in schedulers],
+        "named": [
+            [label[:-1], "object" if one["object"] else "value"]
+            for label, one in documents.items()
+            if label.endswith("=")
+        ],
+        "streams": {
+            label: [kind for kind, one in documents[label].items() if one is not None]
+            for label in STREAMS
+            if label in documents
+        },
+        "gradients": tensors(GRADIENTS) if GRADIENTS in headers else None,
+    }
+
+
+def _labelled(documents: Json, kind: str) -> list[tuple[str, Any]]:
+    """`optimizer`, or `optimizer1`, `optimizer2` where there are several, with what is said of each."""
+    return [(label, one) for label, one in documents.items() if label.rstrip("0123456789") == kind]
+
+
+def _rate(group: Json) -> float | None:
+    rate = group["options"].get("lr")
+    return rate if isinstance(rate, float) else None
+
+
+def finite(value: Any) -> Any:
+    """For JSON: numbers that it cannot express as texts."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def examine(found: Found) -> Json | None:
+    """Read every byte of a state; again, when another program replaced it meanwhile. None when one removed it.
+
+    `damages` has each damaged file and what is wrong with it; `others` what is in the folder and not in the manifest.
+
+    Raises:
+        NewerState: when a later lockstep wrote it, so this one cannot tell.
+    """
+    for _ in range(TRIES):
+        before = identity_of(found.path)
+        examined = _examined(found)
+        if examined["whole"] or before == identity_of(found.path):
+            break
+    return examined if examined["whole"] or found.path.exists() else None
+
+
+def _examined(found: Found) -> Json:
+    damages: list[Json] = []
+    others: list[str] = []
+    manifest = Manifest({}, {})
+    try:
+        place, manifest = open_state(found.path)
+        problems = {name: damage_of(place / name, file) for name, file in sorted(manifest.files.items())}
+        damages = [{"file": name, "problem": one.problem} for name, one in problems.items() if one is not None]
+        with suppress(OSError):
+            others = sorted(one.name for one in place.iterdir() if one.name not in (NAME, *manifest.files))
+        if not damages:  # every hash fits: has somebody changed the state and sealed it again?
+            describe(found.path)
+    except NewerState:
+        raise
+    except LockstepError as error:
+        damages = [{"file": "" if manifest.files else NAME, "problem": problem_of(error)}]
+    size = sum(file.size for file in manifest.files.values())
+    told = {"run": found.run, "path": str(found.path), "files": len(manifest.files), "size_bytes": size}
+    return {**told, "whole": not damages, "damages": damages, "others": others, "not_finite": manifest.not_finite}

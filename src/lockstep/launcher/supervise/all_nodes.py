@@ -1,0 +1,191 @@
+"""One end for all nodes: what this node tells about its ranks, and what the first node makes of what all told.
+
+here: verdict, loss, block  -> told   ->  the log
+on the first node: all told -> whose fault it was, and what follows (recovery)  -> decided  ->  the log
+everywhere: decided         -> the next round, or the end with one exit code and one block
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from lockstep.launcher.nodes.roster import Member
+from lockstep.launcher.nodes.view import RunView
+from lockstep.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
+from lockstep.launcher.terminal.report import Whence
+from lockstep.launcher.verdict import RankEnd, Verdict
+from lockstep.protocol.journal.failure import Failure, FailureKind
+
+LEFT_BEHIND = 2
+"""The weight of a rank that only lost a peer."""
+LOST_NODE = "the node is gone: its launcher has ended, or cannot be reached"
+
+
+@dataclass(frozen=True)
+class Told:
+    """How the ranks of one node ended."""
+
+    exit_code: int
+    interrupted_by: int
+    joined: bool
+    uses_lockstep: bool
+    culprit: RankEnd | None
+    """None if nothing went wrong."""
+    loss: Loss | None
+    """The same as what a restart would say."""
+    block: str
+    """The failure block; empty if nothing went wrong."""
+    newest_step: int | None
+    """That of the newest state or snapshot here; None when there is none."""
+    gauges: tuple[tuple[float, ...], ...] = ()
+    """The last ones of each rank."""
+
+    def encode(self) -> dict[str, Any]:
+        """For the log."""
+        return asdict(self)
+
+    @classmethod
+    def decode(cls, told: Mapping[str, Any]) -> Told:
+        """The inverse of `encode`."""
+        gauges = tuple(tuple(numbers) for numbers in told["gauges"])
+        culprit, loss = _rank_end(told["culprit"]), _loss(told["loss"])
+        return cls(**{**told, "culprit": culprit, "loss": loss, "gauges": gauges})
+
+
+def _rank_end(told: Mapping[str, Any] | None) -> RankEnd | None:
+    if told is None:
+        return None
+    failure = told["failure"]
+    return RankEnd(
+        **{**told, "failure": Failure(**{**failure, "kind": FailureKind(failure["kind"])}) if failure else None}
+    )
+
+
+def _loss(told: Mapping[str, Any] | None) -> Loss | None:
+    return Loss(**told) if told is not None else None
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How a round ended, on all nodes together."""
+
+    told: Told
+    """By the node whose rank is at fault; by the first one if none is."""
+    member: Member
+    is_node: bool = False
+    """Whether the node itself was lost."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """For `recovery`."""
+        return Verdict(self.told.exit_code, self.told.culprit)
+
+    @property
+    def exit_code(self) -> int:
+        """Not 0 if ranks were stopped, for whatever reason."""
+        return self.told.exit_code
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a rank failed by itself, or a person stopped the run."""
+        return _weight(self.told) < LEFT_BEHIND
+
+
+def whole(view: RunView) -> Whole:
+    """Whose end explains the others'.
+
+    A rank that failed comes before one that only lost a peer, and a lost node before both: its ranks are the missing peers.
+    Of several the one that was in the log first.
+    """
+    lost = view.lost_members()
+    if lost:
+        return Whole(_of_lost_node(lost[0], view), lost[0], is_node=True)
+    members = [one for one in view.members if one.record.node not in view.leaving] or view.members
+    told = {one.record.node: Told.decode(view.ended[one.record.node]) for one in members}
+    order = sorted(members, key=lambda one: (_weight(told[one.record.node]), _place(view.fallen, one)))
+    return Whole(told[order[0].record.node], order[0])
+
+
+def _weight(told: Told) -> int:
+    """Less for what explains more."""
+    if told.interrupted_by:
+        return 0
+    if told.culprit is not None:
+        failure = told.culprit.failure
+        return LEFT_BEHIND if failure is not None and failure.kind is FailureKind.PEER else 1
+    return LEFT_BEHIND + 1 if told.exit_code else LEFT_BEHIND + 2
+
+
+def _place(fallen: Sequence[str], member: Member) -> int:
+    return fallen.index(member.record.node) if member.record.node in fallen else len(fallen) + member.number
+
+
+def _of_lost_node(member: Member, view: RunView) -> Told:
+    first = view.members[: view.members.index(member)]
+    rank = sum(one.record.ranks for one in first)
+    others = [Told.decode(told) for told in view.ended.values()]
+    steps = [one.newest_step for one in others if one.newest_step is not None]
+    uses = any(one.uses_lockstep for one in others)
+    step = max((one.loss.step for one in others if one.loss is not None and one.loss.step is not None), default=None)
+    loss = Loss(rank, "was lost", step, "", who=member.text)
+    return Told(
+        exit_code=1,
+        interrupted_by=0,
+        joined=any(one.joined for one in others),
+        uses_lockstep=uses,
+        culprit=RankEnd(rank, 1, 0, 0, stopped=False, failure=None),
+        loss=loss,
+        block=f"FAILED    {member.text}: {LOST_NODE}",
+        newest_step=max(steps, default=None),
+    )
+
+
+def regrouped(found: Whole, view: RunView, *, goes_on: bool) -> Regroup | None:
+    """What follows where nodes are why the ranks ended, and no rank is; else None.
+
+    Args:
+        found: how the round ended.
+        view: of the first node.
+        goes_on: whether a run may go on without a lost node.
+    """
+    for_others = bool(view.changes()) or view.regroups  # who was to come may have died meanwhile
+    if (found.is_node and goes_on) or (for_others and found.exit_code and not found.is_failure):
+        return Regroup(view.changes() or "the node that came or left is gone")
+    return None
+
+
+def newest_whence(here: Whence, view: RunView) -> Whence:
+    """From where ranks would go on: what the run's first node has, or a newer snapshot in another one's memory."""
+    steps = [step for told in view.ended.values() if (step := told["newest_step"]) is not None]
+    newest = max(steps, default=None)
+    return here if newest is None or newest <= (here.step or 0) else Whence(newest, in_memory=True)
+
+
+_DECISIONS = {"stop": Stop, "regroup": Regroup, "restart": RestartAll}
+
+
+def encode_decision(decision: Decision, told: Told, whence: Whence) -> dict[str, Any]:
+    """For the log.
+
+    Args:
+        decision: what follows.
+        told: what the node told whose rank was at fault.
+        whence: from where ranks would go on.
+    """
+    kind = next(name for name, kind in _DECISIONS.items() if isinstance(decision, kind))
+    return {kind: asdict(decision), "told": told.encode(), "whence": asdict(whence)}
+
+
+def decode_decision(decided: Mapping[str, Any]) -> tuple[Decision, Told, Whence]:
+    """The inverse."""
+    told, whence = Told.decode(decided["told"]), Whence(**decided["whence"])
+    kind = next(name for name in _DECISIONS if name in decided)
+    values = {**decided[kind], **({"loss": Loss(**decided[kind]["loss"])} if kind == "restart" else {})}
+    return _DECISIONS[kind](**values), told, whence
+
+
+def verdict_everywhere(here: Verdict, told: Told) -> Verdict:
+    """The verdict of this node when the run ends: the exit code of all, and the culprit, who may be elsewhere."""
+    return replace(here, exit_code=told.exit_code, culprit=told.culprit)

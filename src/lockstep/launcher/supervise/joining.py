@@ -1,0 +1,258 @@
+"""How a launcher joins the other nodes of its run: it says who it is, and begins its side of the star."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.launcher.legacy_local_rank import source_of
+from lockstep.launcher.nodes.address import Choice
+from lockstep.launcher.nodes.cluster import Cluster
+from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, listen
+from lockstep.launcher.nodes.key import Key, Source, has_munge, seal
+from lockstep.launcher.nodes.node_star import begin_star
+from lockstep.launcher.nodes.place import JOIN_S, NodePlace
+from lockstep.launcher.nodes.roster import NodeRecord
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.request import LaunchRequest, Verbosity
+from lockstep.launcher.terminal.report import Line
+from lockstep.launcher.terminal.saying import Saying
+from lockstep.machine.cores import model_and_instructions
+from lockstep.protocol.case import Case
+from lockstep.protocol.layout.mesh import choose_mesh
+from lockstep.protocol.run_folder import RunFolder
+
+SAME_NODE_S = 4.0
+"""How long a second node 0 tries to tell the first one that there are two."""
+ALWAYS_SAID = frozenset({"stalled", "help"})
+"""What other nodes say that is printed although this one is to be quiet."""
+
+
+def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -> Cluster:
+    """Begin to join; `Cluster.meet` waits for the others.
+
+    Args:
+        request: the run; its place has several nodes.
+        nursery: of this run.
+        saying: where lines go.
+
+    Raises:
+        UsageError: when this node's address or port cannot be used.
+    """
+    place = request.place
+    patience_s = reach_s = place.join_s if place.join_s is not None else JOIN_S
+    chosen, is_host = choose_here(place)
+    listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
+    if listener is None and is_host:  # another node of this run on this machine, or another program
+        is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
+    nursery.await_ready()
+    node = secrets.token_hex(8)
+    star = begin_star(node, chosen, listener, Key(key.encode()) if key else None, job=job, patience_s=reach_s)
+
+    def say(label: str, text: str) -> None:
+        if request.verbosity is not Verbosity.QUIET:
+            saying.line(Line(label, text))
+
+    def hear(told: dict[str, Any]) -> None:
+        if told["finding"]:
+            Case(told["finding"], f"{told['label']} {told['text']}", tuple(told["ranks"])).add_to(cases)
+        if request.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
+            saying.line(Line(told["label"], told["text"]))
+
+    cases = RunFolder(request.run_folder).findings
+    record = record_of(request, node, is_host=is_host)
+    total = partial(check_total, request)
+    own = chosen.own
+    cluster = Cluster(record, star, own.name, patience_s, say, hear, place.hosts, total, own=own.address)
+    cluster.liveness.nursery = nursery.process
+    return cluster
+
+
+def check_total(request: LaunchRequest, ranks: Sequence[int], lanes: int | None) -> None:
+    """Raise `UsageError` where the command line, or this node, rules out so many ranks on all nodes together.
+
+    Args:
+        request: the run.
+        ranks: of each node, this one's first.
+        lanes: those that the run has had so far; None before its first round.
+    """
+    total = sum(ranks)
+    lanes = lanes or request.lanes
+    try:
+        mesh = choose_mesh(request.form, total)
+        mesh.check_device(request.device)
+        if lanes is not None:
+            mesh.check_lanes(lanes)
+    except UsageError as error:
+        raise UsageError(
+            f"On all nodes together: {error.problem}", "Change -n on the nodes, or what does not fit."
+        ) from None
+    if lanes is not None and lanes < total:
+        raise UsageError(
+            f"`lanes` must be at least the number of ranks, but is {lanes} with {total} ranks on all nodes.",
+            f"Give --lanes {total} or more on all nodes, or a smaller -n.",
+        )
+
+
+def may_be_first(place: NodePlace) -> bool:
+    """Whether this may be the run's first node; of those without a number, only who joins learns it for certain.
+
+    Raises:
+        UsageError: when the endpoint's host cannot be found.
+    """
+    if place.number is not None:
+        return place.number == 0
+    chosen, is_host = choose_here(place)
+    if is_host:
+        try:
+            listen(chosen.gate).close()
+        except PortTaken:
+            return False
+    return is_host
+
+
+def node_name(place: NodePlace) -> str:
+    """`node2`, or the host's name where nobody numbered the nodes."""
+    return f"node{place.number}" if place.number is not None else platform.node() or "unnamed"
+
+
+def _begin(
+    request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying
+) -> tuple[socket.socket | None, str, str]:
+    """The listening socket on the run's first node, the key, and the job for which it is sealed.
+
+    No socket there: another process has the port, which may be another node of this run; it has the key then.
+    """
+    if not is_host:
+        return None, *_key(request, chosen, is_host=False, saying=saying)
+    try:
+        listener = listen(chosen.gate)
+    except PortTaken as taken:
+        try:
+            return None, *_key(request, chosen, is_host=False, saying=saying)
+        except UsageError:
+            raise taken from None
+    try:
+        return listener, *_key(request, chosen, is_host=True, saying=saying)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying) -> tuple[str, str]:
+    """The run's key, and the job of SLURM for which it is sealed, if it is; an empty key is asked for at the first node.
+
+    Raises:
+        UsageError: when this node cannot know it.
+        WorldError: when munge cannot seal it.
+    """
+    settings = request.key
+    source = settings.source(is_first=is_host, has_munge=has_munge(), can_show=sys.stderr.isatty())
+    match source:
+        case Source.MUNGE if is_host:
+            key = Key.made()
+            seal(key, settings.job)  # where munge cannot, nobody need ask for it
+            return key.secret.decode(), settings.job
+        case Source.MUNGE:
+            return "", settings.job
+        case Source.MADE:
+            key = Key.made()
+            saying.line(Line("nodes", "start each of the others with this line; whoever has it can join"))
+            saying.plain(key.line_for_others(_command(request, chosen)))  # in one piece, to be copied
+            return key.secret.decode(), ""
+        case _:
+            return settings.given(source).secret.decode(), ""
+
+
+def _command(request: LaunchRequest, chosen: Choice) -> str:
+    """The line for the other nodes, without its key."""
+    place = request.place
+    nodes = str(place.most) if place.least == place.most else f"{place.least}:{place.most}"
+    program = ["python", "-m", "lockstep"] if Path(sys.argv[0]).name == "__main__.py" else ["lockstep"]
+    where = ["--nnodes", nodes, "--rdzv-endpoint", str(chosen.gate)]
+    return shlex.join([*program, "run", *where, *words_for_others(request.words), request.title, *request.args])
+
+
+OWN_WORDS = ("nnodes", "node-rank", "rdzv-endpoint", "master-addr", "master-port", "local-addr", "key-file")
+"""Options that say where this node is."""
+
+
+def words_for_others(words: Sequence[str]) -> list[str]:
+    """The command's own words without those that are about this node."""
+    names = {f"--{name.replace('-', between)}" for name in OWN_WORDS for between in "-_"}
+    kept, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.partition("=")[0] not in names:
+            kept.append(word)
+        elif "=" not in word and rest:
+            rest.pop(0)
+    return kept
+
+
+def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord:
+    """What this node says about itself."""
+    place = request.place
+    return NodeRecord(
+        node=node,
+        host=platform.node() or "unnamed",
+        number=place.number,
+        is_host=is_host,
+        least=place.least,
+        most=place.most,
+        ranks=request.ranks,
+        threads=request.threads,
+        launcher=os.getpid(),
+        same=_same(request),
+        alike=_alike(),
+    )
+
+
+OPEN = "the script's"
+"""Of an option that was not given."""
+
+
+def _same(request: LaunchRequest) -> dict[str, str]:
+    """What the results depend on, by the names that people know."""
+    source = source_of(request.title, request.module is not None)
+    digest = hashlib.sha256((source or "").encode()).hexdigest()[:12]
+    form, arithmetic, saving, recovery = request.form, request.arithmetic, request.saving, request.recovery
+    return {
+        "their version of lockstep": importlib.metadata.version("lockstep-train"),
+        "their version of torch": importlib.metadata.version("torch"),
+        "their version of Python": ".".join(platform.python_version_tuple()[:2]),
+        "the script": f"{Path(request.title).name} (sha256 {digest})",
+        "the script's arguments": " ".join(request.args) or "none",
+        "--lanes": str(request.lanes or OPEN),
+        "--device": request.device,
+        "strategy and mesh": f"{form.strategy or OPEN} {form.mesh or ''}".strip(),
+        "precision and numerics": f"{arithmetic.precision or ''} {arithmetic.numerics or ''}".strip() or OPEN,
+        "--allow": ",".join(arithmetic.allow) or "nothing",
+        "--backend": request.backend or OPEN,
+        "--check-every": request.check_every or OPEN,
+        "--resume-nonfinite": "yes" if request.resume_nonfinite else "no",
+        "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or OPEN}, "
+        f"--states {saving.url or 'none'}"
+        if saving is not None
+        else "nothing",
+        "--snapshots": f"{recovery.keeping.steps or 'auto'}" if recovery.keeping.is_on else "off",
+        "--recover, --shrink and --max-restarts": f"{recovery.recover} {recovery.shrinks} {recovery.max_restarts}",
+        "--on-damage": str(recovery.on_damage),
+    }
+
+
+def _alike() -> dict[str, str]:
+    """What bits may depend on, by the names that people know. `lockstep.init` compares the GPUs of ranks."""
+    model, instructions = model_and_instructions()
+    return {"processors": model or "unknown", "instruction sets": instructions or "unknown"}

@@ -1,0 +1,183 @@
+"""Ranks that others wait for too long: judged by `lockstep.launcher.diagnosis`, said, and ended if so asked.
+
+every look:     scenes of the ranks, if one waits -> judge
+suspected:      look at it more closely
+slow, stalled:  say so, and once more after twice the time; and when it went on
+stalled:        do what --on-stall says
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.launcher.diagnosis.findings import Finding, finding_of_stall
+from lockstep.launcher.diagnosis.scene import RankScene
+from lockstep.launcher.diagnosis.scenes import Scenes
+from lockstep.launcher.diagnosis.stalls import Judgement, Standing
+from lockstep.launcher.diagnosis.words import ranks_text
+from lockstep.launcher.request import LaunchRequest, OnStall, Verbosity
+from lockstep.launcher.supervise.other_nodes import OtherNodes
+from lockstep.launcher.terminal.cases import Cases
+from lockstep.launcher.terminal.report import Line
+from lockstep.launcher.terminal.saying import Saying
+from lockstep.protocol.journal.failure import Failure, FailureKind
+
+NEWS_S = 1.0
+"""How long it may take at most until a node has told the others that its ranks wait no more, and these have heard it."""
+
+
+@dataclass
+class Stalls:
+    """Those of one world of ranks.
+
+    Args:
+        scenes: what is seen of the ranks.
+        cases: where they are kept.
+        saying: where they go.
+        request: the run.
+        kill: ends a rank as anybody else might do; all start again then, as after any loss.
+        stop: ends all ranks because of this failure of one.
+        nodes: the other nodes, if there are any: what they tell is judged too, and what is said here is said there.
+    """
+
+    scenes: Scenes
+    cases: Cases
+    saying: Saying
+    request: LaunchRequest
+    kill: Callable[[int], None]
+    stop: Callable[[Failure], None]
+    nodes: OtherNodes | None = None
+    _said: dict[tuple[Standing, frozenset[int]], float] = field(default_factory=dict)
+    """How long the wait was when it was said last."""
+    _stood: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The process and the newest record of each rank of this node that was named, when it was first named."""
+    _waited: dict[int, int] = field(default_factory=dict)
+    """The processes of this node's ranks that waited for them."""
+    _slow: dict[frozenset[int], float] = field(default_factory=dict)
+    """Since when ranks seem slow for which only ranks on other nodes wait."""
+    _helped: set[str] = field(default_factory=set)
+    """Findings for which it was said what to do."""
+
+    def look(self, pids: Mapping[int, int]) -> None:
+        """Look at the ranks; say and do what there is to say and do. `pids`: of those that have not ended."""
+        nodes, limit_s = self.nodes, self.request.recovery.stall_after_s
+        if nodes is None and self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
+            return
+        elsewhere = nodes.scenes() if nodes is not None else {}
+        scenes, judgements = self.scenes.judge(pids, limit_s, elsewhere=elsewhere)
+        if nodes is not None:
+            nodes.tell(scenes)
+            if (
+                nodes.cluster.liveness.is_in_doubt
+            ):  # the nodes may not reach each other, which is not the script's fault
+                return
+        if not judgements:
+            self._say_went_on(pids)
+        for judgement in self._current(judgements, time.monotonic()):
+            if self._say(judgement, scenes, pids) and judgement.standing is Standing.STALLED:
+                self._act(judgement, scenes)
+
+    def _current(self, judgements: Sequence[Judgement], now: float) -> list[Judgement]:
+        """Those that do not only look so because other nodes have not told yet that their ranks went on.
+
+        A rank that went on is at something new, and so not stalled: it would be called slow.
+        """
+        here = frozenset(self.request.numbers)
+        far = [
+            one
+            for one in judgements
+            if one.standing is Standing.SLOW and one.holdup.waiting and not one.holdup.waiting & here
+        ]
+        self._slow = {one.suspects: self._slow.get(one.suspects, now) for one in far}
+        return [one for one in judgements if now - self._slow.get(one.suspects, 0.0) >= NEWS_S or one not in far]
+
+    def _act(self, judgement: Judgement, scenes: Mapping[int, RankScene]) -> None:
+        """Do what was asked for. Of a circle one rank is enough, and all are to blame alike: the last one of this node."""
+        here = sorted(judgement.suspects & frozenset(self.request.numbers))
+        ranks = here[-1:] if judgement.holdup.is_circle else here
+        match self.request.recovery.on_stall:
+            case OnStall.REPLACE:
+                for rank in ranks:
+                    self.kill(rank)
+            case OnStall.STOP:
+                self.stop(self._failure(ranks[0], judgement, scenes))
+            case OnStall.REPORT:
+                pass
+
+    def _failure(self, rank: int, judgement: Judgement, scenes: Mapping[int, RankScene]) -> Failure:
+        line = self.scenes.line_of(rank)
+        file, number = (line.file, line.line) if line is not None else ("", 0)
+        said = self._sentence(judgement, scenes)
+        finding = finding_of_stall(judgement, scenes).name
+        now_ns = time.monotonic_ns()
+        return Failure(rank, FailureKind.STALL, f"stalled {said}", "", file, number, None, now_ns, finding=finding)
+
+    def _sentence(self, judgement: Judgement, scenes: Mapping[int, RankScene]) -> str:
+        return self.scenes.sentence(judgement, scenes, self.nodes.homes if self.nodes is not None else None)
+
+    def _say(self, judgement: Judgement, scenes: Mapping[int, RankScene], pids: Mapping[int, int]) -> bool:
+        """Say it if it is new, or if it has lasted twice as long as when it was said; whether it is new."""
+        if judgement.standing is Standing.SUSPECTED:
+            return False
+        key = judgement.standing, judgement.suspects
+        before_s = self._said.get(key)
+        if before_s is not None and judgement.holdup.waited_s < 2 * before_s:
+            return False
+        self._said[key] = judgement.holdup.waited_s
+        for rank in judgement.suspects & self.scenes.journals.keys():
+            self._stood.setdefault(rank, (pids.get(rank, 0), self._newest(rank)))
+        self._waited.update({rank: pids[rank] for rank in judgement.holdup.waiting & pids.keys()})
+        said = self._sentence(judgement, scenes)
+        finding, is_stalled = finding_of_stall(judgement, scenes), judgement.standing is Standing.STALLED
+        self.cases.add(finding, f"{judgement.standing} {said}", judgement.suspects)
+        if is_stalled and self.request.recovery.on_stall is OnStall.STOP:
+            return before_s is None  # the failure block says it
+        self._line(Line(judgement.standing.value, said), finding, judgement.suspects, is_needed=is_stalled)
+        if is_stalled and finding.name not in self._helped:
+            self._helped.add(finding.name)
+            aid = finding.first_aid.replace("PID", str(pids.get(min(judgement.suspects), 0)))
+            if self.nodes is not None and aid != finding.first_aid:  # a process's number means something there only
+                aid = f"On {self.nodes.here}: {aid}"
+            self._line(Line("help", aid), is_needed=True)
+        return before_s is None
+
+    def _line(
+        self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset(), *, is_needed: bool
+    ) -> None:
+        """Say a line here and on the other nodes; one that is needed where little is said, too."""
+        if is_needed or self.request.verbosity is not Verbosity.QUIET:
+            self.saying.line(line)
+        if self.nodes is not None:
+            self.nodes.say(line, finding, ranks)
+
+    def _say_went_on(self, pids: Mapping[int, int]) -> None:
+        """Say that those who were waited for went on, if somebody was; not of one that has ended or never moved, nor where
+        nobody is left who waited.
+        """
+        if self._said:
+            _, named = max(self._said, key=lambda key: self._said[key])
+            is_over = self._waited and not any(pids.get(rank) == pid for rank, pid in self._waited.items())
+            ranks = [rank for rank in named if self._went_on(rank, pids) and not is_over]
+            seconds = max(self._said.values())
+            if ranks:
+                self._line(Line("went on", f"{ranks_text(ranks)}, after more than {seconds:.0f} s"), is_needed=False)
+        self._said.clear()
+        self._stood.clear()
+        self._waited.clear()
+
+    def _went_on(self, rank: int, pids: Mapping[int, int]) -> bool:
+        """Whether it is the same process and has noted something new since; one that notes nothing need only be there."""
+        if rank not in self._stood:
+            return True  # of another node, which knows
+        pid, newest = self._stood[rank]
+        return pids.get(rank) == pid and (not newest or self._newest(rank) > newest)
+
+    def _newest(self, rank: int) -> int:
+        last = self.scenes.journals[rank].last()
+        return last.sequence if last is not None else 0
+
+    def end(self) -> None:
+        """Look at nobody any more."""
+        self.scenes.end()

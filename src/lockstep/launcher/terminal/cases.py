@@ -1,0 +1,42 @@
+"""The findings of a run: each is kept in its folder, and one line at the end names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.launcher.diagnosis.findings import Finding
+from lockstep.launcher.terminal.report import Line
+from lockstep.protocol.case import Case, cases_in, names_of
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Those of one run.
+
+    Args:
+        path: the file where launcher and ranks keep them.
+    """
+
+    path: Path
+
+    def add(self, finding: Finding, said: str, ranks: Iterable[int] = ()) -> None:
+        """Keep a case of `finding`.
+
+        Args:
+            finding: what it is.
+            said: what the terminal says.
+            ranks: who is to blame, or concerned.
+        """
+        Case(finding.name, said, tuple(sorted(ranks))).add_to(self.path)
+
+    def last_line(self, folder: Path) -> Line | None:
+        """`found     straggler, nan-loss: "lockstep diagnose FOLDER" says why, and what to do`; None if nothing was.
+
+        Args:
+            folder: the run's, as it was named before.
+        """
+        names = names_of(cases_in(self.path))
+        said = f"{', '.join(names)}: `lockstep diagnose {folder}` says why, and what to do"
+        return Line("found", said) if names else None

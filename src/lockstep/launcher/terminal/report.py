@@ -1,0 +1,309 @@
+"""The launcher's own lines: what starts, what was decided, how it ended. Text only; nothing here reads or writes.
+
+Each line begins with a label of fixed width, so that they line up whenever they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.launcher.diagnosis.spent import Summary
+from lockstep.launcher.diagnosis.words import ranks_text
+from lockstep.launcher.recovery import Loss, Regroup, RestartAll
+from lockstep.launcher.request import LaunchRequest
+from lockstep.machine.ending_signals import signal_name
+from lockstep.protocol.arithmetic import arithmetic_text
+from lockstep.protocol.layout.mesh import choose_mesh
+
+LABEL_WIDTH = 10
+MAX_LANES_SHOWN = 8
+MOST_NODES_SHOWN = 8
+LEAST_STEPS_TOLD = 50
+"""The first steps say little about the others."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: a label and what it says."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StartTimes:
+    """The start-up's parts in seconds, each from the end of the one before."""
+
+    command_s: float
+    import_s: float
+    fork_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.command_s + self.import_s + self.fork_s
+
+
+def ranks_line(request: LaunchRequest) -> Line:
+    """Ranks, devices, threads, and why."""
+    why = f" ({request.why})" if request.why else ""
+    replicas = choose_mesh(request.form, request.ranks).copies if request.place.is_one_node else 0
+    devices = "cpu" if request.device == "cpu" else _gpus(max(request.ranks, replicas), request)
+    threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
+    each = " each" if max(request.ranks, replicas) > 1 else ""
+    inside = f" with {_count(replicas, 'replica')}" if replicas else ""
+    return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
+
+
+def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
+    """Who takes part, and which of it is here: `2 nodes with 4 ranks; ranks 2-3 here: node 0 (host a), node 1 (host b)`."""
+    here = ranks_text(request.numbers)
+    shown = ", ".join(nodes[:MOST_NODES_SHOWN]) + (", ..." if len(nodes) > MOST_NODES_SHOWN else "")
+    return Line(
+        "nodes", f"{_count(len(nodes), 'node')} with {_count(request.world_size, 'rank')}, {here} here: {shown}"
+    )
+
+
+def _gpus(count: int, request: LaunchRequest) -> str:
+    """Their names; ranks that share some exchange through host memory, which is worth a word."""
+    if not request.shared_gpus:
+        return device_names(count, request.devices)
+    return f"{device_names(request.shared_gpus, request.devices)}, shared through host memory"
+
+
+def device_names(count: int, names: Sequence[str]) -> str:
+    """`cuda:0 (NVIDIA H200)`, `cuda:0 to cuda:3 (NVIDIA A100)`, `cuda:0 (A100), cuda:1 (V100)`.
+
+    Args:
+        count: how many devices, counted from 0.
+        names: in the order of their indices; unless there is one for each device, only numbers are shown.
+    """
+    numbers = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+    used = list(names[:count])
+    if len(used) < count or not used:
+        return numbers
+    if len(set(used)) == 1:
+        return f"{numbers} ({used[0]})"
+    return ", ".join(f"cuda:{index} ({name})" for index, name in enumerate(used))
+
+
+def logs_line(folder: Path, times: StartTimes, fresh: bool) -> Line:
+    """Where the run writes, and where the start-up time went."""
+    start = "interpreters" if fresh else "fork"
+    parts = f"command {times.command_s:.2f}, import {times.import_s:.2f}, {start} {times.fork_s:.2f}"
+    return Line("logs", f"{folder}  (started in {times.total_s:.2f} s: {parts})")
+
+
+def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
+    """Lanes and batch as rank 0 decided them, and what gives the same bits elsewhere."""
+    lanes = decided.get("lanes")
+    threads = int(decided.get("threads") or threads)
+    parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
+    text = ", ".join(part for part in parts if part)
+    needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
+    same = f"; same bits elsewhere with {needed}" if lanes else ""
+    arithmetic = decided.get("arithmetic") or {}
+    if arithmetic.get("numerics") == "fast" or arithmetic.get("allow"):
+        same = ""  # the line about numerics says it
+    elif decided.get("not_exact"):
+        same = "; not the same bits elsewhere, by design"
+    return Line("lanes", f"{text}{same}")
+
+
+def numerics_line(decided: Mapping[str, Any]) -> Line:
+    """The arithmetic in which the ranks compute; decided.json has its values with all their names."""
+    return Line("numerics", arithmetic_text(decided["arithmetic"]))
+
+
+def _batch(decided: Mapping[str, Any]) -> str:
+    batch, sizes = decided.get("batch_size"), decided.get("lane_sizes")
+    if not batch:
+        return "batches of batch_sampler" if "batch_size" in decided else ""
+    if not sizes or len(sizes) < 2:
+        return f"batch {batch}"
+    if len(sizes) <= MAX_LANES_SHOWN:
+        return f"batch {batch} = {' + '.join(str(part) for part in sizes)}"
+    if len(set(sizes)) == 1:
+        return f"batch {batch} = {len(sizes)} x {sizes[0]}"
+    return f"batch {batch} in parts of {min(sizes)} to {max(sizes)}"
+
+
+def plain_line() -> Line:
+    """Say that the ranks of a script without `lockstep.init()` have met."""
+    return Line("script", "plain torch.distributed, met through torchrun's environment")
+
+
+def held_line(rank: int, process: int, after_s: float) -> Line:
+    """Say that a rank cannot be ended."""
+    return Line(
+        "stuck",
+        f"rank {rank} (process {process}) did not end {after_s:.0f} s after SIGKILL: the kernel holds it, as a driver does whose "
+        "GPU or disk is gone, and perhaps until the machine restarts. The run ends without it",
+    )
+
+
+def alone_line(ranks: int) -> Line:
+    """Warn that the ranks never met."""
+    return Line(
+        "warning",
+        f"{ranks} ranks ran, but they never joined: each trained alone. "
+        "Call lockstep.init(), or torch.distributed.init_process_group(), or start with -n 1.",
+    )
+
+
+def unsaved_line() -> Line:
+    """Warn that nothing was saved, because only a run of `lockstep.init` saves by itself."""
+    return Line("warning", "--save-every saved nothing: the script did not call lockstep.init().")
+
+
+def unchecked_line() -> Line:
+    """Warn that nothing was compared, because only ranks of `lockstep.init` compare what they hold."""
+    return Line("warning", "--check-every compared nothing: the script did not call lockstep.init().")
+
+
+def still_alone_line(ranks: int, seconds: float) -> Line:
+    """Warn that the ranks have not met so far."""
+    return Line(
+        "warning", f"{ranks} ranks have run for {seconds:.0f} s without joining each other: is each training alone?"
+    )
+
+
+@dataclass(frozen=True)
+class Whence:
+    """From where ranks that start again go on."""
+
+    step: int | None = None
+    """That of the newest state; None where they begin from the beginning."""
+    in_memory: bool = False
+    """Whether that state is a snapshot."""
+    why: str = ""
+    """Why they begin there, where that is known."""
+
+    def num_again(self, loss: Loss) -> int:
+        """How many steps are computed again, that in which the rank was lost included; 0 where that is not known."""
+        return max((loss.step or 0) - (self.step or 0), 0)
+
+    def sentence(self, loss: Loss) -> str:
+        """`from step 1200, kept in memory; 4 steps are computed again`."""
+        again = self.num_again(loss)
+        if self.step is None or not again:
+            return self.place
+        return f"{self.place}; {again} step{' is' if again == 1 else 's are'} computed again"
+
+    @property
+    def place(self) -> str:
+        """`from step 1200, kept in memory`."""
+        if self.step is None:
+            return f"from the beginning{f' ({self.why})' if self.why else ''}"
+        return f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
+
+
+def restart_line(decision: RestartAll, whence: Whence) -> Line:
+    """Say what was lost, that all ranks start again, how many if they are fewer than before, and that lines may repeat."""
+    who = (
+        f"{_count(decision.ranks, 'rank')}, one less, start{'s' * (decision.ranks == 1)}"
+        if decision.ranks
+        else "all ranks start"
+    )
+    again = f"{who} again (restart {decision.number} of {decision.most})"
+    return Line(
+        "restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}; lines below may repeat"
+    )
+
+
+def regroup_line(decision: Regroup, whence: Whence) -> Line:
+    """Say which nodes come and go, and from where all ranks go on."""
+    return Line("nodes", f"{decision.changes}; all ranks start again, {whence.place}")
+
+
+@dataclass(frozen=True)
+class StatesLeft:
+    """From where a run that was stopped by a signal can go on."""
+
+    saved: int | None
+    """The step after which it was saved because of the signal; None when it was not."""
+    newest: int | None
+    """The step of the newest state; None when there is none."""
+    waited_s: float
+    """How long the ranks had time to save, if it was too short."""
+
+    @property
+    def sentence(self) -> str:
+        """`saved after step 1204: the same command goes on from there`."""
+        if self.saved is not None:
+            return f"saved after step {self.saved}: the same command goes on from there"
+        why = f"not saved within {self.waited_s:g} s, so " if self.waited_s else ""
+        if self.newest is None:
+            return f"{why}there is no state yet: the same command begins anew"
+        return f"{why}the last state is of step {self.newest}: the same command goes on from there"
+
+
+def asked_line(number: int, grace_s: float) -> Line:
+    """Say that the run is saved before it ends."""
+    return Line(
+        "stopping",
+        f"by {signal_name(number)}: the run is saved between two steps, within {grace_s:g} s; a second signal ends it now",
+    )
+
+
+def stopped_line(number: int, seconds: float, folder: Path, left: StatesLeft | None) -> Line:
+    """Say which signal ended the run, and when; `left`: of a run that saves by itself."""
+    states = f" {left.sentence};" if left is not None else ""
+    return Line("stopped", f"by {signal_name(number)} after {seconds:.1f} s;{states} logs in {folder}")
+
+
+def stop_line(reason: str) -> Line:
+    """Say why nothing starts again."""
+    return Line("stop", reason)
+
+
+def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[Line]:
+    """How a run ended well, from what rank 0 left in result.json; a plain script leaves nothing.
+
+    The numbers that every run has come first; then everything else that rank 0 wrote under "paths".
+    """
+    steps, epochs, samples = result.get("steps"), result.get("epochs"), result.get("samples")
+    earlier = (
+        f", after {_count(result['earlier_epochs'], 'epoch')} of earlier starts" if result.get("earlier_epochs") else ""
+    )
+    made = ", ".join(part for part in (_count(epochs, "epoch"), _count(steps, "step")) if part)
+    text = f"{made} in {seconds:.1f} s{earlier}" if made else f"{seconds:.1f} s{earlier}"
+    lines = [Line("done", f"{text}; {samples}" if samples else text)]
+    if result.get("bits"):
+        without = f" resumed without: {', '.join(map(str, result['without']))}" if result.get("without") else ""
+        lines.append(Line("bits", f"{result['bits']}{without}"))
+    paths = result.get("paths") or []
+    listed = [paths] if isinstance(paths, str) else list(paths.values() if isinstance(paths, Mapping) else paths)
+    lines.append(Line("paths", "  ".join([*map(str, listed), str(folder)])))
+    return lines
+
+
+def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> Line:
+    """How a run ended well, on a node other than the first, which says the rest."""
+    return Line("done", f"{ranks_text(numbers)} here, in {seconds:.1f} s; {first_node} says the rest")
+
+
+def is_long(result: Mapping[str, Any]) -> bool:
+    """Whether a run had enough steps to say where their time went."""
+    return int(result.get("steps") or 0) >= LEAST_STEPS_TOLD
+
+
+def summary_lines(told: Summary, result: Mapping[str, Any]) -> list[Line]:
+    """Speed, the slowest rank, and what would help; nothing after a run of a few steps."""
+    if not is_long(result):
+        return []
+    texts = {"speed": told.speed, "slowest": told.slowest, "advice": told.advice}
+    return [Line(label, text) for label, text in texts.items() if text]
+
+
+def _count(number: int | None, noun: str) -> str:
+    if not number:
+        return ""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def rank_lines(pids: Mapping[int, int], logs: Mapping[int, Path]) -> list[Line]:
+    """With -v: each rank's process and log."""
+    return [Line(f"rank {rank}", f"pid {pids[rank]}, log {logs[rank]}") for rank in sorted(pids)]

@@ -1,0 +1,141 @@
+"""The user's terminal: the ranks' output, the launcher's own lines, and one progress line that gives way to both.
+
+Rank 0's bytes pass as they are; everything else goes through `visible` here, so nothing from a rank, an exception or a
+file name acts on the terminal or looks like a line of the launcher.
+
+Writing never fails: a closed terminal or a pipe without a reader is left alone, the run goes on and the logs have
+everything. What a full disk swallows is reported to the caller.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from codecs import getincrementaldecoder
+from collections.abc import Mapping
+from typing import TextIO
+
+from lockstep.launcher.terminal.columns import cut, folded
+from lockstep.machine.visible import visible, visible_lines
+
+_Utf8 = getincrementaldecoder("utf-8")
+OUT, ERR = 1, 2
+DIM, BOLD, RED, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[0m"
+ERASE = b"\r\x1b[K"
+END_OF_STRING, END_OF_STYLES = b"\x1b\\", b"\x1b[0m"
+"""What a script may have left open: an escape sequence that swallows text, colours."""
+LEAST_COLUMNS, MOST_COLUMNS = 40, 100
+"""How wide a line of the launcher is, however narrow or wide the terminal."""
+
+
+class Terminal:
+    """Standard output and error of the launcher."""
+
+    def __init__(self, variables: Mapping[str, str], out: int | TextIO = OUT, err: int | TextIO = ERR) -> None:
+        """Write to descriptors, or to what a notebook or a test has put in place of sys.stdout and sys.stderr."""
+        self._descriptors = {stream: sink for stream, sink in ((OUT, out), (ERR, err)) if isinstance(sink, int)}
+        self._texts = {stream: sink for stream, sink in ((OUT, out), (ERR, err)) if not isinstance(sink, int)}
+        self._decoders = {stream: _Utf8(errors="replace") for stream in self._texts}
+        self._is_terminal = {stream: _is_terminal(self._descriptors.get(stream)) for stream in (OUT, ERR)}
+        self._broken: set[int] = set()
+        self._progress = b""
+        self._mid_line = self._left_open = False
+        self.lost: dict[int, str] = {}
+        """Why a stream that still has a reader could not be written."""
+        plain = bool(variables.get("NO_COLOR")) or variables.get("TERM") == "dumb"
+        self.updates = self._is_terminal[ERR] and variables.get("TERM") != "dumb"
+        """Whether a line can be overwritten."""
+        self._colours = self._is_terminal[ERR] and not plain
+
+    def style(self, text: str, style: str) -> str:
+        """`text` in a style, where standard error shows styles."""
+        return f"{style}{text}{PLAIN}" if self._colours else text
+
+    def pass_through(self, stream: int, data: bytes) -> str:
+        """Write a rank's bytes as they are; return once why they are lost, empty when they are not."""
+        if self._is_terminal[stream]:
+            self._erase()
+            self._mid_line = not data.endswith(b"\n")
+            self._left_open = self._left_open or b"\x1b" in data
+        return self._write(stream, data)
+
+    def say(self, text: str, label: str = "", style: str = "") -> None:
+        """Write a line of the launcher to standard error; on a terminal as several, if it is long, aligned after the label."""
+        rows = [visible(text)]
+        if label and self._is_terminal[ERR]:
+            rows = folded(rows[0], max(min(self.width, MOST_COLUMNS) - len(label), LEAST_COLUMNS))
+        under = "\n" + " " * len(label)
+        self._begin_line()
+        self._write(ERR, f"{self.style(label, style) if label else ''}{under.join(rows)}\n".encode())
+
+    def block(self, text: str, style: str) -> None:
+        """Write lines of the launcher to standard error, the first word in a style."""
+        word, space, rest = visible_lines(text).partition(" ")
+        self._begin_line()
+        self._write(ERR, f"{self.style(word, style)}{space}{rest}\n".encode())
+
+    def settle(self) -> None:
+        """End what the ranks left open (an unfinished escape sequence, colours), once none writes any more."""
+        if self._left_open and self.updates:
+            self._write(ERR, END_OF_STRING + END_OF_STYLES)
+        self._left_open = False
+
+    def progress(self, line: str | None) -> None:
+        """Show `line` as the last one, in place of the one before; None removes it."""
+        if not line or self._mid_line:
+            self._erase()
+            return
+        shown = cut(visible(line), max(self.width - 1, 20)).encode()
+        if shown != self._progress:
+            self._write(ERR, ERASE + shown)
+            self._progress = shown
+
+    def _begin_line(self) -> None:
+        self._erase()
+        if self._left_open and self.updates:
+            self._write(ERR, END_OF_STRING)
+        if self._mid_line and self._is_terminal[ERR]:
+            self._write(ERR, b"\r\n")
+        self._mid_line = False
+
+    def _erase(self) -> None:
+        if self._progress:
+            self._write(ERR, ERASE)
+            self._progress = b""
+
+    @property
+    def width(self) -> int:
+        """The columns of standard error."""
+        try:
+            return os.get_terminal_size(self._descriptors[ERR]).columns or 80
+        except (OSError, KeyError):
+            return 80
+
+    def _write(self, stream: int, data: bytes) -> str:
+        if stream in self._broken:
+            return ""
+        try:
+            if stream in self._texts:
+                self._texts[stream].write(self._decoders[stream].decode(data))
+                self._texts[stream].flush()
+            while data and stream in self._descriptors:
+                data = data[os.write(self._descriptors[stream], data) :]
+        except BlockingIOError:
+            os.set_blocking(self._descriptors[stream], True)
+            return self._write(stream, data)
+        except (OSError, ValueError) as error:  # ValueError: a closed text stream
+            self._broken.add(stream)
+            if isinstance(error, OSError) and not self._nobody_reads(stream, error):
+                self.lost[stream] = error.strerror or str(error)
+        return self.lost.get(stream, "")
+
+    def _nobody_reads(self, stream: int, error: OSError) -> bool:
+        """Whether the reader is gone, or the terminal was closed: nobody misses anything."""
+        return error.errno == errno.EPIPE or (error.errno == errno.EIO and self._is_terminal[stream])
+
+
+def _is_terminal(descriptor: int | None) -> bool:
+    try:
+        return descriptor is not None and os.isatty(descriptor)
+    except OSError:
+        return False

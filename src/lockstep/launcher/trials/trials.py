@@ -1,0 +1,180 @@
+"""The runs that `verify` and `bench` make: each in its own folder, all from one nursery, so torch is imported once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lockstep.launcher.launcher import launch
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.nursery.preloading import FOR_OPTIMIZERS, OURS
+from lockstep.launcher.request import Device, LaunchRequest, OnStall, Outcome, Recovery, Verbosity
+from lockstep.launcher.trials.runs_folder import RunsFolder
+from lockstep.launcher.trials.workplace import Workplaces
+from lockstep.machine.ending_signals import ENDING
+from lockstep.protocol.arithmetic import Arithmetic
+from lockstep.protocol.layout.mesh import Form, launched, on_ranks
+from lockstep.protocol.run_folder import RunFolder
+from lockstep.protocol.saving import Saving
+
+PRELOADED = (*FOR_OPTIMIZERS, *OURS)
+"""What the nursery imports for all ranks of all runs."""
+INTERRUPTED = tuple(128 + number for number in ENDING)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The script to prove or measure, and how to run it."""
+
+    script: Path | None
+    module: str | None
+    args: tuple[str, ...]
+    threads: int
+    device: Device
+    threads_given: bool = True
+    """Whether a person gave the threads; otherwise the script's own number wins."""
+    form: Form = field(default_factory=Form)
+    """Strategy, mesh and schedule, as far as the command line named them."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """Precision and numerics, as far as the command line named them."""
+
+    @property
+    def title(self) -> str:
+        return self.module if self.module is not None else str(self.script)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run that has ended."""
+
+    label: str
+    num_ranks: int
+    """As asked for."""
+    num_processes: int
+    """1 under `dp`, whose number counts replicas."""
+    outcome: Outcome
+    seconds: float
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.outcome.run_folder)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What becomes of the files that the runs write."""
+
+    in_place: bool = False
+    """Whether they are written where the script says."""
+    note: Callable[[str], None] = field(default=lambda _sentence: None)
+    """Called with what cannot be kept apart, before the first run."""
+
+
+class Trials(AbstractContextManager["Trials"]):
+    """Runs of one program, one after the other.
+
+    Args:
+        program: what to run.
+        watch: called with each run's label when it starts (with None) and when it has ended (with its seconds).
+        nursery: one to use and leave open, with the program's threads; None: one of its own.
+        purpose: the command that makes the runs; part of the name of their folder.
+        files: where the runs write, and what to call with what cannot be kept apart.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        watch: Callable[[str, float | None], None],
+        nursery: NurseryHandle | None = None,
+        purpose: str = "verify",
+        files: Files | None = None,
+    ) -> None:
+        self._program, self._watch = program, watch
+        self._folder = RunsFolder(purpose)
+        self.base = self._folder.path
+        self._nursery = nursery or NurseryHandle(program.threads, PRELOADED)
+        self._own = self._nursery if nursery is None else None
+        files = files or Files()
+        self._places = Workplaces(self._nursery, self.base, files.in_place, files.note)
+        self._count = 0
+
+    def run(
+        self,
+        label: str,
+        num_ranks: int,
+        lanes: int | None,
+        evidence: Mapping[str, Any],
+        form: Form | None = None,
+        *,
+        saving: Saving | None = None,
+        num_runs: int = 1,
+    ) -> Trial:
+        """Make one run, from start to end.
+
+        Args:
+            label: for people.
+            num_ranks: as a person counts them.
+            lanes: None for the script's.
+            evidence: what the ranks record.
+            form: strategy, mesh and schedule, if not the program's.
+            saving: where and when it saves states, if it does.
+            num_runs: how many runs, from this one on, see each other's files.
+
+        Raises:
+            SystemExit: when a signal to this process stopped the run, with 128 + its number.
+        """
+        self._watch(label, None)
+        self._count += 1
+        name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
+        program = self._program
+        started, told = launched(form or on_ranks(program.form, num_ranks), num_ranks)
+        place = self._places.begin(num_runs)
+        began = time.monotonic()
+        request = LaunchRequest(
+            script=place.script(program.script),
+            module=program.module,
+            args=program.args,
+            ranks=started,
+            form=told,
+            arithmetic=program.arithmetic,
+            threads=program.threads,
+            threads_given=program.threads_given,
+            device=program.device,
+            lanes=lanes,
+            run_folder=self.base / name,
+            name=name,
+            evidence=dict(evidence),
+            saving=saving,
+            verbosity=Verbosity.QUIET,
+            recovery=Recovery(on_stall=OnStall.STOP),  # nobody sees a line about it
+            folder=place.folder,
+        )
+        outcome = launch(request, None, self._nursery)
+        self._places.end()
+        outcome = replace(outcome, block=place.said_as_original(outcome.block))
+        if outcome.exit_code in INTERRUPTED and not outcome.block:
+            raise SystemExit(outcome.exit_code)
+        seconds = time.monotonic() - began
+        self._watch(label, seconds)
+        return Trial(label, num_ranks, started, outcome, seconds)
+
+    def remove(self) -> None:
+        """Remove everything that the runs wrote."""
+        self._folder.remove()
+
+    def keep(self) -> str:
+        """Keep it for a person; where it is, in a sentence."""
+        self._places.remove()
+        return self._folder.keep()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._own is not None:
+            self._own.close()
+        self._folder.close()

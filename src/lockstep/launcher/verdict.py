@@ -1,0 +1,126 @@
+"""Whose fault it was, and the exit code: a pure decision over how every rank ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lockstep.launcher.diagnosis.words import ranks_text
+from lockstep.protocol.journal.failure import Failure, FailureKind
+
+KILL_COMES_FIRST_NS = 100_000_000
+"""A peer notices a killed rank before the nursery has reaped it; this much later still counts as a consequence."""
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended."""
+
+    rank: int
+    code: int
+    """128 + n for signal n."""
+    signal: int
+    """0 when no signal ended it."""
+    time_ns: int
+    stopped: bool
+    """Whether it ended because the launcher sent it a signal (see `was_stopped`)."""
+    failure: Failure | None
+    left: bool = False
+    """Whether its script said `sys.exit` with another code than 0."""
+    left_at: str = ""
+    """The line of any `sys.exit`: `train.py:31`."""
+    peak_bytes: int = 0
+    """The most memory that it, or a loader worker of its, ever held; 0 if not known."""
+
+
+def was_stopped(by: int, sent: Collection[int]) -> bool:
+    """Whether a rank ended because of the launcher: by a signal that it sent, or without one after any.
+
+    Args:
+        by: the signal that ended the rank, or 0.
+        sent: the signals that the launcher sent it.
+    """
+    return by in sent if by else bool(sent)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The exit code and the rank to blame."""
+
+    exit_code: int
+    culprit: RankEnd | None
+    same: tuple[int, ...] = ()
+    """Other ranks with the same failure."""
+    stopped: tuple[int, ...] = ()
+    """Other ranks that ended because of it."""
+    left_early: tuple[RankEnd, ...] = ()
+    """Ranks that had ended well before, when the culprit only reports that a peer is gone."""
+
+    @property
+    def leavers_text(self) -> str:
+        """What those did who left early, and what the culprit does without them; empty if none left early.
+
+        Only who called `sys.exit` left too early for sure; of the others nobody knows which side has an exchange too many.
+        """
+        if not self.left_early or self.culprit is None:
+            return ""
+        who, other = ranks_text(end.rank for end in self.left_early), self.culprit.rank
+        if places := sorted({end.left_at for end in self.left_early if end.left_at}):
+            where = f" (sys.exit at {', '.join(places)})"
+            return f"{who} ended with exit code 0{where}, while rank {other} went on to its next exchange"
+        return f"rank {other} calls an exchange that {who}, which came to the end of the script, did not call"
+
+
+def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
+    """Judge ranks that have all ended.
+
+    The earliest event that is not a consequence of another is the cause: an exception of the script, a signal that the
+    launcher did not send, a bad exit code. Only if there is none does a lost peer count.
+
+    Args:
+        ends: one for each rank.
+        interrupted_by: the person's signal that stopped the run, or 0.
+    """
+    if interrupted_by:
+        return Verdict(128 + interrupted_by, None)
+    causes = sorted((time, end.rank) for end in ends if (time := _cause_time(end)) is not None)
+    if not causes:
+        causes = sorted((end.time_ns, end.rank) for end in ends if end.failure or (end.code and not end.stopped))
+    if not causes:
+        return Verdict(0 if not any(end.code for end in ends) else 1, None)
+    culprit = next(end for end in ends if end.rank == causes[0][1])
+    same = tuple(end.rank for end in ends if end is not culprit and _same(end, culprit))
+    return Verdict(
+        exit_code=_code(culprit),
+        culprit=culprit,
+        same=same,
+        stopped=tuple(end.rank for end in ends if end is not culprit and end.rank not in same and end.code),
+        left_early=tuple(end for end in ends if _is_peer(culprit) and not end.code),
+    )
+
+
+def _is_peer(end: RankEnd) -> bool:
+    return end.failure is not None and end.failure.kind is FailureKind.PEER
+
+
+def _cause_time(end: RankEnd) -> int | None:
+    """When this rank became a cause; None when it ended well or because of others."""
+    if end.failure is not None:
+        return None if _is_peer(end) else end.failure.time_ns
+    if end.stopped or not end.code:
+        return None
+    return end.time_ns - KILL_COMES_FIRST_NS if end.signal else end.time_ns
+
+
+def _same(end: RankEnd, culprit: RankEnd) -> bool:
+    if culprit.failure is None or end.failure is None:
+        return culprit.failure is end.failure and not end.stopped and end.code == culprit.code and end.code != 0
+    return end.failure.error == culprit.failure.error
+
+
+def _code(culprit: RankEnd) -> int:
+    if culprit.failure is None:
+        return culprit.code
+    if culprit.failure.kind is FailureKind.USAGE:
+        return 2
+    return culprit.code if culprit.code and not culprit.signal else 1

@@ -1,0 +1,61 @@
+"""Settings that a script makes before its own `import torch`, which come too late when the rank was forked after it.
+
+The rank's start remembers the environment; `lockstep.init`, or the script's own `init_process_group`, compares. Nothing is
+remembered in a fresh interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lockstep.notices import say
+
+PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "LD_PRELOAD")
+"""Variables that libraries read once, while loading."""
+
+OF_GPUS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Those that matter on GPUs only: torch chooses the allocator from them in an initialiser of its library (c10's
+`BackendStaticInitializer`). CUDA's own (`CUDA_VISIBLE_DEVICES`, `CUDA_LAUNCH_BLOCKING`, ...) are read by the driver when the first
+device is used, which `lockstep.init` does: before that they are in time."""
+
+IN_TIME = "TORCH_NCCL_"
+"""Read when a group is made; `rank.transport.nccl` sets some itself then."""
+
+HARMLESS = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_DETERMINISTIC"}
+"""Set by libraries themselves while they are imported (scikit-learn's threadpoolctl), for later imports; or read when needed."""
+
+_at_start: dict[str, str] | None = None
+
+
+def remember(variables: Mapping[str, str]) -> None:
+    """Remember the variables with which torch is already imported."""
+    global _at_start  # noqa: PLW0603 - a process has one environment
+    _at_start = _settings(variables)
+
+
+def came_too_late(variables: Mapping[str, str], *, on_gpu: bool) -> list[str]:
+    """The variables that changed since `remember`; none when it was not called."""
+    if _at_start is None:
+        return []
+    now = _settings(variables)
+    changed = sorted(name for name in now.keys() | _at_start.keys() if now.get(name) != _at_start.get(name))
+    return [name for name in changed if on_gpu or name not in OF_GPUS]
+
+
+def say_too_late(variables: Mapping[str, str], *, rank: int, on_gpu: bool) -> None:
+    """Say on rank 0, once in a process, what changed too late."""
+    late = came_too_late(variables, on_gpu=on_gpu) if rank == 0 else []
+    if late:
+        say(
+            f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "
+            f"with --fresh."
+        )
+        remember(variables)
+
+
+def _settings(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.startswith((*PREFIXES, *OF_GPUS)) and not name.startswith(IN_TIME) and name not in HARMLESS
+    }

@@ -1,0 +1,1 @@
+"""What the launcher and the nursery tell each other."""

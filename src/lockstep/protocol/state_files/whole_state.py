@@ -1,0 +1,113 @@
+"""A state that is read without a run and without torch: found, its files checked byte by byte, its documents decoded."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lockstep.errors import LockstepError, UsageError
+from lockstep.machine.regular_file import read_regular
+from lockstep.protocol.state_files.folder import TRIES, StateFolder, identity_of
+from lockstep.protocol.state_files.manifest import CHANGED, DOCUMENTS, NAME, OLDER, Manifest, damage_of
+from lockstep.protocol.state_files.saved_counters import wrong_counters
+from lockstep.protocol.state_files.unique_json import loads
+
+Result = TypeVar("Result")
+COUNTERS = "the run"
+"""The document that says where the run was."""
+UNLIKE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, struct.error)
+"""What reading a document raises that lockstep did not write."""
+
+
+def open_state(path: str | os.PathLike[str]) -> tuple[Path, Manifest]:
+    """The folder, which is `.NAME.previous` where a program ended while it replaced `path`, and its manifest.
+
+    Raises:
+        UsageError: when the manifest is missing or damaged.
+        NewerState: when it is of a newer version.
+    """
+    folder = StateFolder(path)
+    found = folder.read_manifest()
+    if found is None:
+        raise UsageError(f"{folder.target} has no {NAME}.", OLDER)
+    return found
+
+
+def settled(place: Path, read: Callable[[], Result]) -> Result:
+    """What `read` returns or raises; again, when it raised and another program has replaced `place` meanwhile."""
+    for _ in range(TRIES - 1):
+        before = identity_of(place)
+        try:
+            return read()
+        except LockstepError:
+            if before == identity_of(place):
+                raise
+    return read()
+
+
+def whole_state(
+    path: str | os.PathLike[str], needed: Callable[[Manifest], Iterable[str]] = lambda manifest: manifest.files
+) -> tuple[Path, Manifest]:
+    """The folder and the manifest of a state.
+
+    Args:
+        path: the state.
+        needed: which files to check; all by default.
+
+    Raises:
+        UsageError: when there is none, it is damaged, or a needed file is not in it.
+    """
+    return settled(Path(path), lambda: _checked(path, needed))
+
+
+def _checked(path: str | os.PathLike[str], needed: Callable[[Manifest], Iterable[str]]) -> tuple[Path, Manifest]:
+    place, manifest = open_state(path)
+    for name in needed(manifest):
+        if name not in manifest.files:
+            raise UsageError(f"{place} is not a state: its manifest does not name {name}.", CHANGED)
+        if problem := damage_of(place / name, manifest.files[name]):
+            raise problem
+    return place, manifest
+
+
+def documents_of(place: Path, manifest: Manifest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The documents of a state by label, and by optimizer what it keeps for each parameter; both still encoded.
+
+    Raises:
+        UsageError: when the file is missing or damaged, or its counters cannot be true.
+    """
+    path = place / DOCUMENTS
+    if DOCUMENTS not in manifest.files:
+        raise UsageError(f"{place} is not a state: its manifest does not name {DOCUMENTS}.", CHANGED)
+    if problem := damage_of(path, manifest.files[DOCUMENTS]):
+        raise problem
+    try:
+        told = loads(read_regular(path, follow=False))
+        documents, entries = dict(told["documents"]), dict(told["entries"])
+        wrong = wrong_counters(plain(documents[COUNTERS]))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}).", "Check the path.") from None
+    except UNLIKE:
+        wrong = "lockstep does not write such a file"
+    if wrong:
+        raise UsageError(f"{path} cannot be trusted: {wrong}.", CHANGED)
+    return documents, entries
+
+
+def plain(value: Any) -> Any:
+    """A value with its tuples as lists and its tagged numbers as numbers; everything else stays as it is encoded."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value.get("$"):
+        case None:
+            return {key: plain(item) for key, item in value.items()}
+        case "float":
+            return struct.unpack(">d", bytes.fromhex(value["bits"]))[0]
+        case "tuple":
+            return [plain(item) for item in value["items"]]
+    return value

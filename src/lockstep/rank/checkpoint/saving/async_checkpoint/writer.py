@@ -1,0 +1,97 @@
+"""A rank's handle on the process that writes its states. Plain Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+from lockstep.machine.processes import interpreter_options
+
+PROGRAM = "lockstep.rank.checkpoint.saving.async_checkpoint.process"
+GONE = "the process that wrote it has ended"
+
+
+class Writer:
+    """A running process, which writes one state at a time.
+
+    Args:
+        memory: a descriptor of the memory in which the states lie.
+
+    Raises:
+        OSError: when the system refuses another process.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.is_busy = False
+        """Whether a state is being written, as far as is known."""
+        self.is_gone = False
+        """Whether the process is known to have ended."""
+        self.cpu_s = 0.0
+        """The processor time that the last state took; without the start of the process."""
+        is_main = threading.current_thread() is threading.main_thread()  # Linux takes a thread's end for the parent's
+        arguments = [str(theirs.fileno()), str(memory), str(os.getpid() if is_main else 0)]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *interpreter_options(), "-P", "-m", PROGRAM, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), memory),
+                start_new_session=True,  # Ctrl-C is the rank's
+            )
+        except OSError:
+            self._channel.close()
+            raise
+        finally:
+            theirs.close()
+
+    def hand_over(self, at: int, size: int) -> None:
+        """Let it write the state whose order lies there in memory. It must not be busy; the memory is its own until then.
+
+        Raises:
+            OSError: when the process is gone.
+        """
+        self._channel.send(json.dumps([at, size]).encode())
+        self.is_busy = True
+
+    def answer(self, timeout_s: float | None) -> str | None:
+        """Why the state could not be written, or an empty text if it could; None if neither is known after `timeout_s`.
+
+        Args:
+            timeout_s: 0 looks without waiting; None waits as long as it takes.
+        """
+        waiting = select.poll()
+        waiting.register(self._channel, select.POLLIN)
+        if not waiting.poll(None if timeout_s is None else timeout_s * 1000):
+            return None
+        self.is_busy = False
+        try:
+            message = self._channel.recv(1 << 16)
+        except OSError:
+            message = b""
+        if not message:
+            self.is_gone = True
+            return f"{GONE}{self._how()}."
+        told: dict[str, Any] = json.loads(message)
+        self.cpu_s = told["cpu_s"]
+        return str(told["problem"])
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._channel.close()
+        with suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+
+    def _how(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(1.0)
+            return f" with signal {-code}" if code < 0 else f" with exit code {code}"
+        return ""

@@ -1,0 +1,126 @@
+"""States that lie on one node and are loaded on several: one rank hands the files around, to the nodes that lack them.
+
+Where nodes share a disk nothing travels. Elsewhere a state lies where rank 0 wrote it, and a snapshot in memory on the node
+of the rank that did.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import WorldError
+from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.protocol.run_folder import COPY
+from lockstep.protocol.state_files.folder import StateFolder
+from lockstep.rank.caller import where
+from lockstep.rank.run.run_state import RunState
+from lockstep.rank.transport.together import Together
+
+CALL = "state for other nodes"
+PIECE_BYTES = 32 << 20
+Result = TypeVar("Result")
+
+
+@contextmanager
+def brought(run: RunState, target: Path, source: int = 0) -> Iterator[Path]:
+    """Where this rank reads the state `target` inside the block. Collective: call it on every rank.
+
+    Where a node has none and rank `source` does, that node's ranks read a copy in a private folder, removed at the end.
+
+    Raises:
+        WorldError: on every rank, when a node has no place for it, or the source cannot read it.
+    """
+    position = run.setup.environment.position
+    if position.local_world_size == position.world_size:
+        yield target
+        return
+    together = Together(run.machinery.transport, CALL, where())
+    has = together.do(lambda: StateFolder(target).read_manifest() is not None)
+    have = together.agree(has)
+    if all(have) or not have[source]:
+        yield target
+        return
+    with ExitStack() as stack:
+        room = None
+        if position.local_rank == 0 and not has:
+            room = together.do(lambda: private_room(run, stack))
+        rooms = together.agree(str(room) if room is not None else None)
+        _hand_around(run, together, target, room, source)
+        mine = rooms[position.rank - position.local_rank]
+        yield target if mine is None else Path(mine) / target.name
+        run.machinery.transport.barrier(CALL, where())  # the others of this node may still read
+
+
+def private_room(run: RunState, stack: ExitStack) -> Path:
+    """A folder of this rank until `stack` ends: where the run has its own, which is meant for large files, else a temporary one."""
+    place = run.setup.folder.path if run.setup.folder is not None else None
+    try:
+        return stack.enter_context(TemporaryFolder(COPY, place))
+    except OSError as error:
+        raise WorldError(f"There is no place for a copy of a state ({error.strerror}).") from None
+
+
+def _hand_around(run: RunState, together: Together, target: Path, room: Path | None, source: int) -> None:
+    """Give the files of rank `source` to every rank; those with a room keep them."""
+    transport = run.machinery.transport
+    place = StateFolder(target).find() if transport.rank == source else None
+    sizes = together.do(lambda: _sizes(place)) if place is not None else None
+    told: dict[str, int] = together.agree(sizes)[source] or {}
+    copy = room / target.name if room is not None else None
+    if copy is not None:
+        together.do(lambda: _made(copy))
+    for name, size in sorted(told.items()):
+        for start in range(0, size, PIECE_BYTES):
+            piece = torch.zeros(min(PIECE_BYTES, size - start), dtype=torch.uint8, device="cpu")
+            if place is not None:
+                together.do(lambda at=start, name=name, piece=piece: _read(place / name, at, piece))  # type: ignore[misc]
+            transport.broadcast(piece, source)
+            if copy is not None:
+                together.do(lambda at=start, name=name, piece=piece: _write(copy / name, at, piece))  # type: ignore[misc]
+    together.agree()
+
+
+def _sizes(source: Path) -> dict[str, int]:
+    return _tried(lambda: {path.name: path.stat().st_size for path in source.iterdir() if path.is_file()})
+
+
+def _made(copy: Path) -> None:
+    _tried(lambda: copy.mkdir(mode=0o700))
+
+
+def _read(path: Path, at: int, piece: Tensor) -> None:
+    def read() -> None:
+        with path.open("rb") as file:
+            file.seek(at)
+            if file.readinto(_buffer(piece)) != piece.numel():
+                raise OSError(0, "it became shorter")
+
+    _tried(read)
+
+
+def _write(path: Path, at: int, piece: Tensor) -> None:
+    def write() -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.seek(at)
+            file.write(_buffer(piece))
+
+    _tried(write)
+
+
+def _buffer(piece: Tensor) -> memoryview:
+    return memoryview(piece.numpy())  # type: ignore[arg-type]  # NumPy's stub says less than it can
+
+
+def _tried(do: Callable[[], Result]) -> Result:
+    try:
+        return do()
+    except OSError as error:
+        raise WorldError(f"A state could not be handed to another node ({error.strerror}).") from None

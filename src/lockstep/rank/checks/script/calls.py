@@ -1,0 +1,206 @@
+"""Calls in a turn: functions of the user's are followed, those of libraries pass."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import nn
+
+from lockstep.rank.checks.script import harmless
+from lockstep.rank.checks.script.found import Found
+from lockstep.rank.checks.script.functions import Arguments, Functions
+from lockstep.rank.checks.script.objects import (
+    NEW,
+    function_of,
+    hooks_of,
+    is_listed,
+    is_our_own,
+    is_own,
+    is_users,
+    methods_called,
+    parts_of,
+    registered,
+    shows,
+    unwrapped,
+    users_methods,
+)
+from lockstep.rank.checks.script.values import GRADIENTS, Place, Seen, Value, mixed
+
+
+class Calls(Functions):
+    """Calls what is known."""
+
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
+        super().__init__(found, changing=changing)
+        self._opened: dict[int, Value] = {}
+
+    def called(self, function: Value, args: Sequence[Value], named: Arguments, line: int) -> Value:
+        """Call what is known of `function`."""
+        thing, everything = unwrapped(function.obj), [*args, *named.values()]
+        if function.is_new:
+            everything.append(self.opened(everything, line))
+            for text, root in function.roots:
+                among = root.values() if isinstance(root, dict) else root if isinstance(root, list) else ()
+                for one in filter(callable, list(among)):
+                    self.called(self.look(one, text, line), args, named, line)
+            self.is_act = True
+            return self.made([function, *everything], shares=True)
+        if isinstance(thing, functools.partial):
+            some = [self.look(one, f"{function.text}.args", line) for one in thing.args]
+            more = {key: self.look(one, f"{function.text}.{key}", line) for key, one in thing.keywords.items()}
+            return self.called(self.look(thing.func, function.text, line), [*some, *args], {**more, **named}, line)
+        if isinstance(thing, super):
+            return function
+        if some := registered(function.obj):
+            return mixed([self.called(Value(one, function.text), args, named, line) for one in some])
+        if is_own(thing):
+            return self.call(thing, args, named)
+        if isinstance(thing, type) and is_users(thing):
+            return self._constructed(thing, args, named)
+        if isinstance(thing, nn.Module):
+            if self.found.is_held(thing):
+                self.matters(*everything)
+            everything.append(self.opened([function, *everything], line))
+            return self.made([Value(of=mixed([function, *everything]).of)])
+        caller = inspect.getattr_static(type(thing), "__call__", None)
+        if is_own(caller) and not isinstance(thing, type):
+            return self.call(caller, [function, *args], named)
+        owner = getattr(thing, "__self__", None)
+        if isinstance(thing, (MethodType, BuiltinFunctionType)) and not isinstance(owner, (type(None), ModuleType)):
+            me = self.look(owner, function.text.rpartition(".")[0] or function.text, line)
+            own = unwrapped(getattr(thing, "__func__", None))
+            if is_own(own) and (isinstance(owner, nn.Module) or not self.found.is_held(owner)):
+                return self.call(own, [me, *args], named)
+            me = Value(me.obj, me.text, me.roots, me.of | function.of)
+            return self._library(Value(thing, thing.__name__), me, args, named, line)
+        is_get = thing is getattr and len(args) > 1
+        if (is_get or (thing is setattr and len(args) > 2)) and isinstance(key := args[1].obj, str):
+            self.is_act = False
+            if is_get:
+                return self.attribute(args[0], key, line)
+            self.set_attribute(args[0], key, args[2], line)
+            return Value()
+        name = str(getattr(thing, "__name__", type(thing).__name__))
+        return self._library(Value(thing, name), None, args, named, line)
+
+    def _constructed(self, kind: type, args: Sequence[Value], named: Arguments) -> Value:
+        new = self.made([*args, *named.values()])
+        for on, name in ((type(kind), "__call__"), *((kind, one) for one in harmless.CONSTRUCTING)):
+            if is_own(function := function_of(inspect.getattr_static(on, name, None))):
+                first = new if name in ("__init__", "__post_init__") else self.look(kind, kind.__name__, 0)
+                self.call(function, [first, *(args if name != "__post_init__" else [])], named)
+        self.is_act = False
+        return new
+
+    def method_of_new(self, of: Value, name: str, args: Sequence[Value], named: Arguments, line: int) -> Value:
+        """A method of something of which the class is not known: any of that name that the script has."""
+        results = [self.call(one, [of, *args], named) for one in methods_called(name)]
+        return mixed([*results, self._library(Value(text=name), of, args, named, line)])
+
+    def _library(self, function: Value, me: Value | None, args: Sequence[Value], named: Arguments, line: int) -> Value:
+        """A function of a library, or a method of its objects. Its name tells what it changes."""
+        thing, name, everything = function.obj, function.text, [*args, *named.values()]
+        module = str(getattr(thing, "__module__", None) or type(getattr(thing, "__self__", None)).__module__)
+        path, at = f"{module.partition('.')[0]}.{name}", Seen(f"{name}()", self.file, line)
+        if path in harmless.GIVING:
+            return self.look(thing(), at.text, line)
+        is_exec = any(thing is one for one in (exec, eval, globals))
+        kind = "exec" if is_exec else "setter" if path in harmless.SETTERS else ""
+        if kind and not self.is_behind:
+            self.found.name(kind, thing, at)
+        if name == "zero_grad":
+            self.assign(GRADIENTS, Value(is_held=True))
+        elif name == "backward":
+            self.read(GRADIENTS, NEW, "gradients", line)
+            self.assign(GRADIENTS, Value())
+        if me is None or me.is_new:
+            is_shown = name in harmless.SHOWING if me else is_listed(f"{module}.{name}", harmless.SHOWN)
+        else:
+            is_shown = shows(me.obj)
+        self.is_act = not is_shown
+        if not is_shown:
+            everything.append(self.opened([*([] if me else [Value(thing, name)]), *everything], line))
+            if me is not None and not isinstance(me.obj, nn.Module):
+                everything.append(self._whole(me, line, is_its_own=True))
+        if me is not None and not me.is_new and self.found.is_held(me.obj):
+            if name not in harmless.READING:
+                self.matters(*everything)
+            self._hooks(me.obj, me.text)
+            new = self.made([] if is_our_own(me.obj) else [me], shares=True)
+            return Value(roots=new.roots, of=new.of, is_held=is_our_own(me.obj) and name == "prepare")
+        if name in harmless.WRITERS:
+            self.change(mixed(args[:2]), line, *everything)
+        elif fills(name):
+            self.change(me or mixed(args[:1]), line, *everything)
+            self.is_act = self.is_act and name in harmless.ACTING
+        if "out" in named:
+            self.change(named["out"], line, *everything)
+        if name.startswith(harmless.DRAWS):
+            self.matters()
+        return self.made([*([me.part] if me else []), *everything], shares=name not in harmless.SCALARS)
+
+    def opened(self, values: Sequence[Value], line: int) -> Value:
+        """An operator, a loop or a library gets these, and may call what is the user's; from what that gives, it computes."""
+        results = []
+        for value in values:
+            thing = value.obj
+            if isinstance(thing, (FunctionType, MethodType, functools.partial)):
+                if is_own(unwrapped(getattr(thing, "__func__", getattr(thing, "func", thing)))):
+                    self.matters(self.called(value, [], {}, line))
+            elif isinstance(thing, nn.Module):
+                self._module(thing, value.text)
+            elif thing is not NEW:
+                results.append(self._whole(value, line))
+        return Value(of=mixed(results).of)
+
+    def _whole(self, me: Value, line: int, *, is_its_own: bool = False) -> Value:
+        """Of an object of the user's class, any method may be called; of what libraries made, the parts that are the user's.
+
+        A class, and the object whose method `is_its_own` of a library, are called by the names that the library knows.
+        """
+        key = -id(me.obj) if is_its_own else id(me.obj)
+        if me.is_new or key in self._opened or (self.found.is_held(me.obj) and not [*parts_of(me.obj)]):
+            return self._opened.get(key, Value())
+        self._opened[key], results = Value(), []
+        kinds = [*type(me.obj).__mro__, *(me.obj.__mro__ if isinstance(me.obj, type) else ())]
+        of_library = [one for one in kinds if not is_users(one)] if is_its_own or isinstance(me.obj, type) else None
+        for name, function, is_bound in users_methods(me.obj, kinds):
+            if of_library is None or name.startswith("__") or any(hasattr(one, name) for one in of_library):
+                results.append(self.call(function, [me] if is_bound else [], {}))
+        for name, part in parts_of(me.obj):
+            results.append(self.opened([self.look(part, f"{me.text}.{name}", line)], line))
+        self._opened[key] = mixed(results)
+        return self._opened[key]
+
+    def _module(self, thing: nn.Module, text: str) -> None:
+        """What runs when a module is called: `forward` and hooks, of it and of all that is in it."""
+        for name, one in thing.named_modules():
+            if id(one) in self._opened:
+                continue
+            self._opened[id(one)] = Value()
+            path = f"{text}.{name}" if name else text
+            me = self.look(one, path, 0)
+            forward = vars(one).get("forward", inspect.getattr_static(type(one), "forward", None))
+            function = inspect.unwrap(getattr(forward, "__func__", forward))
+            if isinstance(function, nn.Module):  # a compiled one says that it wraps its module
+                self._module(function, path)
+            elif is_own(function):
+                self.matters(self.call(function, [me], {}))
+            if one.training and getattr(one, "track_running_stats", False):
+                self.change(me, 0)
+            for part in (one, *one.parameters(recurse=False)):
+                self._hooks(part, path, me)
+
+    def _hooks(self, thing: Any, text: str, *args: Value) -> None:
+        """Functions that are registered at a module, an optimizer or a parameter."""
+        for hook in hooks_of(thing):
+            self.matters(self.called(Value(hook, text), args, {}, 0))
+
+
+def fills(name: str) -> bool:
+    """Whether functions of that name change what they are called on, whatever it is."""
+    return name in harmless.FILLS or (name.endswith("_") and not name.startswith("_") and name != "requires_grad_")

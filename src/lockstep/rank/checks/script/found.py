@@ -1,0 +1,67 @@
+"""What no state holds of a script, as it is found: each thing once, with its line and what to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.rank.caller import short
+from lockstep.rank.checks.named import Named
+from lockstep.rank.checks.script.objects import ATOMS, MOST_ELEMENTS, is_our_own, kind_of
+from lockstep.rank.checks.script.values import Seen
+
+ADVICE = {
+    "variable": "keep it in run.state",
+    "attribute": "keep the value in run.state, or give the object state_dict and load_state_dict for run.track",
+    "changed": "keep it in run.state, or make it anew in every turn",
+    "place": "make it anew in every epoch, or give it state_dict and load_state_dict for run.track",
+    "optimizer": "pass it to run.prepare or run.track",
+    "generator": "draw from the global generators, which every state holds",
+    "loader": "iterate a torch.utils.data.StackDataset with run.steps, or make the iterator in every epoch",
+    "counted": "use step.index, the step's number in the epoch",
+    "setter": "set it before the first epoch, or in every turn anew",
+    "exec": "assign the variables by name",
+    "gradients": "call optimizer.zero_grad() at the end of each epoch",
+    "hidden": "keep what it changes in run.state",
+}
+
+
+class Found:
+    """Collects names.
+
+    Args:
+        held: ids of what every state holds.
+    """
+
+    def __init__(self, held: set[int]) -> None:
+        self._held = held
+        self._names: dict[int | str, Named] = {}
+        self._looked: set[int] = set()
+
+    def names(self) -> list[Named]:
+        return list(self._names.values())
+
+    def is_held(self, thing: Any) -> bool:
+        if isinstance(thing, (list, tuple)) and thing and id(thing) not in self._held:
+            return all(id(one) in self._held for one in thing[:MOST_ELEMENTS])
+        return id(thing) in self._held or is_our_own(thing)
+
+    def look(self, thing: Any, at: Seen) -> None:
+        """Name an object that the loop reads, and what is in it, if it may change where nobody sees it."""
+        if id(thing) in self._looked or self.is_held(thing):
+            return
+        self._looked.add(id(thing))
+        if kind := kind_of(thing):
+            self.name(kind, thing, at)
+        elif isinstance(thing, (list, tuple, dict, set, frozenset)):
+            for number, one in enumerate(list(thing.values() if isinstance(thing, dict) else thing)[:MOST_ELEMENTS]):
+                if not isinstance(one, (*ATOMS, Tensor)):
+                    self.look(one, Seen(f"{at.text}[{number}]", at.file, at.line))
+
+    def name(self, kind: str, thing: Any, at: Seen) -> None:
+        """Name what no state holds, once."""
+        what = f"what {at.text} changes, whose source cannot be read whole" if kind == "hidden" else at.text
+        by_text = thing is None or kind in ("variable", "counted", "exec")
+        key = f"{at.file} {at.text}" if by_text else id(thing)
+        self._names.setdefault(key, Named(what, short(at.file, at.line), ADVICE[kind], kind))

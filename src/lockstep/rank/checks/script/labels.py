@@ -1,0 +1,85 @@
+"""What a script keeps itself labels its run: it is said once, and again beside the bits of a run that resumed without it.
+
+It blocks nothing: a state is saved and a run resumes all the same, but under `--recover exact`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from lockstep.notices import say
+from lockstep.rank.caller import where
+from lockstep.rank.checks.named import Named
+from lockstep.rank.checks.script.script_state import named_in
+from lockstep.rank.run.position.kept_file import keep
+from lockstep.rank.run.run_state import RunState
+
+CALL = "what states lack"
+MOST_SAID = 3
+GRADIENTS = Named(
+    "the gradients left at the end of an epoch", "", "call optimizer.zero_grad() at the end of each epoch", "gradients"
+)
+
+
+def label(run: RunState) -> None:
+    """Find, at the first step, what no state holds of the script, and say it. Not collective."""
+    progress = run.progress
+    progress.script = named_in(progress)
+    progress.accumulates = any(one.kind == "gradients" for one in progress.script)
+    progress.script = [one for one in progress.script if one.kind != "gradients"]
+    _keep(run)
+    if progress.has_resumed:
+        if names := names_without(run):
+            _say(run, f"the run has resumed without {', '.join(names)}, which no state holds and which begins anew.")
+    elif progress.has_states_inside:
+        say_names(run)
+
+
+def label_gradients(run: RunState) -> None:
+    """Name, at the end of a body of `run.epochs`, gradients that the next step adds to: a state of here lacks them."""
+    progress = run.progress
+    if not progress.accumulates or progress.script is None or GRADIENTS in progress.script:
+        return
+    if any(parameter.grad is not None for model in progress.models for parameter in model.parameters()):
+        progress.script.append(GRADIENTS)
+        _keep(run)
+        if progress.has_states_inside:
+            _say(run, GRADIENTS.sentence())
+
+
+def say_names(run: RunState) -> None:
+    """Say once what no state holds, with lines, and what to write."""
+    progress, found = run.progress, run.progress.script or []
+    if progress.said_script:
+        return
+    progress.said_script = True
+    for one in found[:MOST_SAID]:
+        _say(run, one.sentence())
+    if more := found[MOST_SAID:]:
+        _say(run, f"no state holds {', '.join(f'{one.name} ({one.where})' for one in more)} either.")
+
+
+def names_without(run: RunState) -> list[str]:
+    """What a run that has resumed did so without; empty for any other."""
+    return run.progress.lacks if run.progress.has_resumed else []
+
+
+def skips_states(run: RunState) -> bool:
+    """Whether this start of the ranks loads nothing, because states lack something and the run must be exact. Collective."""
+    settings, folder = run.setup.environment.settings, run.setup.folder
+    if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
+        return False
+    return run.machinery.transport.any(folder.unsaved.exists(), CALL, where())
+
+
+def _keep(run: RunState) -> None:
+    """Tell the launcher and later starts of the ranks, on each node."""
+    found = run.progress.script or []
+    told = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
+    if found and run.setup.folder is not None and run.setup.environment.position.local_rank == 0:
+        keep(run.setup.folder.unsaved, json.dumps(told), run.machinery.ledger)
+
+
+def _say(run: RunState, text: str) -> None:
+    if run.machinery.transport.rank == 0 and run.machinery.witness is None and run.machinery.meter is None:
+        say(text)

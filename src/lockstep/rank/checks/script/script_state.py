@@ -1,0 +1,68 @@
+"""What a script keeps itself, from its source: a closed list, decided once, at the first step.
+
+What the loop reads, calls or iterates and did not make in this turn must be prepared, tracked, in `run.state`, immutable, a
+plain value that the loop only reads, or something that decides nothing. Anything else is named once, with its line and what
+to write. A name blocks nothing: it labels the bits of a run that resumed without it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from lockstep.rank.checks.named import Named
+from lockstep.rank.checks.script.found import Found
+from lockstep.rank.checks.script.objects import NEW
+from lockstep.rank.checks.script.source import functions_in, loops_around, tree
+from lockstep.rank.checks.script.turn import Turn
+from lockstep.rank.checks.script.values import Place, Scope, Seen
+from lockstep.rank.checks.script_objects import parts_of, script_frames
+from lockstep.rank.run.run_state import Progress
+
+
+def named_in(progress: Progress) -> list[Named]:
+    """What the script around the caller keeps itself, with its lines and what to write; nothing of it blocks anything."""
+    modules = [module for model in progress.models for module in model.modules()]
+    unsaved = {id(one._buffers[name]) for one in modules for name in one._non_persistent_buffers_set}  # noqa: SLF001
+    tracked = [one for one in progress.tracked.values() if isinstance(one, nn.Module)]
+    known = [progress.values, *parts_of([*progress.models, *tracked], progress.known)]
+    kept = [part for value in vars(progress.values).values() for part in _contained(value)]
+    found = Found({id(one) for one in [*known, *kept]} - unsaved)
+    for frame in script_frames():
+        _in(frame, found)
+    return found.names()
+
+
+def _contained(value: Any) -> Iterator[Any]:
+    """A value of `run.state`, and what is in it."""
+    yield value
+    if isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _contained(one)
+
+
+def _in(frame: FrameType, found: Found) -> None:
+    """The loops of one running function around the line where it is."""
+    code, line = frame.f_code, frame.f_lineno
+    if code.co_filename == "<string>" and any(name.startswith("multiprocessing.") for name in code.co_names):
+        return  # what multiprocessing runs a child with
+    nodes: list[Any] = [tree(code.co_filename)]
+    local, cells = frozenset[str](), dict[str, Any]()
+    if code.co_name != "<module>":
+        nodes = functions_in(code.co_filename).get((code.co_name, code.co_firstlineno), [])
+        shared = {*code.co_cellvars, *code.co_freevars}
+        local, cells = frozenset(code.co_varnames), {name: frame.f_locals.get(name, NEW) for name in shared}
+    if nodes and isinstance(nodes[0], ast.Lambda):
+        return  # it has no loop
+    if not nodes or not nodes[0].body:
+        found.name("hidden", code, Seen(code.co_name, code.co_filename, line))
+        return
+    scope = Scope(id(frame), local, frame.f_globals, frame.f_locals, cells, is_running=True)
+    for loop, behind in loops_around(nodes[0].body, line):
+        changing = frozenset[Place]()
+        while more := Turn(found, changing=changing).follow(loop, behind, scope, code.co_filename):
+            changing |= more

@@ -1,0 +1,246 @@
+"""The loader that `rank.run.prepare` returns: the user's DataLoader, fetched lane by lane.
+
+It is a new DataLoader with the same data set, sampler, batch size and attributes. `run.steps(loader)` trains with it,
+lane by lane; iterating over it evaluates: whole batches, each on one rank, so a single rank sees `len(loader)` of them.
+The samples themselves come from stock DataLoaders inside, one for training and one for evaluation, so worker processes,
+pinning and prefetching are torch's own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+from lockstep.protocol.layout.cut import Cut, StepCut
+from lockstep.protocol.layout.stream_key import Domain, stream_key
+from lockstep.rank.data.acceptance import refuse_unsupported
+from lockstep.rank.data.batches import Batches, CopiedBatches
+from lockstep.rank.data.copy_stream import CopyStream
+from lockstep.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
+from lockstep.rank.data.lazy import LazyIterable, LazyList
+from lockstep.rank.data.order import EpochPlan, plan_epoch, undistributed
+from lockstep.rank.data.pinning import CollatePinnable
+from lockstep.rank.data.under_way import UnderWay
+from lockstep.rank.data.worker_batches import FetchedByWorkers, InnerLoader
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Everything that a loader needs to know about the run."""
+
+    seed: int
+    number: int
+    """Which of the run's loaders it is, so two loaders draw different augmentation."""
+    lanes: range
+    """The lanes that this rank carries."""
+    num_lanes: int
+    seed_process: Callable[[int], None]
+    device: torch.device = CPU
+    """Where the rank's batches go."""
+    per_sample: bool = False
+    """Whether each sample has its own random stream (how `verify` compares different cuts)."""
+
+
+@dataclass(frozen=True)
+class LanePart:
+    """One lane's part of a step."""
+
+    step: int
+    """The step's number in the epoch, from 0."""
+    lane: int
+    indices: LaneIndices
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step of an epoch as this rank trains on it."""
+
+    cut: StepCut
+    parts: tuple[LanePart, ...]
+    """Those of this rank's lanes, in order; empty lanes are left out."""
+
+    @property
+    def num_mine(self) -> int:
+        """The number of this rank's samples."""
+        return sum(len(part.indices) for part in self.parts)
+
+
+class _Assigned(Sampler[LaneIndices]):
+    """The batch sampler of an inner loader: this rank's parts, replaced for each epoch."""
+
+    parts: Sequence[LanePart] = ()
+
+    def assign(self, parts: Sequence[LanePart]) -> None:
+        """Let the next iteration be over `parts`."""
+        self.parts = parts
+
+    def __iter__(self) -> Iterator[LaneIndices]:
+        return (part.indices for part in self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class PreparedLoader(DataLoader[Any]):
+    """A DataLoader whose steps are cut into lanes.
+
+    Args:
+        loader: the user's loader; it is not changed.
+        standing: what the loader needs to know about the run and this rank.
+        evaluate: what plain iteration does.
+
+    Raises:
+        UsageError: when the loader cannot be cut into lanes.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        standing: Standing,
+        evaluate: Callable[[PreparedLoader], Iterator[Any]],
+    ) -> None:
+        refuse_unsupported(loader)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user's own DataLoader has already given these warnings
+            super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
+        self.standing = standing
+        self.epochs_begun = 0
+        self.evaluated: list[Any] = []
+        """Data-set indices of the samples that this rank got in the last evaluation."""
+        self._evaluate = evaluate
+        self._copies: CopyStream | None = None
+        self._inner: dict[str, tuple[DataLoader[Any], _Assigned]] = {}
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return self._evaluate(self)
+
+    def plan_training(self) -> EpochPlan:
+        """Draw the order of the next epoch. The process is left in the epoch's stream; the caller sets another one."""
+        self.epochs_begun += 1
+        return self._plan(self.epochs_begun - 1, 0)
+
+    def plan_evaluation(self, step: int) -> EpochPlan:
+        """Draw the order of an evaluation after `step` steps of training, however many evaluations came before."""
+        return self._plan(step, 1)
+
+    def _plan(self, number: int, kind: int) -> EpochPlan:
+        standing = self.standing
+        standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, number, kind))
+        return plan_epoch(self)
+
+    def cut(self, plan: EpochPlan, first_step: int) -> Sequence[StepPlan]:
+        """What this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
+        cut = Cut(plan.batch_size, self.standing.num_lanes)
+
+        def planned(number: int) -> StepPlan:
+            samples = plan.steps[number]
+            parts = self._parts(number, first_step, cut.lanes_of(samples))
+            return StepPlan(cut.of_step(first_step + number, len(samples)), parts)
+
+        return LazyList(planned, len(plan.steps))
+
+    def parts(self, plan: EpochPlan, steps: Sequence[StepPlan]) -> Sequence[LanePart]:
+        """What is fetched for `steps`, those of `plan`, in order."""
+        cut, lanes = Cut(plan.batch_size, self.standing.num_lanes), self.standing.lanes
+        parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in set(plan.sizes)}
+        return LazyIterable(
+            lambda: (part for step in steps for part in step.parts), sum(parts_of[size] for size in plan.sizes)
+        )
+
+    def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:
+        return tuple(
+            LanePart(number, lane, self._tagged(lanes[lane], first_step + number, lane, evaluation=False))
+            for lane in self.standing.lanes
+            if lanes[lane]
+        )
+
+    def share(self, plan: EpochPlan) -> list[LanePart]:
+        """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. A single rank has them all."""
+        dealt = ((batch, batch % self.standing.num_lanes) for batch, size in enumerate(plan.sizes) if size)
+        return [
+            LanePart(batch, lane, self._tagged(plan.steps[batch], batch, lane, evaluation=True))
+            for batch, lane in dealt
+            if lane in self.standing.lanes
+        ]
+
+    def _tagged(self, indices: Sequence[Any], step: int, lane: int, evaluation: bool) -> LaneIndices:
+        standing = self.standing
+        place = (standing.number, step, lane, int(evaluation))
+        sample_keys = None
+        if standing.per_sample:
+            sample_keys = [stream_key(standing.seed, Domain.FETCH, str(index)) for index in indices]
+        where = f"evaluation, batch {step + 1}" if evaluation else f"epoch {self.epochs_begun}, step {step}"
+        return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys, where)
+
+    def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
+        """Fetch the batches of `parts`, in order, to the rank's device."""
+        inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
+        assigned.assign(parts)
+        fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
+        if self.standing.device.type == "cpu":
+            return Batches(fetched)
+        self._copies = self._copies or CopyStream(self.standing.device)
+        return CopiedBatches(fetched, self._copies, ahead=self.num_workers > 0)
+
+    def pinning(self, collate_fn: Callable[[Any], Any]) -> dict[str, Any]:
+        """What an inner loader does so that its batches are copied while the GPU computes; see `pinning`."""
+        if self.standing.device.type != "cuda":
+            return {"collate_fn": collate_fn}
+        if not self.num_workers:
+            return {"collate_fn": collate_fn, "pin_memory": False}  # CopyStream does it
+        return {"collate_fn": CollatePinnable(collate_fn), "pin_memory": True}
+
+    def has_fetched(self, purpose: str) -> bool:
+        """Whether any rank has fetched batches for "training" or "evaluation"."""
+        return purpose in self._inner
+
+    def _inner_loader(self, purpose: str) -> tuple[DataLoader[Any], _Assigned]:
+        if purpose not in self._inner:
+            assigned = _Assigned()
+            settings = _fetching(self)
+            if self.num_workers:
+                settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
+            under_way = UnderWay(self.num_workers) if self.num_workers else None
+            dataset = LaneDataset(self.dataset, self.standing.seed_process, under_way)
+            collate_fn = Collate(dataset, self.collate_fn)
+            settings |= {"batch_sampler": assigned, **self.pinning(collate_fn), "in_order": True}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                inner = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)
+            self._inner[purpose] = (inner, assigned)
+        return self._inner[purpose]
+
+
+_FETCHING = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+"""Arguments of a DataLoader that do not affect which samples it takes."""
+
+
+def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
+    if isinstance(loader.dataset, IterableDataset):
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_size is None:
+        return {"batch_sampler": loader.batch_sampler}
+    return {"batch_size": loader.batch_size, "sampler": undistributed(loader.sampler), "drop_last": loader.drop_last}
+
+
+def _fetching(loader: DataLoader[Any]) -> dict[str, Any]:
+    return {name: getattr(loader, name) for name in _FETCHING if hasattr(loader, name)}

@@ -1,0 +1,113 @@
+"""The order of an epoch's samples, and its cut into steps.
+
+The order is whatever the user's sampler yields while the process draws from the epoch's random stream. So for every
+sampler that uses the global generators it is a pure function of (seed, epoch), the same on every rank. With a
+`batch_sampler`, its batches are the steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from lockstep.protocol.layout.cut import steps_of
+from lockstep.rank.data.cut_order import CutOrder, Numbers
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The samples of one epoch, step by step; the same on every rank."""
+
+    steps: Sequence[Sequence[Any]]
+    """Data-set indices (whatever the sampler yields) of each step."""
+    batch_size: int
+    """Samples of a full step, for which the cut into lanes is made."""
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The number of samples of each step."""
+        return self.steps.sizes if isinstance(self.steps, CutOrder) else [*map(len, self.steps)]
+
+    @property
+    def num_samples(self) -> int:
+        return sum(self.sizes)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal on two ranks exactly when they would train on the same samples in the same order."""
+        if isinstance(self.steps, CutOrder):
+            text = b"%d:" % self.steps.batch_size + self.steps.order.tobytes()
+        else:
+            text = repr(self.steps).encode()
+        return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+    def between(self, low: int, high: int, end: int) -> Sequence[Any] | Numbers:
+        """What lies between two positions of each of the first `end` steps, as one row."""
+        steps = self.steps[:end]
+        if isinstance(steps, CutOrder):
+            return steps.between(low, high)
+        return [index for samples in steps for index in samples[low:high]]
+
+
+class _IgnoresEpochs:
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: the order is a function of the run's seed and the epoch anyway."""
+
+
+class _Shuffled(RandomSampler, _IgnoresEpochs):
+    pass
+
+
+class _Sequential(SequentialSampler, _IgnoresEpochs):
+    pass
+
+
+def undistributed(sampler: Any) -> Any:
+    """The sampler over the whole data set: the user's, or what a DistributedSampler, or one of torchdata, replaced."""
+    kind = type(sampler)
+    if kind.__name__ == "RandomSampler" and kind.__module__.startswith("torchdata."):
+        # It makes a generator of its own, which a state does not hold.
+        return _Shuffled(sampler.data_source, sampler.replacement, sampler.num_samples)
+    if isinstance(sampler, DistributedSampler):
+        dataset: Any = sampler.dataset
+        return _Shuffled(dataset) if sampler.shuffle else _Sequential(dataset)
+    return sampler
+
+
+def plan_epoch(loader: DataLoader[Any]) -> EpochPlan:
+    """Draw the epoch's order. Call it with the epoch's random stream set."""
+    batch_sampler = loader.batch_sampler
+    if type(batch_sampler) is BatchSampler:
+        sampler = undistributed(batch_sampler.sampler)
+        size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+        if (numbers := drawn_at_once(sampler)) is not None:
+            return EpochPlan(CutOrder.of(numbers, size, drop_last), size)
+        return EpochPlan(list(steps_of(list(sampler), size, drop_last)), size)
+    assert batch_sampler is not None
+    steps = [list(batch) for batch in batch_sampler]
+    return EpochPlan(steps, max(map(len, steps), default=1))
+
+
+def drawn_at_once(sampler: Any) -> Numbers | None:
+    """What torch's own samplers yield, without a million steps of Python; None for others.
+
+    RandomSampler seeds a generator from the global one, and yields one permutation.
+    """
+    if isinstance(sampler, SequentialSampler) and type(sampler).__iter__ is SequentialSampler.__iter__:
+        return np.arange(len(sampler.data_source))
+    if not isinstance(sampler, RandomSampler) or type(sampler).__iter__ is not RandomSampler.__iter__:
+        return None
+    size = len(sampler.data_source)
+    if sampler.replacement or sampler.generator is not None or sampler.num_samples != size:
+        return None
+    generator = torch.Generator()
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
+    return torch.randperm(size, generator=generator, device="cpu").numpy()

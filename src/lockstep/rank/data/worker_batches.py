@@ -1,0 +1,254 @@
+"""torch's iterator over the batches that workers fetch, made to tell of a dead worker where a batch is waited for, and there only.
+
+The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.outlive`). What torch's own iterator does
+otherwise: its handler of SIGCHLD raises in the middle of anything, an update or an exchange too; what comes out of a wait is
+one of many exceptions, by what was noticed first; and shutting down waits for locks that the dead one may have taken along.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from multiprocessing.connection import wait
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from lockstep.machine.torch_private import WorkerIterator, remove_worker_pids
+from lockstep.notices import say
+from lockstep.rank.data.child_ends import ChildEnded, Interruptible, announce
+from lockstep.rank.data.pinning import Pinnable
+from lockstep.rank.data.under_way import UnderWay
+
+ENDS_WITHIN_S = 5.0
+"""How long a worker may take to end after its connection broke."""
+LOOKS_EVERY_S = 5.0
+"""How often a wait looks for itself, where no signal can tell."""
+STUCK_S = 60.0
+"""How long a sample may take before we say which one it is."""
+
+TOO_MANY_FILES = (
+    "lockstep: this process has as many open files as it may: raise `ulimit -n`, or call "
+    "torch.multiprocessing.set_sharing_strategy('file_system') at the beginning of the script"
+)
+
+
+def is_out_of_files() -> bool:
+    """Whether this process could hardly open another file: then batches cannot come from workers."""
+    return len(list(Path("/proc/self/fd").iterdir())) + 10 > resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class WorkerBatches(WorkerIterator):
+    """The batches of one `InnerLoader` with workers."""
+
+    def __init__(self, loader: InnerLoader) -> None:
+        self.has_arrived = False
+        """Whether something came for the present batch: what is raised then, a worker or the pinning thread passed on."""
+        self._under_way: UnderWay = loader.under_way
+        self._since = time.monotonic()
+        self._has_said_stuck = False
+        super().__init__(loader)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if self._worker_pids_set:  # from now on torch's handler does not know of them
+            self._worker_pids_set = False
+            remove_worker_pids(id(self))
+            for worker in self._workers:
+                announce(worker.sentinel)
+        self.has_arrived = False
+        super()._reset(loader, first_iter)
+
+    def __next__(self) -> Any:
+        self.has_arrived = False
+        self._since = time.monotonic()
+        found = super().__next__()
+        return found.batch if isinstance(found, Pinnable) else found
+
+    def _try_get_data(self, timeout: float = LOOKS_EVERY_S) -> tuple[bool, Any]:
+        """As torch's. Whatever breaks because a worker is gone comes out as `ChildEnded`."""
+        try:
+            return True, self._data_queue.get(timeout=timeout)
+        except Empty:
+            if self.has_lost():
+                raise ChildEnded from None
+            self._say_stuck()
+            return False, None
+        except ChildEnded:
+            raise
+        except Exception as error:
+            self._wait_for_end()
+            if self.has_lost():
+                raise ChildEnded from error
+            if is_out_of_files():
+                error.add_note(TOO_MANY_FILES)
+            raise
+
+    def _say_stuck(self) -> None:
+        if not self._has_said_stuck and time.monotonic() - self._since > STUCK_S:
+            self._has_said_stuck = True
+            say(f"no batch has come for {STUCK_S:.0f} s, {self.awaited_words()}")
+
+    def _get_data(self) -> Any:
+        try:
+            return super()._get_data()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if str(error).startswith("Pin memory thread"):
+                self._wait_for_end()
+                if self.has_lost():
+                    raise ChildEnded from error
+            raise
+
+    def _process_data(self, *data: Any, **named: Any) -> Any:
+        self.has_arrived = True
+        return super()._process_data(*data, **named)  # type: ignore[no-untyped-call]
+
+    def _shutdown_workers(self) -> None:
+        if self._shutdown or sys.is_finalizing():
+            super()._shutdown_workers()
+            return
+        try:
+            with Interruptible(self.has_lost):
+                super()._shutdown_workers()
+        except ChildEnded:
+            self._shutdown = False
+            self.abandon()
+
+    def has_lost(self) -> bool:
+        """Whether a worker has ended that should not have."""
+        return bool(self.lost())
+
+    def lost(self) -> list[tuple[int, int, int]]:
+        """The (number, pid, exit code) of each worker that has ended and should not have.
+
+        When all are to end, or one's stream is at its end, only failing counts.
+        """
+        codes = [worker.exitcode for worker in self._workers]
+        return [
+            (number, self._workers[number].pid or 0, code)
+            for number, code in enumerate(codes)
+            if code or (code == 0 and not self._shutdown and self._workers_status[number])
+        ]
+
+    def _wait_for_end(self) -> None:
+        """Give a worker time to end whose connection broke: the kernel closes all of its files first."""
+        ready = wait([worker.sentinel for worker in self._workers], ENDS_WITHIN_S)
+        for worker in self._workers:
+            if worker.sentinel in ready:
+                worker.join(ENDS_WITHIN_S)
+
+    def abandon(self) -> None:
+        """End all workers without asking them. What they have fetched is lost."""
+        if self._shutdown:
+            return
+        self._shutdown = True
+        if self._pin_memory and hasattr(self, "_pin_memory_thread_done_event"):
+            self._pin_memory_thread_done_event.set()
+        for worker in self._workers:
+            worker.kill()
+        for worker in self._workers:
+            worker.join(ENDS_WITHIN_S)
+        for queue in self._index_queues:
+            queue.cancel_join_thread()
+            queue.close()
+
+    def words_of(self, number: int) -> str:
+        """The note that tells what a worker was doing when it ended."""
+        return self._under_way.doing(number).note
+
+    def awaited_words(self) -> str:
+        """What the worker that is awaited is doing: `while fetching sample 7 of the data set (epoch 1, step 2)`."""
+        return self._under_way.doing(self._awaited()).note.removeprefix("lockstep: ")
+
+    def awaited_line(self) -> str:
+        """Ask it for its line, by a signal; empty if it tells none. A system call of the user's may end early by that."""
+        number = self._awaited()
+        pid = self._workers[number].pid or 0
+        line = self._under_way.line_of(number, pid)
+        return f"at {line} (worker pid {pid})" if line else ""
+
+    def _awaited(self) -> int:
+        """The worker that has the next batch; or another one that is fetching something, if that one is not."""
+        awaited: int = self._task_info.get(self._rcvd_idx, (0,))[0]
+        order = sorted(range(len(self._workers)), key=lambda number: number != awaited)
+        busy = self._under_way.busy(order)
+        return awaited if busy is None else busy
+
+
+class InnerLoader(DataLoader[Any]):
+    """A stock DataLoader that tells of dead workers.
+
+    Args:
+        under_way: where its workers write what they fetch.
+        settings: as of a DataLoader; with workers.
+    """
+
+    def __init__(self, dataset: Any, under_way: UnderWay, **settings: Any) -> None:
+        self.under_way = under_way
+        super().__init__(dataset, **settings)
+
+    @property
+    def kept(self) -> WorkerBatches | None:
+        """The iterator that lives from epoch to epoch, with `persistent_workers`."""
+        kept: Any = self._iterator
+        return kept  # type: ignore[no-any-return]
+
+    def _get_iterator(self) -> Any:
+        return WorkerBatches(self)
+
+
+class FetchedByWorkers(Iterator[Any]):
+    """The batches of one epoch, or of one evaluation; workers begin with the first at once.
+
+    Args:
+        inner: nobody else iterates it meanwhile.
+        most: after so many, if that is known, workers may end: nobody asks whether that was the last one.
+
+    Raises:
+        RuntimeError: as torch's, with the sample, when a worker dies.
+    """
+
+    def __init__(self, inner: InnerLoader, most: int | None = None) -> None:
+        kept = inner.kept  # torch asks them whether they are ready
+        with _deaths_told(kept), nullcontext() if kept is None else Interruptible(kept.has_lost):
+            begun: Any = iter(inner)
+        self._batches: WorkerBatches | None = begun if most != 0 else None
+        self._left = most
+
+    def __next__(self) -> Any:
+        batches = self._batches
+        if batches is None:
+            raise StopIteration
+        with _deaths_told(batches), Interruptible(batches.has_lost):
+            batch = next(batches)
+        if self._left is not None:
+            self._left -= 1
+            if not self._left:
+                self._batches = None
+        return batch
+
+
+@contextmanager
+def _deaths_told(waits: WorkerBatches | None) -> Iterator[None]:
+    """Raise what torch raises when a worker is gone, which the launcher knows; add the sample to torch's own errors."""
+    try:
+        yield
+    except ChildEnded as ended:
+        assert waits is not None
+        number, pid, code = waits.lost()[0]
+        waits.abandon()
+        how = f"is killed by signal: {signal.strsignal(-code)}." if code < 0 else f"ended with exit code {code}."
+        error = RuntimeError(f"DataLoader worker (pid {pid}) {how}")
+        error.add_note(waits.words_of(number))
+        raise error from ended
+    except Exception as error:
+        if waits is not None and not waits.has_arrived and str(error).startswith("DataLoader "):
+            for words in (waits.awaited_words(), waits.awaited_line()):
+                if words:
+                    error.add_note(f"lockstep: {words}")
+        raise

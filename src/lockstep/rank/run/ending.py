@@ -1,0 +1,144 @@
+"""The end of a run: a last agreement, what stays in the run folder, and letting go."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+from torch import Tensor
+
+from lockstep.notices import say
+from lockstep.protocol.at_the_end import left_at
+from lockstep.rank.checks.script.labels import names_without
+from lockstep.rank.init.join import leave
+from lockstep.rank.run.loop.evaluation import say_shares
+from lockstep.rank.run.loop.loss_gauge import settle_losses
+from lockstep.rank.run.loop.replicas import bits_held, compare
+from lockstep.rank.run.loop.testimony import testify_end
+from lockstep.rank.run.loop.training import say_written
+from lockstep.rank.run.position.kept_file import keep
+from lockstep.rank.run.run_state import RunState
+from lockstep.rank.strategy.agreement import tensor_hash
+from lockstep.rank.transport.frame import AT_THE_END
+
+
+def end(run: RunState) -> bool:
+    """See `lockstep.finish`. Returns whether the run ended well, on all ranks."""
+    failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
+    failed = failed or (
+        run.setup.folder is not None and run.setup.folder.failure(run.machinery.transport.rank).exists()
+    )
+    try:
+        if not failed and not run.progress.automatic.has_ended:
+            if run.machinery.meter is not None:
+                run.machinery.meter.close()
+            settle_losses(run)
+            say_shares(run.machinery)
+            mine = [
+                bits_held(run),
+                run.machinery.written.take() if run.machinery.written is not None else {},
+            ]
+            told = run.machinery.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
+            say_written(run.machinery, [paths for _, paths in told])
+            compare(run, [one for one, _ in told])
+            testify_end(run)
+            _write_result(run)
+            run.progress.automatic.note_end()
+            _write_stages(run)
+    finally:
+        run.progress.automatic.end()
+        run.progress.snapshots.end()
+        run.machinery.strategy.close()
+        run.machinery.strangers.close()
+        if run.machinery.written is not None:
+            run.machinery.written.close()
+        for hook in run.progress.hooks:
+            hook.remove()
+        if not failed:
+            run.machinery.transport.close()
+            leave()
+        run.progress.automatic.leave_loop()
+    return not failed and not run.progress.automatic.has_ended
+
+
+def _write_result(run: RunState) -> None:
+    if run.machinery.transport.rank != 0 and run.setup.mesh.stages == 1:
+        return
+    digest = state_hash(run) if run.progress.models else ""
+    if run.machinery.transport.rank != 0:
+        return
+    without = names_without(run)
+    if run.setup.folder is None:
+        if digest and run.progress.said_decisions:
+            say(f"bits sha256:{digest}" + (f" resumed without: {', '.join(without)}" if without else ""))
+        return
+    earlier_epochs, earlier_steps = run.progress.resumed
+    result = {
+        "steps": run.machinery.ledger.step - earlier_steps,
+        "epochs": len(run.progress.epochs_seen) - earlier_epochs,
+        "earlier_epochs": earlier_epochs,
+        "samples": _samples(run.progress.epochs_seen[earlier_epochs:]),
+        "bits": f"sha256:{digest}" if digest else "",
+        "lanes": run.setup.placement.num_lanes,
+        "threads": run.setup.threads,
+        **({"without": without} if without else {}),
+    }
+    keep(run.setup.folder.result, json.dumps(result), run.machinery.ledger)
+
+
+def _samples(epochs: list[int]) -> str:
+    if not epochs:
+        return ""
+    if len(set(epochs)) == 1:
+        return f"{epochs[0]} samples x {len(epochs)} epoch{'s' if len(epochs) > 1 else ''}, each once"
+    return f"{sum(epochs)} samples in {len(epochs)} epochs, each once per epoch"
+
+
+def _write_stages(run: RunState) -> None:
+    """Gather every rank's report; rank 0 writes them. Collective: call it on every rank.
+
+    Without stages, nothing happens.
+
+    The form: {"stages": [{"rank": 0, "stage": 0, "layers": ["0", "1"], "cost_s": 0.01, "forward_s": 0.2,
+    "backward_s": 0.4, "wait_s": 0.1, "passes": 10, "timeline": [["F", 0, begin_s, end_s], ...]}, ...],
+    "micro_batches": 8, "schedule": "1f1b", "strategy": "pipeline"}; times are those of
+    `time.monotonic`, sums over the run.
+    """
+    mesh, folder = run.setup.mesh, run.setup.folder
+    if mesh.stages == 1 or folder is None:
+        return
+    told = run.machinery.transport.all_gather_object(run.machinery.strategy.report(), "stage report")
+    if run.machinery.transport.rank or any(report is None for report in told):
+        return
+    stages = [{"rank": rank, "stage": mesh.stage(rank), **report} for rank, report in enumerate(told)]
+    report = {
+        "stages": stages,
+        "micro_batches": len(run.setup.lanes),
+        "schedule": mesh.schedule if mesh.strategy == "pipeline" else None,
+        "strategy": mesh.strategy,
+    }
+    keep(folder.stages, json.dumps(report), run.machinery.ledger)
+
+
+def state_hash(run: RunState) -> str:
+    """SHA-256 over names and bits of all parameters and buffers, the same for every layout.
+
+    Collective: call it on every rank.
+    """
+    rank = run.machinery.transport.rank
+    tensors = {
+        f"{number} {name}": tensor
+        for number, model in enumerate(run.progress.models)
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if isinstance(tensor, Tensor)
+    }
+    mine = {name: tensor_hash(t) for name, t in tensors.items() if rank == (run.machinery.strategy.holder_of(t) or 0)}
+    told = (
+        [mine] if run.setup.mesh.stages == 1 else run.machinery.transport.all_gather_object(mine, "hash of the model")
+    )
+    found = {key: value for hashes in told for key, value in hashes.items()}
+    digest = hashlib.sha256()
+    for name in tensors:
+        digest.update(f"{name.partition(' ')[2]} {found[name]}\n".encode())
+    return digest.hexdigest()

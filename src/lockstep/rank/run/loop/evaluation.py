@@ -1,0 +1,108 @@
+"""Plain iteration of a prepared loader: this rank's share of the batches, each sample once over all ranks, no padding.
+
+Batches are whole, as the loader makes them, and dealt to the lanes in turn. So one rank sees what a plain loop sees,
+`len(loader)` is the number of batches, and a tally adds the same numbers in the same order on any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.notices import say
+from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.layout.stream_key import Domain
+from lockstep.rank.caller import where
+from lockstep.rank.checks.unreduced_metrics import Share, sentence
+from lockstep.rank.data.batches import Batches
+from lockstep.rank.data.loader import LanePart, PreparedLoader
+from lockstep.rank.data.stream import PreparedStream, StreamedShare
+from lockstep.rank.process_group.default_group import num_exchanges
+from lockstep.rank.run.position.region import LoopPosition, Region
+from lockstep.rank.run.run_state import Machinery, RunState
+
+
+def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
+    """The batches of this rank's lanes; ranks may have different numbers of them, or none."""
+    line = where()
+    if run.progress.position.in_lane:
+        raise UsageError(
+            "A prepared loader was iterated inside another loop over batches, where ranks would see different samples.",
+            "Evaluate between steps or after the epoch; to train, use run.steps(loader).",
+        )
+    if not any(loader is own for own in run.progress.loaders):
+        raise UsageError(
+            "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
+        )
+    run.machinery.numerics.keep()
+    outside, run.progress.position.is_counted = LoopPosition(run.progress.position.region), False
+    before = run.machinery.ledger.enter(Phase.EVALUATE, "evaluate")
+    run.machinery.strategy.keep_buffers()
+    run.machinery.strangers.begin_lane()
+    with run.machinery.streams.elsewhere():
+        share = _share(loader, run.machinery.ledger.step)
+        run.machinery.shares.begin(num_exchanges())
+        run.progress.evaluated, run.progress.evaluation = [], share.digest
+        try:
+            for part, batch in share:
+                run.progress.position.region, run.progress.position.lane = Region.EVALUATION, part.lane
+                run.progress.position.num_samples = len(part.indices)
+                run.progress.evaluated.extend(part.indices)
+                loader.evaluated = run.progress.evaluated
+                run.machinery.streams.enter(Domain.LANE, "evaluation", run.machinery.ledger.step, part.step, part.lane)
+                with run.machinery.strategy.precision.inside():
+                    yield batch
+            run.machinery.shares.end(
+                Share(line, len(run.progress.evaluated), share.num_samples, run.progress.position.is_counted)
+            )
+        except Exception as error:
+            run.progress.last.take_after(error)
+            raise
+        finally:
+            run.machinery.strangers.end_lane()
+            run.progress.position.region, run.progress.position.lane = outside.region, -1
+            _restore_buffers(run)
+            run.machinery.ledger.enter(before, "evaluated")
+
+
+@dataclass
+class _PlannedShare:
+    """This rank's share of the batches of a data set with a length."""
+
+    digest: str
+    num_samples: int
+    lanes: list[LanePart]
+    fetched: Batches
+
+    def __iter__(self) -> Iterator[tuple[LanePart, Any]]:
+        for part in self.lanes:
+            yield part, next(self.fetched)
+
+
+def _share(loader: PreparedLoader, step: int) -> _PlannedShare | StreamedShare:
+    if isinstance(loader, PreparedStream):
+        return loader.evaluation(step)
+    plan = loader.plan_evaluation(step)
+    lanes = loader.share(plan)
+    return _PlannedShare(plan.digest, plan.num_samples, lanes, loader.fetch(lanes, evaluation=True))
+
+
+def say_shares(machinery: Machinery) -> None:
+    """Report evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
+    for share in machinery.shares.take(num_exchanges):
+        if machinery.transport.rank == 0:
+            say(sentence(share))
+
+
+def _restore_buffers(run: RunState) -> None:
+    """Undo what BatchNorm in training mode did to its statistics, with other samples on each rank; say so once."""
+    changed = run.machinery.strategy.restore_buffers()
+    if changed and not run.progress.said_training_mode:
+        run.progress.said_training_mode = True
+        if run.machinery.transport.rank == 0:
+            say(
+                f"the model was in training mode while a prepared loader was iterated; {changed[0]} and "
+                f"{len(changed) - 1} other buffers would have changed and were restored. Call model.eval() first."
+            )

@@ -1,0 +1,111 @@
+"""What the script reads behind a loop when the run goes on there, after the loop's last turn: `step.loss`, say.
+
+A run that resumes behind the last turn has no turn, so the names that the loop assigns would be missing. A state of that
+place keeps them, where each is surely the same on every rank: the step, numbers that an exchange gave, the loop's own
+counter. A last snapshot that would lack one is not taken.
+
+    behind the last turn                    -> note_loop_variables    into `Progress.left`, and so into every state of this place
+    the run goes on there, without a turn   -> restore_loop_variables
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from lockstep.errors import UsageError
+from lockstep.protocol.layout.cut import StepCut
+from lockstep.rank.checks.script.read_after_loop import left_variables, set_variable, variable
+from lockstep.rank.data.batches import Batches
+from lockstep.rank.data.loader import StepPlan
+from lockstep.rank.run.loop.agreed import Agreed
+from lockstep.rank.run.loop.step import Step
+from lockstep.rank.run.run_state import RunState
+from lockstep.rank.strategy.contract import PassResult
+from lockstep.rank.strategy.pass_loss import PassLoss
+
+STEPS = "steps"
+"""The loop over steps; a loop over epochs has its number."""
+OF_A_STEP = ("number", "index", "num_samples")
+NO_BATCHES = cast("Batches", ())
+_MISSING = object()
+
+
+def note_loop_variables(run: RunState, loop: str) -> None:
+    """Keep what the loop around the caller leaves; None stands for what cannot be kept. Not collective."""
+    if not run.progress.has_states_inside:
+        return
+    kept = [
+        {name: _told(value, is_own=name in left.own) for name, value in _bound(frame, left.names)}
+        for frame, left in left_variables()
+    ]
+    if any(kept):
+        run.progress.left[loop] = kept
+
+
+def restore_loop_variables(run: RunState, loop: str) -> None:
+    """Give the variables to the loop around the caller, which has no turn left.
+
+    Raises:
+        UsageError: when one is missing that could not be kept.
+    """
+    for (frame, left), kept in zip(left_variables(), run.progress.left.get(loop, ()), strict=False):
+        for name in left.names:
+            value = _value(run, kept.get(name))
+            if value is not None:
+                set_variable(frame, name, value)
+            elif name in kept and variable(frame, name, _MISSING) is _MISSING:
+                raise UsageError(
+                    f"The run goes on behind the last turn of a loop, where the script reads {name!r}, which no state keeps.",
+                    "Read what every rank has, such as step.loss, or keep it in run.state.",
+                )
+
+
+def lacks_loop_variables(run: RunState) -> bool:
+    """Whether the script reads a variable of its loop over steps behind it that cannot be kept."""
+    return any(None in kept.values() for kept in run.progress.left.get(STEPS, ()))
+
+
+def wrong_loop_variables(told: Any) -> str:
+    """What is wrong with what a state keeps of this, in words; empty when nothing is."""
+    frames = [one for kept in told.values() for one in kept] if isinstance(told, dict) else [None]
+    if all(isinstance(kept, dict) and all(map(_is_told, kept.values())) for kept in frames):
+        return ""
+    return "its variables behind loops are not described the way lockstep does it"
+
+
+def _is_told(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return value is None or type(value) in (int, float)
+    kinds = {name: type(part) for name, part in value.items()}
+    loss = kinds.pop("loss", None)
+    return kinds == dict.fromkeys(OF_A_STEP, int) and loss in (float, type(None))
+
+
+def _bound(frame: Any, names: list[str]) -> list[tuple[str, Any]]:
+    found = [(name, variable(frame, name, _MISSING)) for name in names]
+    return [(name, value) for name, value in found if value is not _MISSING]
+
+
+def _told(value: Any, *, is_own: bool) -> Any:
+    """As a state keeps it."""
+    if isinstance(value, Step):
+        return {name: getattr(value, name) for name in OF_A_STEP} | {"loss": _loss_of(value)}
+    if isinstance(value, Agreed):
+        return float(value)
+    return value if is_own and type(value) is int else None
+
+
+def _loss_of(step: Step) -> float | None:
+    try:
+        return float(step.loss)
+    except UsageError:
+        return None
+
+
+def _value(run: RunState, told: Any) -> Any:
+    if isinstance(told, Mapping):
+        cut = StepCut(told["number"], (told["num_samples"],), (1.0,))
+        result = PassResult(PassLoss.known(told["loss"]), {})
+        return Step(run, StepPlan(cut, ()), NO_BATCHES, told["index"], result)
+    return Agreed(told) if type(told) is float else told

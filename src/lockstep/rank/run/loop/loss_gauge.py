@@ -1,0 +1,78 @@
+"""The loss of a pass, for the progress line; and the first one that is no finite number, with the lanes that it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lockstep.notices import say
+from lockstep.protocol.case import Case
+from lockstep.rank.run.loop.replicas import refuse_apart
+from lockstep.rank.run.run_state import RunState
+from lockstep.rank.strategy.pass_loss import PassLoss
+
+NAN_LOSS = "nan-loss"
+"""The finding's name."""
+
+
+MOST_LATE = 100
+"""A host that is this many passes ahead of its GPU waits for it."""
+
+
+def take_loss(run: RunState, step: int, loss: PassLoss) -> None:
+    """Take the loss of a pass, and show what is there: on a GPU, that of an earlier one, as to read a new one is to wait.
+
+    Args:
+        run: where the gauges are.
+        step: the step's number.
+        loss: of the pass.
+    """
+    under_way = run.progress.losses
+    under_way.append((step, loss))
+    while under_way and (under_way[0][1].is_there() or len(under_way) > MOST_LATE):
+        _show(run, *under_way[0])
+        under_way.popleft()
+
+
+def settle_losses(run: RunState) -> None:
+    """Wait for all losses, and show them."""
+    under_way = run.progress.losses
+    if not under_way:
+        return
+    while under_way:
+        _show(run, *under_way[0])  # what raises here is raised again when the run ends
+        under_way.popleft()
+    run.machinery.ledger.publish()
+
+
+def _show(run: RunState, step: int, losses: PassLoss) -> None:
+    """Give the loss of a pass to the gauges; say so on rank 0 where it stops being finite."""
+    loss = losses.mean
+    refuse_apart(run, losses.apart())
+    if loss is None:
+        return
+    ledger = run.machinery.ledger
+    was_finite = math.isfinite(ledger.loss) or not ledger.num_losses
+    ledger.loss = loss
+    ledger.num_losses += 1
+    if not was_finite or math.isfinite(loss) or run.machinery.transport.rank != 0:
+        return
+    setup, lanes = run.setup, losses.unfinite
+    last_stage = setup.mesh.stages - 1
+    ranks = sorted({setup.mesh.rank(setup.placement.rank_of(lane), last_stage) for lane in lanes})
+    said = f"the loss is {loss} in step {step}{_whence(lanes, ranks, setup.placement.num_lanes)}"
+    say(f"{said}.")
+    if setup.folder is not None:
+        Case(NAN_LOSS, said, tuple(ranks)).add_to(setup.folder.findings)
+
+
+def _whence(lanes: Sequence[int], ranks: Sequence[int], num_lanes: int) -> str:
+    """`: it comes from lane 2, on rank 1; the other lanes are finite`."""
+    if not lanes:
+        return ""
+    if len(lanes) == num_lanes:
+        return ", in every lane"
+    numbers = ", ".join(map(str, lanes))
+    where = f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    others = "the other lane is" if num_lanes == len(lanes) + 1 else "the other lanes are"
+    return f": it comes from lane{'s' if len(lanes) > 1 else ''} {numbers}, {where}; {others} finite"

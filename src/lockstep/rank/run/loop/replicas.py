@@ -1,0 +1,193 @@
+"""The check that ranks still hold the same bits, which memory that flips a bit breaks without a word, and scripts too.
+
+    every N steps, in a pass         -> note, hear        one number per rank rides on the frame of the pass;
+                                                          of statistics of BatchNorm and their like, in every pass
+    a new epoch, a state, the end    -> compare           one frame of its own
+    the numbers differ               -> every tensor's hash, and the majority decides who is wrong
+
+Between a step's lanes the script does as it likes: an `optimizer.step()` behind `if run.is_main`, or a learning rate
+that depends on the rank, lets models drift apart without an error from torch. To the check that looks the same as
+damage; the launcher starts all ranks again, and what comes back at the same step is the script's doing
+(`launcher.recovery`). See docs/design/0025.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lockstep.errors import PeerLost, RanksDiffer
+from lockstep.protocol.checks import chosen_steps, parse_checks
+from lockstep.rank.caller import where
+from lockstep.rank.run.loop.majority import Damage, first_damage
+from lockstep.rank.run.loop.note_keys import CHECKED
+from lockstep.rank.run.run_state import RunState
+from lockstep.rank.strategy.agreement import tensor_hash
+from lockstep.rank.strategy.bit_sums import bit_sums, packed
+
+
+def begin_checks(run: RunState) -> None:
+    """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
+    checks = run.progress.checks
+    checks.every = 0
+    if _replicas(run) == 1 or run.machinery.witness is not None or checks.asked == 0:
+        return
+    tensors = [tensor for _, tensor in run.machinery.strategy.tensors()]
+    if not tensors:
+        return
+    # Optimizers have their states after the first step only, and a start that goes on must choose as the first one did.
+    updated = [one for one in tensors if one.requires_grad] * (2 if _torchs_optimizers(run) else 0)
+    num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
+    checks.every = checks.asked or chosen_steps(num_bytes, len(updated))
+
+
+def nothing_to_check(run: RunState) -> str:
+    """Why --check-every has no effect, in a sentence; empty when it has, or was not given."""
+    settings, mesh = run.setup.environment.settings, run.setup.mesh
+    asked = settings.check_every if settings is not None else ""
+    if not asked or not parse_checks(asked) or _replicas(run) > 1:
+        return ""
+    whole = "there is one rank" if mesh.stages == 1 else "each rank holds another part of the model"
+    return f"--check-every {asked} has nothing to compare: {whole}."
+
+
+def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
+    """What this rank tells the others about its bits in this pass, whose lanes are over; `is_first` of its step.
+
+    The sums of buffers that move belong to every pass: the others add to theirs what this rank makes of a damaged one.
+    """
+    every = run.progress.checks.every
+    if not every:
+        return {}
+    moving = run.machinery.strategy.checksums(only_moving=True)
+    whole = bits_held(run) if is_first and run.machinery.ledger.step % every == 0 else ""
+    return {CHECKED - run.machinery.transport.rank: [moving, whole]} if moving or whole else {}
+
+
+def hear(run: RunState, notes: dict[int, Any]) -> None:
+    """Take what all ranks told in `note` out of `notes`, and compare. Collective: call it on every rank.
+
+    Raises:
+        RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
+    """
+    told = [notes.pop(CHECKED - rank, None) for rank in range(run.machinery.transport.world_size)]
+    if None not in told:
+        _compare(run, told, run.machinery.ledger.step - 1, is_whole=all(whole for _, whole in told))
+
+
+def compare(run: RunState, told: list[Any]) -> None:
+    """Compare what each rank's `bits_held` was. Collective: call it on every rank, between steps.
+
+    Raises:
+        RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
+    """
+    _compare(run, told, run.machinery.ledger.step, is_whole=True)
+
+
+def bits_held(run: RunState) -> str:
+    """16 digits from the bits of all that this rank holds and its replicas too; empty where nobody does."""
+    if _replicas(run) == 1:
+        return ""
+    states = bit_sums(packed([tensor.detach() for _, tensor in _states(run, {})]))
+    return hashlib.blake2b(repr([run.machinery.strategy.checksums(), states]).encode(), digest_size=8).hexdigest()
+
+
+def compared(run: RunState) -> set[int]:
+    """Identities of the tensors of which `compare` has just made sure that every rank holds the same bits."""
+    if run.setup.mesh.stages > 1 or run.machinery.witness is not None or run.machinery.transport.world_size == 1:
+        return set()
+    return {id(tensor) for _, tensor in (*run.machinery.strategy.tensors(), *_states(run, {}))}
+
+
+def _replicas(run: RunState) -> int:
+    return run.setup.mesh.replicas
+
+
+def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> None:
+    mesh, checks = run.setup.mesh, run.progress.checks
+    if run.machinery.witness is not None:
+        return  # `lockstep verify` compares more, and names the step
+    if any(one != told[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), told, strict=True)):
+        _blame(run)
+    elif is_whole:
+        checks.agreed = step
+
+
+def _blame(run: RunState) -> None:
+    """Find who is wrong; the padding between tensors, which nobody reads, is not."""
+    rank, strategy = run.machinery.transport.rank, run.machinery.strategy
+    tensors = dict(strategy.tensors())
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    hashes = {name: tensor_hash(tensor) for name, tensor in (*tensors.items(), *_states(run, names))}
+    for name, began in strategy.tensors(only_moving=True):
+        hashes[name] = hashes.get(name, "") + tensor_hash(began)
+    told = run.machinery.transport.all_gather_object(
+        [run.progress.checks.agreed, hashes], "name the difference", where()
+    )
+    damage = first_damage([hashes for _, hashes in told], run.setup.mesh.part_of())
+    if damage is None:
+        return
+    _raise(rank, damage, max(step for step, _ in told))  # a rank that took a dead one's place has heard of none
+
+
+def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
+    """Raise on the rank to blame where GPUs have found that ranks began a pass with different statistics. Not a collective.
+
+    The others go on to their next exchange, which that rank does not come to: some of them may know before it does.
+
+    Args:
+        run: the run.
+        told: for each rank, sums by name; none of ranks that did not look.
+    """
+    if told and run.progress.checks.every:
+        label = f"{type(run.progress.models[0]).__name__}." if len(run.progress.models) == 1 else ""
+        named = [{f"{label}{name}": value for name, value in sums.items()} for sums in told]
+        damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(told)])
+        if damage is not None and damage.ranks[0] == run.machinery.transport.rank:
+            _raise(run.machinery.transport.rank, damage, run.progress.checks.agreed)
+
+
+def _raise(rank: int, damage: Damage, agreed: int) -> NoReturn:
+    held = "it did" if len(damage.ranks) == 1 else "they did"
+    error = RanksDiffer(
+        damage.ranks[0], damage.what, f"after step {agreed} {held}" if agreed else f"{held} at the start"
+    )
+    raise error if rank == damage.ranks[0] else PeerLost(str(error))
+
+
+def _compared_optimizers(run: RunState) -> list[Optimizer]:
+    """Those whose state every rank holds whole; what others keep in theirs is not known."""
+    return _torchs_optimizers(run) if run.machinery.strategy.name == "ddp" else []
+
+
+def _torchs_optimizers(run: RunState) -> list[Optimizer]:
+    """Those of `ddp`, where nobody knows yet which of them are shared out later."""
+    if run.setup.mesh.strategy != "ddp":
+        return []
+    optimizers = [one for one in run.progress.taken if isinstance(one, Optimizer)]
+    return [one for one in optimizers if type(one).__module__.startswith("torch.optim.")]
+
+
+def _states(run: RunState, names: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
+    """The optimizers' tensors, in an order that is the same on every rank."""
+    for optimizer in _compared_optimizers(run):
+        state = optimizer.state
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            label = names.get(id(parameter), "a parameter")
+            for key, value in sorted(state.get(parameter, {}).items(), key=lambda item: str(item[0])):
+                for tensor in _tensors_in(value):
+                    yield f"{key} of {label} in {type(optimizer).__name__}", tensor
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided and not value.is_meta:
+            yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors_in(one)

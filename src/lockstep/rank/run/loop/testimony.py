@@ -1,0 +1,127 @@
+"""When a rank's witness records, under `lockstep verify`: after each step, and when the script is over.
+
+After the last wanted step the script goes on: its loops over steps and epochs end as if the data were over, so the code
+after them runs too, and what it leaves is recorded as "at the end". A script that does not end within a while (it waits
+for more steps) is ended, and that is reported: it is no fault.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import partial
+
+from lockstep.rank.data.loader import PreparedLoader
+from lockstep.rank.data.order import EpochPlan
+from lockstep.rank.recording.recorder import Taken, Witness
+from lockstep.rank.run.loop.second_look import look_again_at_evaluation, look_again_at_training
+from lockstep.rank.run.run_state import Machinery, RunState
+
+LEAST_REST_S = 30.0
+"""The code after the last step gets this long, or twice as long as the script took until then if that is more."""
+
+
+def is_over(machinery: Machinery) -> bool:
+    """Whether loops end here, because everything wanted is recorded."""
+    return machinery.witness is not None and machinery.witness.over
+
+
+def testify_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) -> None:
+    """Record what an epoch begins with; a stream has no `plan`."""
+    if run.machinery.witness is not None:
+        run.machinery.witness.initial(_taken(run))
+        if plan is not None:
+            run.machinery.witness.plans.setdefault(loader.standing.number, plan)
+
+
+def testify_before(run: RunState) -> None:
+    """Record what the next step begins with, where `verify` compares a run that goes on. Collective: call it on every rank."""
+    if run.machinery.witness is not None:
+        run.machinery.witness.before_step(run.machinery.ledger.step, _taken(run))
+
+
+def stops_after_saving(run: RunState) -> bool:
+    """Whether `verify` wants the run to end after a state is saved."""
+    return run.machinery.witness is not None and bool(run.machinery.witness.stops)
+
+
+def testify_saved(run: RunState) -> None:
+    """After a state is on the disk: end here, as if the run were killed. Collective: call it on every rank.
+
+    Call it only if `stops_after_saving`.
+    """
+    witness = run.machinery.witness
+    assert witness is not None
+    witness.variables(run.machinery.ledger.step)
+    run.machinery.transport.barrier("the stop of verify")
+    os._exit(0)
+
+
+def testify_step(run: RunState) -> None:
+    """Record a step whose body is finished. Collective: call it on every rank.
+
+    Raises:
+        SystemExit: after the last wanted step, where the script's end is not wanted.
+    """
+    witness = run.machinery.witness
+    if witness is None:
+        return
+    witness.after_step(run.machinery.ledger.step, _taken(run))
+    if witness.over:
+        _begin_rest(run, witness)
+
+
+def testify_left(machinery: Machinery) -> None:
+    """Note that the script left its loop in the middle of a step; it is recorded where all ranks are next."""
+    if machinery.witness is not None:
+        machinery.witness.left = machinery.ledger.step
+
+
+def settle(run: RunState) -> None:
+    """Record, between steps, a step whose loop was left. Collective: call it on every rank."""
+    if run.machinery.witness is not None and run.machinery.witness.left is not None:
+        testify_step(run)
+
+
+def testify_end(run: RunState) -> None:
+    """Record the end of the script. Collective: call it on every rank."""
+    witness = run.machinery.witness
+    if witness is None or not witness.to_the_end:
+        return
+    settle(run)
+    if not witness.over:
+        look_again_at_training(run, witness)
+    look_again_at_evaluation(run, witness)
+    witness.at_end(_taken(run))
+    witness.note_ending(reached=True)
+
+
+def _begin_rest(run: RunState, witness: Witness) -> None:
+    if not witness.to_the_end or run.setup.mesh.asynchronous:  # such ranks make their steps independently
+        raise SystemExit(0)
+    look_again_at_training(run, witness)
+    witness.flush_end()
+    witness.note_ending(reached=False)
+    run.machinery.transport.barrier("the last step of verify")  # no rank fails after it before all have recorded it
+    seconds = max(LEAST_REST_S, 2 * (time.monotonic() - witness.began_s))
+    timer = threading.Timer(seconds, _end_here, (witness, seconds))
+    timer.daemon = True
+    timer.start()
+
+
+def _end_here(witness: Witness, seconds: float) -> None:
+    """End a script that goes on and on. Every rank does so at about this time; seeing another's end is no failure."""
+    witness.note_ending(reached=False, why=f"it did not end within {seconds:.0f} s")
+    os._exit(0)
+
+
+def _taken(run: RunState) -> Taken:
+    return Taken(
+        run.progress.models,
+        [*run.progress.taken, *run.progress.stateful.values()],
+        run.progress.tracked,
+        vars(run.progress.values),
+        run.is_here,
+        partial(run.machinery.strategy.whole_state, everyone=True),
+    )

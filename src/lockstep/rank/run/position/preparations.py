@@ -1,0 +1,163 @@
+"""The number of each model, optimizer, scheduler and loader that a run prepared, in order: what states and starts know it by.
+
+One that is prepared in the middle has the next number, and what it replaces keeps its own. A state says how many there were
+before the loop and when it was taken, so a start that has not come to the later ones knows that they are still to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from lockstep.errors import UsageError
+from lockstep.rank.run.position.made_options import MadeOptions
+from lockstep.rank.strategy.bit_sums import bit_sums, packed
+
+MODEL, OPTIMIZER, SCHEDULER, LOADER = KINDS = "model", "optimizer", "scheduler", "loader"
+
+
+@dataclass(frozen=True)
+class Late:
+    """What a state tells of things that came in the middle."""
+
+    first: Mapping[str, int]
+    """How many of each kind were prepared before that."""
+    made: Mapping[str, int]
+    """How many there were when the state was taken."""
+    before: Mapping[str, int]
+    """How many there were where the body of `run.epochs` began that runs again up to the state's step."""
+    grown: Sequence[int]
+    """Optimizers, by number, that have more groups than when they were prepared."""
+
+    @classmethod
+    def read(cls, told: Any) -> Late | None:
+        """Read `Preparations.late`. Raises ValueError for what lockstep does not write."""
+        if told is None:
+            return None
+        late = cls(told["first"], told["made"], told["before"], told["grown"])
+        counts = [one[kind] for one in (late.first, late.made, late.before) for kind in KINDS]
+        numbers = [*counts, *late.grown]
+        if not all(type(number) is int and 0 <= number < 1 << 31 for number in numbers):
+            raise ValueError(told)
+        return late
+
+
+@dataclass
+class Preparations:
+    """Those of one run."""
+
+    things: dict[str, dict[int, Any]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    """By kind and number, from 1; what was replaced is missing."""
+    made: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    """The number of the last one."""
+    first: dict[str, int] | None = None
+    """`made` before the first one that was prepared in the middle; None until then."""
+    at_body: dict[str, int] = field(default_factory=dict)
+    """`made` where the current body of `run.epochs` began."""
+    _new: list[tuple[nn.Module, list[int]]] = field(default_factory=list)
+    """Models that came in the middle since the last pass, with sums over their bits."""
+    options: MadeOptions = field(default_factory=MadeOptions)
+    """Of optimizers and schedulers."""
+    _num_groups: dict[int, int] = field(default_factory=dict)
+    """The groups of each optimizer when it was prepared."""
+    _shapes: dict[str, Any] = field(default_factory=dict)
+    """Of the parameters of each model then, by its number and their name."""
+
+    def add(self, kind: str, thing: Any, *, is_late: bool) -> None:
+        """Number it."""
+        if is_late and self.first is None:
+            self.first = dict(self.made)
+        self.made[kind] += 1
+        self.things[kind][number := self.made[kind]] = thing
+        if kind in (OPTIMIZER, SCHEDULER):
+            self.options.add(f"{kind}{number}", thing)
+        if kind == OPTIMIZER:
+            self._num_groups[number] = len(thing.param_groups)
+        if kind == MODEL:
+            if is_late:
+                self._new.append((thing, _bits_of(thing)))
+            for name, parameter in thing.named_parameters():
+                self._shapes[f"{number}.{name}"] = parameter.shape
+
+    def remove(self, thing: Any) -> None:
+        """It was replaced, and no state has it from here on."""
+        for numbered in self.things.values():
+            for number in [number for number, one in numbered.items() if one is thing]:
+                del numbered[number]
+
+    def holds(self, thing: Any) -> bool:
+        """Whether it was prepared and not replaced."""
+        return any(one is thing for numbered in self.things.values() for one in numbered.values())
+
+    def labelled(self, kind: str) -> list[tuple[str, Any]]:
+        """`optimizer`, or `optimizer1`, `optimizer2` where there were several."""
+        several = self.made[kind] > 1
+        return [(f"{kind}{number if several else ''}", thing) for number, thing in self.things[kind].items()]
+
+    def models(self, first: Mapping[str, int] | None) -> list[nn.Module]:
+        """Those that a state has a file of: one that came in the middle and is part of another now is in that one's.
+
+        `first`: `self.first` of the run that saves or saved the state.
+        """
+        models = self.things[MODEL]
+        if first is None:
+            return [*models.values()]
+        inside = {id(part) for model in models.values() for part in model.modules() if part is not model}
+        return [one for number, one in models.items() if number <= first[MODEL] or id(one) not in inside]
+
+    def late(self, *, runs_again: bool) -> dict[str, Any] | None:
+        """What a state tells of things that came in the middle; None where none did.
+
+        `runs_again`: whether the current body of `run.epochs` runs again up to its steps when the run resumes.
+        """
+        grown = [
+            number for number, one in self.things[OPTIMIZER].items() if len(one.param_groups) > self._num_groups[number]
+        ]
+        if self.first is None and not grown:
+            return None
+        made = dict(self.made)
+        before = dict(self.at_body) if runs_again and self.at_body else made
+        return {"first": self.first or made, "made": made, "before": before, "grown": grown}
+
+    def refuse_written(self) -> None:
+        """Raise `UsageError` if the script wrote to a model after it had been prepared in the middle, before the next lanes.
+
+        A resumed start has loaded the model by then, and would write to it once more.
+        """
+        for model, bits in self._new:
+            if _bits_of(model) != bits:
+                raise UsageError(
+                    f"{type(model).__name__} was prepared between steps and written to afterwards, which a resumed start "
+                    "would do once more.",
+                    "Give it its values first, then pass it to run.prepare.",
+                )
+        self._new.clear()
+
+    def forget_new(self) -> None:
+        """A state was loaded into the new models."""
+        self._new.clear()
+
+    def unprepared(self) -> str:
+        """The name of a parameter that came into a model without `rank.run.prepare`; empty where there is none."""
+        models = self.things[MODEL].items()
+        late = [one for number, one in models if self.first is not None and number > self.first[MODEL]]
+        known = {id(parameter) for model in late for parameter in model.parameters()}
+        for number, model in models:
+            for name, parameter in model.named_parameters():
+                if id(parameter) not in known and self._shapes.get(f"{number}.{name}") != parameter.shape:
+                    return str(name)
+        return ""
+
+
+def _bits_of(model: nn.Module) -> list[int]:
+    return bit_sums(packed([one.detach() for one in [*model.parameters(), *model.buffers()]]))
+
+
+def label_in(documents: Any, label: str) -> str:
+    """What a state calls `optimizer` or `optimizer1`, which are one."""
+    stem = label.rstrip("0123456789")
+    names = (stem, f"{stem}1") if label in {stem, f"{stem}1"} else (label,)
+    return next((name for name in names if name in documents), label)

@@ -1,0 +1,122 @@
+"""Under 16-mixed: an optimizer's update is skipped on every rank when a gradient of its parameters is not finite.
+
+The optimizer keeps its own `step`. Hooks of torch around it take the gradients away while it runs and put them back:
+torch's optimizers leave a parameter without a gradient alone, with its momentum and its weight decay.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from lockstep.errors import UsageError
+from lockstep.machine.torch_private import find_unfinite
+from lockstep.notices import say
+from lockstep.rank.caller import where
+from lockstep.rank.run.position.region import Region
+from lockstep.rank.run.run_state import RunState
+from lockstep.rank.strategy.loss_scale import LossScale
+
+PATIENCE = 16
+"""After this many skipped updates in a row we say so: the scale is 1 by then, so it is hardly at fault."""
+
+
+class Overflow:
+    """Watches one optimizer.
+
+    Args:
+        run: the optimizer's.
+        scale: told for each update whether it was skipped.
+    """
+
+    def __init__(self, run: RunState, scale: LossScale) -> None:
+        self._run, self._scale = run, scale
+        self._held: list[tuple[Tensor, Tensor]] = []
+
+    def watch(self, optimizer: Optimizer) -> list[Any]:
+        """Look at each of the optimizer's steps from now on; return the handles that end it."""
+        return [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
+        _refuse_second_scaler()
+        owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        there = [parameter for parameter in owned if parameter.grad is not None and not parameter.grad.is_meta]
+        held = [(parameter, parameter.grad) for parameter in there]
+        has_gradients, overflow = self._agreed(bool(held), not _all_finite([gradient for _, gradient in held]))
+        if not has_gradients:
+            return
+        self._scale.record(overflow)
+        if overflow:
+            self._held = held
+            for parameter, _ in held:
+                parameter.grad = None
+            self._say()
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
+        for parameter, gradient in self._held:
+            parameter.grad = gradient
+        self._held = []
+
+    def _agreed(self, has_gradients: bool, overflow: bool) -> tuple[bool, bool]:
+        """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without an exchange."""
+        if self._run.setup.mesh.stages == 1:
+            return has_gradients, overflow
+        told = self._run.machinery.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
+        return any(has for has, _ in told), any(over for _, over in told)
+
+    def _say(self) -> None:
+        run = self._run
+        if (
+            self._scale.skipped_in_a_row == PATIENCE
+            and run.machinery.transport.rank == 0
+            and run.progress.position.region is Region.STEP
+        ):
+            say(
+                f"{PATIENCE} updates in a row were skipped, because gradients were not finite even with a loss "
+                f"scale of {self._scale.value:g}. The loss itself may have diverged: lower the learning rate, or use "
+                f"bf16-mixed."
+            )
+
+
+def _all_finite(gradients: list[Tensor]) -> bool:
+    """Whether no element is infinite or NaN; one look at each device for all of them."""
+    found: dict[torch.device, Tensor] = {}
+    gradients = [one if one.layout is torch.strided else one.coalesce().values() for one in gradients]
+    for (device, dtype), some in _by_kind(gradients).items():
+        if device.type != "cpu" and dtype.is_floating_point:
+            flag = found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))
+            find_unfinite(some, flag, torch.ones_like(flag))  # as torch's GradScaler; times 1.0 changes none of them
+            continue
+        odd = torch.stack([torch.isfinite(one).all() for one in some]).logical_not().any().to(torch.float32)
+        found[device] = found[device] + odd if device in found else odd
+    return not any(map(bool, found.values()))
+
+
+def _by_kind(gradients: list[Tensor]) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for gradient in gradients:
+        kinds.setdefault((gradient.device, gradient.dtype), []).append(gradient.detach())
+    return kinds
+
+
+def _refuse_second_scaler() -> None:
+    """Refuse torch's own scaler around ours, which would scale twice."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - who calls optimizer.step() is known to the stack only
+    for _ in range(6):
+        if frame is None:
+            return
+        if frame.f_code is GradScaler.step.__code__:
+            raise UsageError(
+                'precision="16-mixed" scales the loss itself.',
+                "Leave out the GradScaler: run.backward(loss) in the lanes, optimizer.step() after them.",
+            )
+        frame = frame.f_back

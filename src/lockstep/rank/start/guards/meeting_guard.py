@@ -1,0 +1,215 @@
+"""Wrap `torch.distributed.init_process_group` and `TCPStore` in a rank, and check what the script asks for.
+
+Installed when torch.distributed is loaded, without importing it. What the rules (`meeting_rules`) let pass reaches
+torch as it was given; name, signature and docstring stay. Only the ranks that lockstep started have it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from urllib.parse import parse_qsl, urlparse
+
+from lockstep.notices import say
+from lockstep.protocol.environment import Position, decode
+from lockstep.protocol.late_settings import say_too_late
+from lockstep.protocol.meeting_place import InheritedFile
+from lockstep.rank.start.guards.meeting_rules import (
+    Asked,
+    Launched,
+    Surroundings,
+    Way,
+    alone_line,
+    judge_meeting,
+    meeting_name,
+)
+from lockstep.rank.start.guards.wrapping import INIT, CallByName, put_in_place, when_imported
+
+MARK = "__lockstep__"
+"""Set on what wraps torch's functions, so that they are wrapped once."""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What a rank can do about the launcher."""
+
+    met: Callable[[], None]
+    """Say that the script's ranks have met."""
+    wants_store: Callable[[], None]
+    """Say that the script wants a store at the run's port."""
+    port: InheritedFile
+    """The run's port; see `lockstep.protocol.meeting_place`."""
+
+    def serve(self) -> None:
+        """Let a `TCPStore` answer at the run's port from now on."""
+        if self.port.is_open():
+            with socket.socket(fileno=os.dup(self.port.number)) as listener, suppress(OSError):
+                listener.listen()  # at once: a client that comes before the server waits for it
+            self.wants_store()
+
+
+def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
+    """Install the guard, now or when the script imports torch.distributed.
+
+    Args:
+        variables: the rank's environment as the launcher set it.
+        launcher: whom to tell.
+    """
+    guard = _Guard(dict(variables), launcher)
+    when_imported("torch.distributed.distributed_c10d", guard.install)
+
+
+class _Guard:
+    def __init__(self, variables: dict[str, str], launcher: Launcher) -> None:
+        self._launcher = launcher
+        environment = decode(variables)
+        self._position = environment.position
+        settings = environment.settings
+        self._seat = settings.seat if settings is not None else None
+        self._on_gpu = settings is not None and settings.device == "cuda"
+        self._host, self._port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
+        self._meetings: Counter[str] = Counter()
+        self._process = os.getpid()
+        self._has_said_alone = False
+
+    def install(self, c10d: ModuleType) -> None:
+        """Put the guard in place of torch's functions; a second call changes nothing."""
+        original = c10d.init_process_group
+        if hasattr(original, MARK):
+            return
+        guarded = self._guarded(original, c10d)
+        setattr(guarded, MARK, True)
+        put_in_place(c10d, "init_process_group", guarded)
+        self._guard_store(sys.modules["torch.distributed"].TCPStore)
+
+    def _guarded(self, original: Callable[..., Any], c10d: ModuleType) -> Callable[..., Any]:
+        call = CallByName(original, INIT)
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = call.look(args, kwargs)
+                asked = _asked(given, self._position)
+            except (TypeError, ValueError):
+                return original(*args, **kwargs)  # torch says what is wrong
+            if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
+                return original(*args, **kwargs)
+            say_too_late(os.environ, rank=self._position.rank, on_gpu=self._on_gpu)
+            address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+            moved_to = address if address != f"{self._host}:{self._port}" else ""
+            key = meeting_name(asked.init_method, self._world_size(asked), moved_to)
+            way = judge_meeting(asked, self._launched(c10d), Surroundings(address, self._meetings[key]))
+            if self._world_size(asked) == 1 < self._position.world_size and not self._has_said_alone:
+                self._has_said_alone = True
+                say(alone_line(self._position.rank, self._position.world_size))
+            if not asked.has_store:
+                self._meetings[key] += 1
+            if way is Way.TORCH:
+                return original(*args, **kwargs)
+            args, kwargs = call.change(args, kwargs, self._through_the_run(c10d, given, asked, key))
+            original(*args, **kwargs)
+            if self._world_size(asked) > 1:
+                self._launcher.met()
+            return None
+
+        return init_process_group
+
+    def _launched(self, c10d: ModuleType) -> Launched:
+        torch = sys.modules["torch"]
+        position = self._position
+        return Launched(
+            rank=position.rank,
+            local_rank=position.local_rank,
+            world_size=position.world_size,
+            local_world_size=position.local_world_size,
+            address=f"{self._host}:{self._port}",
+            has_nccl=c10d.is_nccl_available(),
+            gpus=torch.cuda.device_count(),
+            shares_memory=self._seat is not None or _memory_shared().has_inherited(),
+        )
+
+    def _through_the_run(self, c10d: ModuleType, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
+        """The same meeting at the run's store; each has its own name there, because old keys stay."""
+        timeout = given.get("timeout") or c10d.default_pg_timeout
+        if self._seat is not None:
+            store = importlib.import_module("lockstep.rank.transport.local.nodes_store").store_of_all_nodes(
+                self._seat, timeout
+            )
+        else:
+            store = _memory_shared().inherited_store() or sys.modules["torch.distributed"].TCPStore(
+                self._host, self._port, is_master=False
+            )
+        store.set_timeout(timeout)
+        position = self._position
+        return {
+            "init_method": None,
+            "store": c10d.PrefixStore(f"lockstep {key}, {self._meetings[key]}", store),
+            "rank": asked.rank if asked.rank >= 0 else position.rank,
+            "world_size": self._world_size(asked),
+        }
+
+    def _world_size(self, asked: Asked) -> int:
+        return asked.world_size if asked.world_size >= 0 else self._position.world_size
+
+    def _guard_store(self, store: Any) -> None:
+        """Make a TCPStore at the run's address a client of the run's store."""
+        original = store.__init__
+        own_port, serve = self._port, self._launcher.serve
+
+        @functools.wraps(original)
+        def __init__(  # noqa: N807 - it takes that place
+            self: Any,
+            host_name: str,
+            port: int,
+            world_size: Any = None,
+            is_master: bool = False,
+            *rest: Any,
+            **more: Any,
+        ) -> None:
+            if port == own_port and more.get("master_listen_fd") is None:
+                is_master = False
+                serve()
+            original(self, host_name, port, world_size, is_master, *rest, **more)
+
+        store.__init__ = __init__
+
+
+def _memory_shared() -> Any:
+    """The module that has the store in shared memory; by name, because it belongs inside a rank and needs torch."""
+    return importlib.import_module("lockstep.rank.transport.local.shared_store")
+
+
+def _asked(given: Mapping[str, Any], position: Position) -> Asked:
+    backend = given.get("backend")
+    method = given.get("init_method")
+    parts = urlparse("env://" if method is None else str(method))
+    query = dict(parse_qsl(parts.query))
+    changed = []
+    if parts.scheme == "env" and given.get("store") is None:  # as torch reads them, perhaps changed by the script
+        for name, variable, own in (("rank", "RANK", position.rank), ("world_size", "WORLD_SIZE", position.world_size)):
+            if _first(given.get(name), query.get(name)) < 0:
+                query[name] = os.environ.get(variable, "-1")
+                changed += [f"{variable}={query[name]}"] if int(query[name]) not in (-1, own) else []
+    return Asked(
+        backend=None if backend is None else str(backend),
+        init_method=None if method is None else str(method),
+        world_size=_first(given.get("world_size"), query.get("world_size")),
+        rank=_first(given.get("rank"), query.get("rank")),
+        has_store=given.get("store") is not None,
+        changed=" and ".join(changed),
+    )
+
+
+def _first(given: Any, default: str | None) -> int:
+    """The call's value, else the default; -1 where there is neither."""
+    number = int(given) if given is not None else -1
+    return number if number >= 0 else int(default or -1)

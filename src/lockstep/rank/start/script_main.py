@@ -1,0 +1,84 @@
+"""Run a script or a module as `python SCRIPT` or `python -m MODULE` would: as a real module `__main__`.
+
+Pickle, `multiprocessing` with spawn, and libraries that look at `__main__` then find what they expect.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from lockstep.errors import UsageError
+from lockstep.machine.regular_file import read_regular
+
+Program = Callable[[], None]
+
+
+def script_program(script: str, args: tuple[str, ...]) -> Program:
+    """Set up argv, the import path and `__main__` for `script`; the result runs it.
+
+    Raises:
+        UsageError: when the script cannot be read.
+        SyntaxError: when it is not Python.
+    """
+    path = str(Path(script).absolute())
+    try:
+        source = read_regular(path)
+    except OSError as error:
+        raise UsageError(f"The script {script} cannot be read: {error.strerror}.", "Check the path.") from None
+    sys.argv[:] = [script, *args]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    main = _new_main()
+    main.__dict__.update(__file__=path, __cached__=None)
+    code = compile(source, path, "exec", dont_inherit=True)
+    return _runner(code, main)
+
+
+def module_program(module: str, args: tuple[str, ...]) -> Program:
+    """Do the same for a module or a package with `__main__`; its parent packages are imported here.
+
+    Raises:
+        UsageError: when there is no such module, or it cannot be run.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    spec = _find(module)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _find(f"{module}.__main__")
+    loader = spec.loader if spec is not None else None
+    get_code: Callable[[str], CodeType | None] | None = getattr(loader, "get_code", None)
+    code = get_code(spec.name) if spec is not None and get_code is not None else None
+    if spec is None or code is None:
+        raise UsageError(f"There is no module {module} that can be run.", "Check the name, or the working directory.")
+    sys.argv[:] = [spec.origin or module, *args]
+    main = _new_main()
+    main.__dict__.update(
+        __file__=spec.origin, __cached__=spec.cached, __spec__=spec, __loader__=loader, __package__=spec.parent
+    )
+    return _runner(code, main)
+
+
+def _find(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            return None
+        raise
+
+
+def _new_main() -> ModuleType:
+    main = ModuleType("__main__")
+    main.__dict__.update(__builtins__=__builtins__, __package__=None)
+    sys.modules["__main__"] = main
+    return main
+
+
+def _runner(code: CodeType, main: ModuleType) -> Program:
+    def run() -> None:
+        exec(code, main.__dict__)  # noqa: S102 - running the person's script is the purpose
+
+    return run

@@ -1,0 +1,102 @@
+"""The loss of a pass over a step's lanes. On a GPU it may still be on its way: who reads it waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+
+from lockstep.protocol.layout.tree import tree_sum
+from lockstep.rank.strategy.late import Late
+
+
+@dataclass(frozen=True)
+class LateTold:
+    """What the lanes of a pass told each other on GPUs."""
+
+    values: Late
+    """The loss of each lane; for each whether it changed what nobody saw it change; whether ranks are `apart`."""
+    refuse_unseen: Callable[[Sequence[float]], None]
+    """Is given the second part, and raises if there is something in it."""
+    check: Callable[[], None]
+    """Raises where a rank was lost: an exchange that was given up leaves anything in `values`."""
+    sums_of_ranks: Callable[[], list[Mapping[str, str]]]
+    """For each rank that had lanes, sums over the bits of its statistics as they were when the pass began, by name."""
+
+
+class PassLoss:
+    """The losses of a pass's lanes, and their mean: the same bits on every rank.
+
+    Args:
+        weights: of all lanes.
+        told: by lane, for lanes that called backward; or of all lanes, where they are late.
+        lanes: those that called backward.
+        names_lanes: whether they have the numbers that the run gave them.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float],
+        told: Mapping[int, float] | LateTold,
+        lanes: Collection[int],
+        *,
+        names_lanes: bool = True,
+    ) -> None:
+        self._weights, self._told, self._present, self._names_lanes = weights, told, lanes, names_lanes
+
+    @classmethod
+    def known(cls, mean: float | None) -> PassLoss:
+        """One number, of whatever lanes."""
+        told = {} if mean is None else {0: mean}
+        return cls((1.0,), told, told, names_lanes=False)
+
+    def is_there(self) -> bool:
+        """Whether nothing here need wait."""
+        return not isinstance(self._told, LateTold) or self._told.values.is_there()
+
+    @cached_property
+    def lanes(self) -> Mapping[int, float]:
+        """The loss of each lane that called backward."""
+        return self._told if isinstance(self._told, Mapping) else {lane: self._values[lane] for lane in self._present}
+
+    @cached_property
+    def _values(self) -> list[float]:
+        assert isinstance(self._told, LateTold)
+        values, size = self._told.values.read(), len(self._weights)
+        self._told.check()
+        self._told.refuse_unseen(values[size : 2 * size])
+        return values
+
+    def apart(self) -> list[Mapping[str, str]]:
+        """For each rank, sums over the bits of its statistics when the pass began, if ranks hold different ones.
+
+        Only where GPUs tell; a rank without lanes in the pass has none.
+        """
+        if isinstance(self._told, LateTold) and any(self._values[2 * len(self._weights) :]):
+            return self._told.sums_of_ranks()
+        return []
+
+    @property
+    def is_none(self) -> bool:
+        """Whether no lane called backward."""
+        return not self._present
+
+    @property
+    def mean(self) -> float | None:
+        """The weighted mean in the tree's order; with one lane, that lane's loss itself. None without a backward."""
+        losses, weights = self.lanes, self._weights
+        if not losses:
+            return None
+        if len(weights) == 1:
+            return float(losses[0])
+        terms = [losses[lane] * weight if weight else 0.0 for lane, weight in enumerate(weights)]
+        return tree_sum(terms) / tree_sum(weights)
+
+    @property
+    def unfinite(self) -> tuple[int, ...]:
+        """The lanes whose own loss is not finite, if the mean is not and they are known."""
+        mean = self.mean
+        if mean is None or isfinite(mean) or not self._names_lanes:
+            return ()
+        return tuple(lane for lane in sorted(self.lanes) if not isfinite(self.lanes[lane]))

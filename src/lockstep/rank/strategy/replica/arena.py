@@ -1,0 +1,287 @@
+"""Flat buffers under parameters and buffers, in which each tensor has a storage of its own length.
+
+Why flat: values can be compared, sent and checked in one piece. Why separate storages: `torch.save` of one parameter
+writes that parameter and not the whole arena, and `copy.deepcopy` copies what it should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
+
+from lockstep.protocol.layout.chunks import aligned_offsets
+from lockstep.rank.strategy.bit_sums import bit_sums
+from lockstep.rank.strategy.replica.places import Places, surely_hold
+from lockstep.rank.strategy.replica.private_memory import private_zeros
+from lockstep.rank.transport.channel import is_dense
+
+
+def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
+    """Return a tensor over `flat[offset:]` with its own storage and the shape and strides of the dense tensor `like`.
+
+    It gets the values of `like`. Writes show in `flat`, and vice versa.
+    """
+    # torch hands over nothing that is on another GPU than the current one
+    with torch.cuda.device(flat.device) if flat.is_cuda else nullcontext():
+        part = from_dlpack(flat[offset : offset + like.numel()])
+    view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)
+    view.copy_(like.detach())
+    return view
+
+
+Place = Callable[[Tensor], torch.device]
+"""Says where a parameter goes."""
+
+Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
+"""Makes a 1-D tensor of zeros from its number of elements, dtype and device."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Where one tensor is: `flats[flat][offset : offset + size]`."""
+
+    flat: int
+    offset: int
+    size: int
+
+
+def lay_out(
+    tensors: Sequence[Tensor],
+    allocate: Allocate = private_zeros,
+    stay: Container[int] = (),
+    place: Place = attrgetter("device"),
+) -> tuple[list[Segment], list[Tensor]]:
+    """Make a segment for each tensor, and the flat buffers; `place` says on which device.
+
+    There is a zeroed one for each (dtype, device), in order of first appearance, then one over the memory of each dense
+    tensor whose identity is in `stay`.
+    """
+    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if id(tensor) not in stay:
+            kinds.setdefault((tensor.dtype, place(tensor)), []).append(number)
+    segments: dict[int, Segment] = {}
+    flats = []
+    for flat, ((dtype, device), members) in enumerate(kinds.items()):
+        offsets, size = aligned_offsets([tensors[number].numel() for number in members], element_size=dtype.itemsize)
+        flats.append(allocate(size, dtype, device))
+        segments |= {
+            number: Segment(flat, offset, tensors[number].numel())
+            for number, offset in zip(members, offsets, strict=True)
+        }
+    for number, tensor in enumerate(tensors):
+        if id(tensor) in stay:
+            segments[number] = Segment(len(flats), 0, tensor.numel())
+            flats.append(tensor.detach().as_strided((tensor.numel(),), (1,)))
+    return [segments[number] for number in range(len(tensors))], flats
+
+
+Layout = tuple[list[int], list[tuple[int, ...]], list[tuple[int, ...]], list[bool]]
+"""Addresses, shapes, strides, and which parameters are trainable."""
+
+Marks = tuple[list[int], list[int], list[bool]]
+"""Versions, addresses, and which parameters are trainable."""
+
+_shape, _version, _trainable = attrgetter("shape"), attrgetter("_version"), attrgetter("requires_grad")
+
+
+def view_in(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
+    """View the elements of `flat` in `segment` with the shape of `like` and, if that is dense, its strides."""
+    part = flat[segment.offset : segment.offset + segment.size]
+    if is_dense(like):
+        return part.as_strided(like.shape, like.stride(), segment.offset)
+    return part.view(like.shape)
+
+
+class Laid(Protocol):
+    """What has laid parameters out before: an arena, or a `Landing`."""
+
+    def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
+        """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""
+
+
+class ParameterArena:
+    """The parameters of all prepared models, each once, in the order of `named_parameters`.
+
+    Args:
+        models: (label, module) pairs; names are `label.path`, or `path` for a single model.
+        absent: identities of parameters that other ranks hold; they are left out.
+        allocate: where the parameters go.
+        master: returns, for a flat that `allocate` made, the similar one into which an optimizer writes.
+        stay: identities of parameters that keep their memory.
+        previous: where parameters lie already: what has not moved since stays, as the script may have views.
+        place: where the others go.
+    """
+
+    def __init__(  # noqa: PLR0917 - one value for each line of the docstring, all but the first with a default
+        self,
+        models: Sequence[tuple[str, nn.Module]],
+        absent: Container[int] = (),
+        allocate: Allocate = private_zeros,
+        master: Callable[[Tensor], Tensor] = lambda flat: flat,
+        stay: Container[int] = (),
+        previous: Sequence[Laid] = (),
+        place: Place = attrgetter("device"),
+    ) -> None:
+        modules = [module for _, model in models for module in model.modules()]
+        # The tables themselves: the public iterators cost 20x, and asking each module for its tables half as much.
+        self._tables: list[dict[str, Any]] = [
+            table
+            for module in modules
+            for table in (module._parameters, module._modules)  # noqa: SLF001
+        ]
+        self.names: list[str] = []
+        self.parameters: list[nn.Parameter] = []
+        seen: set[int] = set()
+        for label, model in models:
+            for name, parameter in model.named_parameters():
+                if id(parameter) not in seen and id(parameter) not in absent:
+                    seen.add(id(parameter))
+                    self.names.append(f"{label}.{name}" if len(models) > 1 else name)
+                    self.parameters.append(parameter)
+        kept: dict[int, Segment] = {}
+        self.flats: list[Tensor] = []
+        for laid in previous:
+            segments, flats = laid.unmoved(self.parameters)
+            kept |= {number: replace(one, flat=one.flat + len(self.flats)) for number, one in segments.items()}
+            self.flats += flats
+        self._settle(kept, allocate, stay, place)
+        self._take_stock(master)
+        self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
+
+    def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: Place) -> None:
+        """Give a segment to every parameter that has none, and memory to those that may move."""
+        fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in kept]
+        segments, flats = lay_out(fresh, allocate, stay, place)
+        moved = (Segment(len(self.flats) + segment.flat, segment.offset, segment.size) for segment in segments)
+        self.segments = [kept[number] if number in kept else next(moved) for number in range(len(self.parameters))]
+        self.flats += flats
+        for parameter, segment in zip(fresh, segments, strict=True):
+            if segment.size and id(parameter) not in stay:
+                parameter.data = alias(flats[segment.flat], segment.offset, parameter)
+
+    def _take_stock(self, master: Callable[[Tensor], Tensor]) -> None:
+        self._masters = [master(flat) for flat in self.flats]
+        self._compared = self._without_holes()
+        self._layout = self._current_layout()
+        self._places = Places(self.parameters)
+
+    def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
+        """See `Laid`."""
+        known = {id(parameter): number for number, parameter in enumerate(self.parameters)}
+        laid = list(zip(*self._layout[:3], strict=True))
+        kept: dict[int, Segment] = {}
+        for here, parameter in enumerate(parameters):
+            number = known.get(id(parameter))
+            if number is not None and laid[number] == (parameter.data_ptr(), parameter.shape, parameter.stride()):
+                kept[here] = self.segments[number]
+        flats = sorted({segment.flat for segment in kept.values()})
+        place = {flat: number for number, flat in enumerate(flats)}
+        moved = {here: Segment(place[one.flat], one.offset, one.size) for here, one in kept.items()}
+        return moved, [self.flats[flat] for flat in flats]
+
+    @property
+    def addresses(self) -> list[int]:
+        """Where each parameter was put."""
+        return self._layout[0]
+
+    def master(self, number: int) -> Tensor:
+        """What an optimizer writes to update parameter `number`: like the parameter, but not part of a graph."""
+        segment, like = self.segments[number], self.parameters[number].detach()
+        flat = self._masters[segment.flat]
+        if flat is self.flats[segment.flat] or not segment.size:
+            return like
+        return view_in(flat, segment, like)
+
+    def has_changed(self) -> bool:
+        """Whether any parameter moved, changed shape, froze, was replaced, or a layer came or went.
+
+        Few steps of Python, whatever the model.
+        """
+        if self._is_rebuilt():
+            return True
+        if self._places.surely_same(self.parameters):
+            return list(map(_trainable, self.parameters)) != self._layout[3]
+        return self._layout != self._current_layout()
+
+    @property
+    def trained(self) -> str:
+        """Which parameters need a gradient, as far as this rank has followed the script: `1` or `0` for each."""
+        return "".join("01"[bool(flag)] for flag in self._layout[-1])
+
+    def only_froze(self) -> bool:
+        """Whether nothing but `requires_grad` changed; then the current flags are taken as known."""
+        now = self._current_layout()
+        if now[:-1] == self._layout[:-1] and not self._is_rebuilt():
+            self._layout = now
+            return True
+        return False
+
+    def marks(self) -> Marks:
+        """Marks that change when a parameter is written to, replaced in place, frozen or unfrozen."""
+        parameters = self.parameters
+        return (
+            list(map(_version, parameters)),
+            list(map(Tensor.data_ptr, parameters)),
+            list(map(_trainable, parameters)),
+        )
+
+    def marks_as_laid(self) -> Marks:
+        """`marks`, right after `has_changed` has said no."""
+        return list(map(_version, self.parameters)), self._layout[0], self._layout[3]
+
+    def checksums(self) -> list[int]:
+        """One number from the bits of each flat: it also changes on writes through `.data`."""
+        return bit_sums(self._compared)
+
+    def _without_holes(self) -> list[Tensor]:
+        """The flats; if parameters have left one, only the others in it, because the holes may contain anything."""
+        compared: list[Tensor] = []
+        for number, flat in enumerate(self.flats):
+            inside = [segment for segment in self.segments if segment.flat == number]
+            offsets, size = aligned_offsets([segment.size for segment in inside], element_size=flat.itemsize)
+            is_whole = flat.numel() in (size, inside[0].size) and list(offsets) == [one.offset for one in inside]
+            compared += [flat] if is_whole else [flat[one.offset : one.offset + one.size] for one in inside]
+        return compared
+
+    def name_of_moved(self, marks: Marks) -> str:
+        """The first parameter whose mark differs from `marks`; empty if none does."""
+        versions, addresses, trainable = marks
+        if (
+            addresses is self._layout[0]
+            and list(map(_version, self.parameters)) == versions
+            and list(map(_trainable, self.parameters)) == trainable
+            and self._places.surely_same(self.parameters, only_addresses=True)
+        ):
+            return ""
+        present = self.marks()
+        if present == marks:
+            return ""
+        each = zip(self.names, zip(*marks, strict=True), zip(*present, strict=True), strict=True)
+        return next(name for name, before, now in each if before != now)
+
+    def _current_layout(self) -> Layout:
+        """What must stay the same between steps; otherwise the arena is laid out again."""
+        parameters = self.parameters
+        return (
+            list(map(Tensor.data_ptr, parameters)),
+            list(map(_shape, parameters)),
+            list(map(Tensor.stride, parameters)),
+            list(map(_trainable, parameters)),
+        )
+
+    def _is_rebuilt(self) -> bool:
+        """Whether a parameter or a layer came, went or was replaced."""
+        if surely_hold(self._tables, self._structure):
+            return False
+        if sum(map(len, self._tables)) != len(self._structure):
+            return True
+        return not all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._structure))

@@ -1,0 +1,459 @@
+"""What a lane's backward writes into, and what the ranks reduce.
+
+Every lane gets a *slot*: a flat buffer per (dtype, device), with a view per trainable parameter that serves as `p.grad`
+while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an accumulated one
+differ in the sign of some zeros. (A run with one lane has one lane on any number of ranks, and needs no slot:
+`only_lane`.) Finished lanes are merged as the lane tree allows, so a rank with k lanes holds at most log2(k) + 1 slots.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, is_
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.machine.torch_private import zero_each
+from lockstep.protocol.layout.tree import Node, merges_after
+from lockstep.rank.strategy.replica.arena import Allocate, Segment, lay_out, view_in
+from lockstep.rank.strategy.replica.places import Holders, Places
+from lockstep.rank.strategy.replica.private_memory import private_zeros
+from lockstep.rank.strategy.replica.rows import Rows, around
+from lockstep.rank.transport.contract import Transport
+
+BUCKET_BYTES = 4 * 1024 * 1024
+"""Parameters are reduced in runs of about this size; a run that no lane used is not reduced.
+
+Over shared memory, all sizes from 256 KiB to the whole model take equally long, within 12 % (measured on four kinds of machine).
+"""
+
+GPU_BUCKET_BYTES = 64 * 1024 * 1024
+"""The same on GPUs, but for the first bucket, so that its exchange begins early: NCCL takes messages between all pairs of
+ranks, which cost 0.3 ms of Python in each bucket of 8 ranks. Counted with torch's fake back end; no GPU has timed it."""
+
+COPIED_BYTES = 128 * 1024
+"""From this size on, a gradient is copied into its view (reads one, writes one) instead of added to zeros there (writes
+one, reads two, writes one). Below it, the extra call costs more than the traffic."""
+
+WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+"""The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Elements [start, end), in memory order, of the gradient of trainable parameter `number`."""
+
+    number: int
+    start: int
+    end: int
+
+
+@dataclass
+class Slot:
+    """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
+
+    flats: list[Tensor]
+    """1-D, one for each (dtype, device) of parameters."""
+    views: list[Tensor]
+    """For each trainable parameter, its part of a flat, with the parameter's shape and strides."""
+    zeroed: list[Tensor]
+    """Parts of the flats that hold views that are not copied, and nothing else: zeroed before a lane. The first gradient
+    overwrites the others."""
+    unheld: Holders | None = None
+    """The references to gradients while nothing else holds one."""
+    spans: tuple[Span, ...] = ()
+    parts: list[Tensor] = field(default_factory=list)
+    """For each span, its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
+    cut_views: list[Tensor] = field(default_factory=list)
+    """For each span, the view that it is cut from; then where they were made: their addresses and strides."""
+    cut_places: tuple[list[int], list[tuple[int, ...]]] = ([], [])
+    cut_known: Places | None = None
+    """The same places, to be compared quickly."""
+
+    def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
+        """Whether `gradient` is view `number`, where it was made: `p.grad.data = ...` points the object elsewhere."""
+        view, part, start = self.views[number], self.parts[span], self.spans[span].start
+        return (
+            gradient is view
+            and part.data_ptr() - view.data_ptr() == start * view.element_size()
+            and (part.dim() != view.dim() or part.dim() == 1 or part.stride() == view.stride())
+        )
+
+    def still_show(self, gradients: Sequence[Tensor | None], spans: slice) -> bool:
+        """Whether these are the views that `spans` are cut from, and where they were made. Few steps of Python for all."""
+        if not all(map(is_, gradients, self.cut_views[spans])):
+            return False
+        if self.cut_known is not None and self.cut_known.surely_same(self.cut_views):
+            return True
+        addresses, strides = self.cut_places
+        return (
+            list(map(Tensor.data_ptr, self.cut_views[spans])) == addresses[spans]
+            and list(map(Tensor.stride, self.cut_views[spans])) == strides[spans]
+        )
+
+    def versions(self) -> list[int]:
+        """Counters that increase with every in-place write to a gradient."""
+        return [flat._version for flat in self.flats]  # noqa: SLF001 - torch's own name for a documented idea
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A run of neighbouring parameters in one flat: elements [start, end)."""
+
+    flat: int
+    start: int
+    end: int
+    members: tuple[int, ...]
+    """Numbers of the trainable parameters inside."""
+
+
+class SlotPool:
+    """Slots for one list of trainable parameters, reused from step to step.
+
+    Args:
+        parameters: the trainable parameters, in order.
+        transport: the ranks; each of them must make the pool when `num_shared` is not 0.
+        num_shared: this many slots are made at once, in the memory that is cheapest to reduce. More are this rank's
+            own, made when they are taken.
+        bucket_bytes: the approximate size of buckets; None: what fits the device.
+        tables: the numbers of the parameters whose gradients may come as rows; see `rows`.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        transport: Transport,
+        num_shared: int,
+        bucket_bytes: int | None = None,
+        tables: frozenset[int] = frozenset(),
+    ) -> None:
+        self.parameters, self.tables = list(parameters), tables
+        self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
+        self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
+        sizes = [segment.size * self._kinds[segment.flat].element_size() for segment in self.segments]
+        self.is_copied = [size >= COPIED_BYTES or number in tables for number, size in enumerate(sizes)]
+        """For each trainable parameter, whether its first gradient is copied into its view: large ones, and tables."""
+        self.copied = [number for number, is_copied in enumerate(self.is_copied) if is_copied]
+        self.flat_of = [segment.flat for segment in self.segments]
+        self._zeroed = _runs(self.segments, self.is_copied)
+        self._transport = transport
+        self._made: list[weakref.ref[Slot]] = []
+        self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
+        self._idle = list(self._shared)
+        self.spans: tuple[Span, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all slots that there are."""
+        return sum(flat.nbytes for one in self._made if (slot := one()) is not None for flat in slot.flats)
+
+    def close(self) -> None:
+        """Close the pool: its slots are reduced no more. Collective: call it on every rank.
+
+        The order among other calls of the transport must be the same.
+        """
+        for slot in self._shared:
+            for flat in slot.flats:
+                self._transport.free(flat)
+
+    def take(self) -> Slot:
+        """Take a slot full of zeros that nothing else can see."""
+        slot = self.take_unfilled()
+        for flat in slot.flats:
+            flat.zero_()
+        return slot
+
+    def take_unfilled(self, *, zeroed: bool = True) -> Slot:
+        """Take a slot that nothing else can see; only `Slot.zeroed` is certain to be zero, if `zeroed` says so."""
+        slot = self._unheld()
+        if slot is None:
+            slot = self._slot(private_zeros)
+            self._cut(slot)
+            return slot
+        if slot.spans is not self.spans:
+            self._cut(slot)
+        if slot.zeroed and zeroed:
+            zero_each(slot.zeroed)
+        return slot
+
+    def _unheld(self) -> Slot | None:
+        """An idle slot none of whose gradients is held elsewhere. Shared ones that are held stay for later."""
+        held: list[Slot] = []
+        found = None
+        self._idle.sort(key=self._is_shared)  # the shared ones last
+        while self._idle and found is None:
+            slot = self._idle.pop()
+            if slot.unheld is not None and slot.unheld.same():
+                found = slot
+            elif self._is_shared(slot):
+                held.append(slot)
+        self._idle[:0] = held
+        return found
+
+    def _is_shared(self, slot: Slot) -> bool:
+        return any(slot is one for one in self._shared)
+
+    def _slot(self, allocate: Allocate) -> Slot:
+        flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
+        views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
+        slot = Slot(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
+        slot.unheld = _holders(slot)
+        self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
+        return slot
+
+    def pieces(self, bucket: Bucket, left_out: frozenset[int]) -> list[Bucket]:
+        """What is left of a bucket without some parameters."""
+        if left_out.isdisjoint(bucket.members):
+            return [bucket]
+        holes = [self.segments[number] for number in left_out.intersection(bucket.members)]
+        holes.sort(key=attrgetter("offset"))
+        return [
+            Bucket(bucket.flat, start, end, bucket.members) for start, end in around(bucket.start, bucket.end, holes)
+        ]
+
+    def parts(self, flats: Sequence[Tensor], left_out: frozenset[int]) -> list[Tensor]:
+        """All memory of `flats` but that of some parameters."""
+        if not left_out:
+            return list(flats)
+        every = [piece for bucket in self.buckets for piece in self.pieces(bucket, left_out)]
+        return [flats[one.flat][one.start : one.end] for one in every]
+
+    def cut(self, spans: Sequence[Span]) -> None:
+        """Give every slot taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
+        if tuple(spans) != self.spans:
+            self.spans = tuple(spans)
+
+    def _cut(self, slot: Slot) -> None:
+        slot.spans = self.spans
+        slot.parts = [self._part(slot, span) for span in self.spans]
+        slot.cut_views = [slot.views[span.number] for span in self.spans]
+        slot.cut_places = list(map(Tensor.data_ptr, slot.cut_views)), list(map(Tensor.stride, slot.cut_views))
+        slot.cut_known = Places(slot.cut_views)
+        slot.unheld = _holders(slot)
+
+    def _part(self, slot: Slot, span: Span) -> Tensor:
+        segment = self.segments[span.number]
+        if span.end - span.start == segment.size:
+            return slot.views[span.number].detach()
+        return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
+
+    def give_back(self, slot: Slot) -> None:
+        """Give back a slot; it may be taken again once nothing holds its gradients any more."""
+        self._idle.append(slot)
+
+
+def _runs(segments: Sequence[Segment], is_copied: Sequence[bool]) -> list[tuple[int, int, int]]:
+    """The longest (flat, start, end) in which no parameter is copied, from one's start to another's end."""
+    runs: list[tuple[int, int, int]] = []
+    ordered = sorted(
+        (one.flat, one.offset, one.offset + one.size, copied) for one, copied in zip(segments, is_copied, strict=True)
+    )
+    goes_on = False
+    for flat, start, end, copied in ordered:
+        if not copied and end > start:
+            if goes_on and runs[-1][0] == flat:
+                runs[-1] = flat, runs[-1][1], end
+            else:
+                runs.append((flat, start, end))
+        goes_on = (goes_on or end > start) and not copied
+    return runs
+
+
+def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Make a flat that only has a size."""
+    return torch.zeros((), dtype=dtype, device=device).expand(size)
+
+
+def _holders(slot: Slot) -> Holders:
+    return Holders([slot.views, slot.parts], slot.flats)
+
+
+def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int | None) -> list[Bucket]:
+    """Divide into runs of neighbouring parameters, the last ones first: their gradients are complete first."""
+    buckets = []
+    for flat, kind in enumerate(kinds):
+        members = [number for number, segment in enumerate(segments) if segment.flat == flat and segment.size]
+        end, run = kind.numel(), []
+        full = bucket_bytes or BUCKET_BYTES
+        for number in reversed(members):
+            run.append(number)
+            start = segments[number].offset
+            if (end - start) * kind.element_size() >= full or number == members[0]:
+                buckets.append(Bucket(flat, start, end, tuple(run)))
+                end, run = start, []
+                full = bucket_bytes or (BUCKET_BYTES if kind.device.type == "cpu" else GPU_BUCKET_BYTES)
+    return buckets
+
+
+class PartialSums:
+    """The lanes of one rank, added up along the lane tree as they are finished."""
+
+    def __init__(self, pool: SlotPool, subtrees: Sequence[Node], scaled: bool) -> None:
+        self.pool, self._subtrees, self._scaled = pool, subtrees, scaled
+        self._slots: dict[Node, Slot] = {}
+        self._wide: dict[Node, list[Tensor]] = {}
+        self._rows: dict[Node, dict[int, Rows]] = {}
+        """By node, the tables of which it has rows; their places in the slot mean nothing."""
+        self._base: Slot | None = None
+
+    def onto(self, lane: int) -> Slot | None:
+        """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
+
+        The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros. Tables
+        are not added so: it is not known before a lane's end whether they are rows.
+        """
+        merges = merges_after(lane, self._subtrees)
+        if not merges or self.pool.tables or any(flat.dtype in WIDE for flat in self._slots[merges[0][0]].flats):
+            return None
+        return self._slots[merges[0][0]]
+
+    def add(self, lane: int, slot: Slot | None, weight: float, rows: Mapping[int, Rows] | None = None) -> None:
+        """Add finished lane `lane` with its gradients. Lanes must come in order.
+
+        Args:
+            lane: its number.
+            slot: the lane's, but for `rows`; or what `onto` returned, which has it already; None: zeros, of an empty lane.
+            weight: what the lane counts; 1 if it has been added already.
+            rows: by number, the tables of which the lane has rows.
+        """
+        merges = merges_after(lane, self._subtrees)
+        if slot is not None and merges and self._slots[merges[0][0]] is slot:
+            (left, right), *merges = merges
+            self._rename(left, (left[0], right[1]))
+        else:
+            self._keep((lane, lane + 1), slot, weight, rows or {})
+        for left, right in merges:
+            self._merge(left, right)
+
+    def _keep(self, node: Node, slot: Slot | None, weight: float, rows: Mapping[int, Rows]) -> None:
+        pool = self.pool
+        if slot is None:
+            slot = pool.take_unfilled()
+            for part in pool.parts(slot.flats, pool.tables):
+                part.zero_()
+            rows = {number: Rows.none(pool.parameters[number], slot.views[number].dtype) for number in pool.tables}
+        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
+        self._slots[node], self._wide[node] = slot, wide
+        self._rows[node] = {number: one.to(wide[pool.flat_of[number]].dtype) for number, one in rows.items()}
+        if self._scaled and weight != 1.0:
+            self._weigh(node, weight)
+
+    def _weigh(self, node: Node, weight: float) -> None:
+        rows = self._rows[node]
+        if not (weight >= 0 and math.isfinite(weight)):  # what it makes of zeros is no zero, or another one
+            self._fill(node, set(rows))
+        for part in self.pool.parts(self._wide[node], frozenset(rows)):
+            part.mul_(weight) if weight else part.zero_()  # a loss over nothing is 0 / 0
+        self._rows[node] = {number: one.times(weight) for number, one in rows.items()}
+
+    def _merge(self, left: Node, right: Node) -> None:
+        both = self._rows[left].keys() & self._rows[right].keys()
+        for node in (left, right):
+            self._fill(node, self._rows[node].keys() - both)
+        parts = [self.pool.parts(self._wide[node], frozenset(both)) for node in (left, right)]
+        for total, other in zip(*parts, strict=True):
+            total.add_(other)
+        others = self._rows.pop(right)
+        self._rows[left] = {number: one.plus(others[number]) for number, one in self._rows[left].items()}
+        self._wide.pop(right)
+        self.pool.give_back(self._slots.pop(right))
+        self._rename(left, (left[0], right[1]))
+
+    def _rename(self, node: Node, larger: Node) -> None:
+        self._wide[larger] = self._wide.pop(node)
+        self._slots[larger] = self._slots.pop(node)
+        self._rows[larger] = self._rows.pop(node)
+
+    def _fill(self, node: Node, numbers: Iterable[int]) -> None:
+        """Put tables into their places in the slot, whole."""
+        for number in numbers:
+            segment = self.pool.segments[number]
+            self._rows[node].pop(number).fill(
+                view_in(self._wide[node][segment.flat], segment, self.pool.parameters[number])
+            )
+
+    def num_rows(self) -> dict[int, int]:
+        """For each table of which this rank has nothing but rows, at most how many; none of any, where it has no lanes."""
+        if not self._subtrees:
+            return dict.fromkeys(self.pool.tables, 0)
+        first, *others = (self._rows[node] for node in self._subtrees)
+        return {
+            number: one.index.numel() + sum(rows[number].index.numel() for rows in others)
+            for number, one in first.items()
+            if all(number in rows for rows in others)
+        }
+
+    def rows(self, numbers: Collection[int]) -> dict[int, list[Rows]]:
+        """This rank's parts of the tables `numbers`, which are exchanged by rows; all others are in their slots now."""
+        for node in self._subtrees:
+            self._fill(node, self._rows[node].keys() - numbers)
+        return {number: [self._rows[node][number] for node in self._subtrees] for number in numbers}
+
+    def bucket(self, bucket: Bucket) -> list[Tensor]:
+        """The partial of each subtree for `bucket`, in order."""
+        return [self._wide[node][bucket.flat][bucket.start : bucket.end] for node in self._subtrees]
+
+    def give_up(self) -> None:
+        """Give up the sum and return the slots to the pool."""
+        self.finish(None)
+
+    def result(self) -> tuple[Slot, list[Tensor]]:
+        """Return the slot for the result, and its flats in the dtype of the sum: the first partial's, if there is one."""
+        if self._subtrees:
+            return self._slots[self._subtrees[0]], self._wide[self._subtrees[0]]
+        slot = self._base = self.pool.take_unfilled(zeroed=False)
+        return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
+
+    def finish(self, result: Slot | None) -> None:
+        """Give back all slots but the result."""
+        own = [self._base] if self._base is not None else []
+        for slot in [*self._slots.values(), *own]:
+            if slot is not result:
+                self.pool.give_back(slot)
+        self._slots.clear()
+        self._base = None
+
+
+KEPT_POOLS = 4
+"""Each pool takes the memory of at least one gradient, so those of patterns not used recently are dropped."""
+
+
+class SlotPools:
+    """The pools of one list of parameters. Collective: call its methods on every rank, in the same order.
+
+    Args:
+        transport: see `SlotPool`.
+        num_shared: see `SlotPool`.
+    """
+
+    def __init__(self, transport: Transport, num_shared: int) -> None:
+        self._transport, self._num_shared = transport, num_shared
+        self._pools: dict[tuple[tuple[bool, ...], frozenset[int]], SlotPool] = {}
+        """The most recently used one comes last."""
+
+    def of(self, parameters: Sequence[nn.Parameter], tables: frozenset[int] = frozenset()) -> SlotPool:
+        """Return the pool for those of `parameters`, always the same list, that are trainable now.
+
+        Args:
+            parameters: all of them.
+            tables: see `SlotPool`.
+        """
+        pattern = tuple(parameter.requires_grad for parameter in parameters), tables
+        pool = self._pools.pop(pattern, None)
+        if pool is None:
+            trainable = [parameter for parameter in parameters if parameter.requires_grad]
+            pool = SlotPool(trainable, self._transport, self._num_shared, tables=tables)
+        self._pools[pattern] = pool
+        if len(self._pools) > KEPT_POOLS:
+            self._pools.pop(next(iter(self._pools))).close()
+        return pool
+
+    def close(self) -> None:
+        """Close all pools: nothing is reduced from their slots any more."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()

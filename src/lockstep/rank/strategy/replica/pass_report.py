@@ -1,0 +1,133 @@
+"""What ranks tell each other about a pass: one small frame each, merged to the same conclusions on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.protocol.layout.tree import tree_sum
+from lockstep.rank.strategy.replica.buffer_pass import Header
+from lockstep.rank.strategy.replica.rows import agreed
+
+
+def mask_of(flags: Sequence[bool]) -> int:
+    """The number whose bit n is set when flag n is."""
+    return int("".join(map("01".__getitem__, reversed(flags))) or "0", 2)
+
+
+def flags_of(mask: int, size: int) -> list[bool]:
+    """The inverse of `mask_of`."""
+    return [bit == "1" for bit in reversed(format(mask, f"0{size}b"))] if size else []
+
+
+@dataclass
+class PassReport:
+    """One rank's report."""
+
+    lanes: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    """Lanes that called backward: the weight, and whether it was given with `weight=`."""
+    losses: dict[int, float] = field(default_factory=dict)
+    """Empty where they are told late."""
+    used: int = 0
+    """Bit n is set when trainable parameter n has a gradient."""
+    buffers: Header = field(default_factory=dict)
+    notes: Mapping[int, Any] = field(default_factory=dict)
+    begun: int = 0
+    """The number of buckets whose reduction began during backward."""
+    reopened: list[int] = field(default_factory=list)
+    """The buckets among them that got a gradient afterwards."""
+    seen: int = 0
+    """Equal on all ranks that drew the same random numbers outside lanes."""
+    rows: Mapping[int, int] = field(default_factory=dict)
+    """The trainable parameters of which this rank has nothing but some rows, and at most how many."""
+
+    def encode(self) -> list[Any]:
+        """Encode as JSON values; lanes become strings."""
+        lanes = {lane: [weight, explicit, self.losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
+        notes = {str(lane): note for lane, note in self.notes.items()}
+        used, rows = format(self.used, "x"), _texts(self.rows)
+        return [_texts(lanes), used, self.buffers, notes, self.begun, self.reopened, self.seen, rows]
+
+
+@dataclass(frozen=True)
+class Conclusions:
+    """The conclusions from all ranks' reports; the same on every rank."""
+
+    weights: tuple[float, ...]
+    """The weight of each lane; 0.0 without a backward."""
+    losses: dict[int, float]
+    """By lane, of those that called backward; None, each of them, where they are told late."""
+    used: int
+    buffers: list[Header]
+    notes: dict[int, Any]
+    begun: int
+    reopened: frozenset[int]
+    apart: tuple[int, ...] = ()
+    """Ranks that have drawn different random numbers outside lanes than rank 0."""
+    rows: Mapping[int, int] = field(default_factory=dict)
+    """The parameters that are exchanged by rows, and at most how many of each a rank has."""
+
+    @property
+    def scale(self) -> float:
+        """The factor on the sum of the weighted lanes; exactly 1.0 with one lane."""
+        total = tree_sum(self.weights)
+        return 1.0 if len(self.weights) == 1 or not total else 1.0 / total
+
+
+def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int]) -> Conclusions:
+    """Merge all ranks' encoded reports; parameters and buffers only from `peers`, which hold the same ones.
+
+    Raises:
+        UsageError: on every rank, when only some lanes give `weight=`, or all weights are 0.
+    """
+    lanes = {int(lane): values for report in reports for lane, values in report[0].items()}
+    if len({explicit for _, explicit, _ in lanes.values()}) > 1:
+        raise UsageError(
+            "Some lanes called run.backward with weight= and some without, so they cannot be averaged.",
+            "Pass weight= in every lane or in none.",
+        )
+    weights = tuple(lanes[lane][0] if lane in lanes else 0.0 for lane in range(num_lanes))
+    _check_weights(lanes, weights)
+    used = 0
+    of_peers = [reports[rank] for rank in peers]
+    for report in of_peers:
+        used |= int(report[1], 16)
+    notes = {int(lane): note for report in reports for lane, note in report[3].items()}
+    return Conclusions(
+        weights=weights,
+        losses={lane: values[2] for lane, values in lanes.items()},
+        used=used,
+        buffers=[report[2] for report in of_peers],
+        notes=dict(sorted(notes.items())),
+        begun=max(report[4] for report in of_peers),
+        reopened=frozenset(number for report in of_peers for number in report[5]),
+        apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
+        rows=agreed([_numbers(report[7]) for report in of_peers]),
+    )
+
+
+def conclude_alone(report: PassReport) -> Conclusions:
+    """Conclude from the report of one rank with one lane: there is no rank to tell and nothing to average.
+
+    Raises:
+        UsageError: when the lane's weight is 0.
+    """
+    weights = tuple(weight for weight, _ in report.lanes.values()) or (0.0,)
+    _check_weights(report.lanes, weights)
+    losses: dict[int, Any] = {lane: report.losses.get(lane) for lane in report.lanes}
+    return Conclusions(weights, losses, report.used, [report.buffers], dict(report.notes), 0, frozenset())
+
+
+def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
+    if lanes and not tree_sum(weights) > 0:
+        raise UsageError("All lane weights sum to 0.", "Pass weight=<number of items the loss averages over>.")
+
+
+def _texts(values: Mapping[int, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in values.items()}
+
+
+def _numbers(values: Mapping[str, int]) -> dict[int, int]:
+    return {int(key): value for key, value in values.items()}

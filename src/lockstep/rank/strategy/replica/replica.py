@@ -1,0 +1,158 @@
+"""`single` and `ddp`: every rank holds the whole model; gradients are reduced after a pass's lanes.
+
+Synchronisation depends on gradients and not on `forward`, so any method of the model may be called any number of times.
+What a rank must tell the others about a pass (weights, losses, which parameters were used, buffers) travels in one
+frame; only buckets that some lane used are reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.errors import UsageError, WorldError
+from lockstep.protocol.layout.cut import StepCut
+from lockstep.protocol.layout.placement import Placement
+from lockstep.rank.strategy.agreement import named_tensors
+from lockstep.rank.strategy.contract import LaneObserver, Strategy
+from lockstep.rank.strategy.norm import clip, gradient_norm, require_norm_type
+from lockstep.rank.strategy.precision import Precision
+from lockstep.rank.strategy.replica.buffers import NAMED
+from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.lane_pass import CHECKED_LANES, LanePass, PassSetting
+from lockstep.rank.strategy.replica.memory import ParameterMemory
+from lockstep.rank.strategy.replica.sparse_embedding import require_sparse
+from lockstep.rank.strategy.right_form import RIGHT_FORM
+from lockstep.rank.transport.contract import Transport
+
+
+class Replica(Strategy):
+    """A strategy where every rank holds the model. Other strategies hold one of these and look at `laid`.
+
+    Args:
+        name: `single` or `ddp`, or the strategy that holds it.
+        transport: the ranks.
+        placement: lanes on replicas.
+        peers: the ranks that hold the same parameters, in the order of the replicas; by default all.
+        part_of: for each rank, which part of the model it holds; by default all hold the same.
+        memory: where the parameters are; by default in this rank's own memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        transport: Transport,
+        placement: Placement,
+        *,
+        peers: Transport | None = None,
+        part_of: Sequence[int] | None = None,
+        memory: ParameterMemory | None = None,
+    ) -> None:
+        self.name, self.placement = name, placement
+        peers, memory = peers or transport, memory or ParameterMemory()
+        most_held = placement.most_held() if peers.world_size > 1 else 0
+        only = placement.num_lanes == 1
+        self.laid = LaidOut(peers, memory, most_held, in_one_lane=only, looks=part_of is None)
+        self._setting = PassSetting(transport, peers, placement, part_of or (0,) * transport.world_size, self.laid)
+        self._setting.lanes_checked = 0 if memory.is_ours else CHECKED_LANES
+
+    @property
+    def observers(self) -> list[LaneObserver]:
+        return self._setting.observers
+
+    @property
+    def precision(self) -> Precision:
+        return self._setting.precision
+
+    @precision.setter
+    def precision(self, precision: Precision) -> None:
+        self._setting.precision = precision
+
+    def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:  # noqa: ARG002
+        self.laid.optimizers.append(optimizer)
+        require_sparse(optimizer, self.laid.trainable, self.laid.tables)
+
+    def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
+        """Add rules for buffers that differ between lanes; see `lockstep.rank.strategy.replica.buffers`. Before `adopt`."""
+        for pattern, rule in rules.items():
+            if rule not in NAMED:
+                raise UsageError(
+                    f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.', 'Use "sum", "first" or "mean".'
+                )
+        self.laid.rules |= rules
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        self.laid.bring(model, device)
+
+    def adopt(self, models: Sequence[nn.Module]) -> None:
+        self.laid.adopt(models)
+
+    def begin_pass(
+        self, cut: StepCut, where: str, *, may_lack: Callable[[], bool] | None = None, begins_early: bool = True
+    ) -> LanePass:
+        if self._setting.abandoned:
+            raise UsageError(
+                "The lane loop was exited early, after run.backward had already started sending gradients, so this "
+                "rank cannot continue.",
+                f"Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}",
+            )
+        self.laid.follow_changes()
+        lacks = {} if may_lack is None else {"may_lack": may_lack}
+        return LanePass(self._setting, cut, where, begins_early=begins_early, **lacks)
+
+    def begin_again(self, before: LanePass, may_lack: Callable[[], bool]) -> LanePass:
+        """Begin a pass from which nothing has left this rank once more, on another layout."""
+        self._setting.last_pass = before.follows
+        return self.begin_pass(before.cut, before.where, may_lack=may_lack)
+
+    def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
+        require_norm_type(norm_type)
+        norm = self.gradient_norm(parameters, norm_type)
+        clip([parameter.grad for parameter in parameters if parameter.grad is not None], norm, max_norm)
+        return norm
+
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        return gradient_norm([p.grad for p in parameters if p.grad is not None], norm_type)
+
+    def checksums(self, *, only_moving: bool = False) -> list[int]:
+        if not only_moving:
+            return self.laid.checksums()
+        compares = self._setting.tells_late and not self._setting.has_one_lane and self.laid.bank.on_device
+        return [] if compares else self.laid.bank.checksums(only_moving=True)
+
+    def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:
+        if only_moving:
+            label = f"{self.laid.models[0][0]}." if len(self.laid.models) == 1 else ""
+            return [(f"{label}{name}", tensor) for name, tensor in self.laid.bank.moving()]
+        found = named_tensors(self.laid.models)
+        return [(name, tensor) for name, tensor in found if id(tensor) not in self.laid.absent]
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self.laid.gradient_bytes
+
+    def keep_buffers(self) -> None:
+        self.laid.bank.remember()
+
+    def restore_buffers(self) -> list[str]:
+        bank = self.laid.bank
+        return [bank.entries[index].name for index in bank.after_lane().entries]
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        self.laid.refuse_strangers(optimizer)
+
+    def left(self) -> Any:
+        return self.laid.arena.trained
+
+    def take_over(self, left: Any) -> None:
+        if left != self.laid.arena.trained:
+            raise WorldError("The other ranks have frozen or unfrozen parameters since the start of the script.")
+        if self.laid.arena.has_changed() or self.laid.bank.has_changed():
+            raise WorldError("The script has moved or replaced parameters or buffers, which the others know already.")
+
+    def close(self) -> None:
+        self.laid.stop_watching()

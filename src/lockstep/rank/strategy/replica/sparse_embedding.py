@@ -1,0 +1,225 @@
+"""Which parameters are tables, whose gradients have some rows and otherwise zeros, and how embeddings come to tell them.
+
+`nn.Embedding(sparse=True)` makes such gradients by itself. Without `sparse`, autograd makes the whole table, full of
+zeros, in each backward, of which a lane may touch few rows. So while a lane is open, the embeddings of large tables get a
+backward that makes only the rows, with the same bits. Where it cannot be sure that nobody but us sees them, it makes the
+whole table like torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+
+from lockstep.errors import UsageError
+from lockstep.machine.torch_private import global_forward_hooks, saved_tensors_hooks, transforms
+from lockstep.rank.strategy.replica.rows import Rows
+
+TABLE_BYTES = 1024 * 1024
+"""From this size on, an embedding without `sparse` is worth it."""
+
+SAME_SUMS = (torch.float32, torch.float64)
+"""Dtypes in which rows are added with the bits of torch's kernel; that rounds halves in other places."""
+
+MOST_OF = 2
+"""A backward that looks up more than a table's rows divided by this makes the whole table."""
+
+
+def takes_sparse(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether an optimizer updates only the rows of a sparse gradient, and has no state of its own that would be sparse.
+
+    All others get dense gradients, which for torch's are the same bits or the only ones that they take.
+    """
+    if isinstance(optimizer, SparseAdam):
+        return True
+    odd = ("weight_decay", "momentum", "fused", "differentiable")
+    return type(optimizer) in (SGD, Adagrad) and not any(group.get(option) for option in odd)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables among the trainable parameters."""
+
+    sparse: frozenset[int] = frozenset()
+    """The numbers of those whose modules say `sparse=True`."""
+    embeddings: tuple[tuple[nn.Embedding, int], ...] = field(default=(), compare=False)
+    """Modules that can be made to tell their rows, and the numbers of their weights."""
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Those of all tables."""
+        return self.sparse | {number for _, number in self.embeddings}
+
+    @classmethod
+    def of(cls, models: Sequence[tuple[str, nn.Module]], trainable: Sequence[nn.Parameter], *, looks: bool) -> Tables:
+        """Find them; on the CPU only.
+
+        Args:
+            models: with their labels.
+            trainable: their trainable parameters.
+            looks: whether embeddings without `sparse` count.
+        """
+        numbers = {id(one): number for number, one in enumerate(trainable) if one.device.type == "cpu" and one.dim()}
+        sparse: set[int] = set()
+        embeddings: list[tuple[nn.Embedding, int]] = []
+        for module in (module for _, model in models for module in model.modules()):
+            if getattr(module, "sparse", False) is True:
+                sparse |= {numbers[id(one)] for one in module.parameters(recurse=False) if id(one) in numbers}
+            elif looks and _can_tell(module) and id(module.weight) in numbers:
+                embeddings.append((module, numbers[id(module.weight)]))
+        # beside torch's own sparse gradients, rows would be added in another order than whole tables
+        return cls(frozenset(sparse), tuple(one for one in embeddings if one[1] not in sparse))
+
+    def kept_sparse(self, trainable: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> frozenset[int]:
+        """Those whose `p.grad` is sparse after a pass: they have an optimizer, and all that they have take it."""
+        if not self.sparse:
+            return self.sparse
+        takes: dict[int, bool] = {}
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                takes_it = takes_sparse(optimizer, group)
+                takes |= {id(one): takes_it and takes.get(id(one), True) for one in group["params"]}
+        return frozenset(number for number in self.sparse if takes.get(id(trainable[number]), False))
+
+    def listen(self, is_ours: Callable[[], bool]) -> Callable[[], None]:
+        """Let the embeddings tell their rows, while a lane is open.
+
+        Args:
+            is_ours: whether the backward that runs is the lane's.
+
+        Returns:
+            What undoes it.
+        """
+        told = _Telling(is_ours)
+        modules = {id(module): module for module, _ in self.embeddings}.values()
+        handles = [module.register_forward_hook(told, with_kwargs=True) for module in modules]
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+
+def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+    """Raise `UsageError` if SparseAdam updates a parameter whose gradient would be dense."""
+    if not isinstance(optimizer, SparseAdam):
+        return
+    owned = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    for number, parameter in enumerate(trainable):
+        if id(parameter) in owned and number not in tables.sparse:
+            raise UsageError(
+                f"SparseAdam needs sparse gradients, but that of a parameter of shape {tuple(parameter.shape)} on "
+                f"{parameter.device} would be dense.",
+                "Give it the weights of nn.Embedding(..., sparse=True) on the CPU, and Adam the others.",
+            )
+
+
+def refuse_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+    """Raise `UsageError` where a strategy whose gradients are always dense would give an optimizer other bits.
+
+    SGD's are the same.
+    """
+    is_adam = isinstance(optimizer, SparseAdam)
+    if is_adam or (type(optimizer) is Adagrad and tables.kept_sparse(trainable, [optimizer])):
+        raise UsageError(
+            f"{type(optimizer).__name__} updates only the rows of sparse gradients, but under zero1 gradients are dense: a "
+            "rank's share of a parameter may begin inside a row.",
+            f"Use --strategy ddp, or {'Adam' if is_adam else 'sparse=False'}.",
+        )
+
+
+def _can_tell(module: nn.Module) -> TypeGuard[nn.Embedding]:
+    return (
+        isinstance(module, nn.Embedding)
+        and type(module).forward is nn.Embedding.forward
+        and "forward" not in vars(module)
+        and module.max_norm is None
+        and not module.scale_grad_by_freq
+        and type(module.weight) is nn.Parameter
+        and module.weight.dtype in SAME_SUMS
+        and module.weight.nbytes >= TABLE_BYTES
+    )
+
+
+class _Telling:
+    """The forward hook of an embedding while a lane is open; a copy of a module, or a pickled one, gets one that does nothing.
+
+    Args:
+        is_ours: whether the backward that runs is the lane's; None: do nothing.
+    """
+
+    def __init__(self, is_ours: Callable[[], bool] | None = None) -> None:
+        self._is_ours = is_ours
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the hook of a copy."""
+        return _Telling, ()
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> Tensor | None:
+        """Return `output` with a backward of ours; None leaves it as it is."""
+        if self._is_ours is None or torch.compiler.is_compiling():
+            return None
+        indices = args[0] if args else kwargs["input"]
+        if not _is_plain(module, indices, output):
+            return None
+        padding = output.grad_fn._saved_padding_idx  # noqa: SLF001 - what was looked up with, whatever the module says
+        about = padding if padding < 1 << 63 else -1, self._is_ours  # torch shows -1 without its sign
+        return _LookUp.apply(module.weight, indices, output.detach(), about)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _is_plain(module: nn.Module, indices: Any, output: Any) -> bool:
+    """Whether `output` comes from a look-up of `indices` in the parameter itself, and nobody has it yet."""
+    made_by = getattr(output, "grad_fn", None)
+    if type(output) is not Tensor or made_by is None or made_by.name() != "EmbeddingBackward0":
+        return False
+    if len(module._forward_hooks) > 1 or global_forward_hooks or transforms() is not None:  # noqa: SLF001
+        return False
+    if module._backward_hooks and not module._is_full_backward_hook:  # noqa: SLF001 - those look into the backward
+        return False
+    is_ordinary = not (made_by._saved_sparse or made_by._saved_scale_grad_by_freq)  # noqa: SLF001
+    variable = getattr(made_by.next_functions[0][0], "variable", None)
+    return is_ordinary and variable is module.weight and _looked_up(made_by, indices)
+
+
+def _looked_up(made_by: Any, indices: Any) -> bool:
+    """Whether `indices` themselves were looked up; where saved tensors are packed, to ask would unpack them."""
+    return saved_tensors_hooks(True) is not None or made_by._saved_indices.is_set_to(indices)  # noqa: SLF001
+
+
+class _LookUp(torch.autograd.Function):
+    """The look-up of an embedding; its backward tells the rows, or makes the table as torch does."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, indices: Tensor, output: Tensor, about: tuple[Any, Any]) -> Tensor:
+        """Return `output`, the rows of `weight` at `indices`, as made from `weight`."""
+        ctx.save_for_backward(indices)
+        ctx.weight, (ctx.padding, ctx.is_ours) = weight, about
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `weight`."""
+        (indices,), (gradient,) = ctx.saved_tensors, gradients
+        num_rows = ctx.weight.shape[0]
+        if not ctx.is_ours() or _is_seen(ctx.weight) or indices.numel() * MOST_OF > num_rows:
+            whole = torch.ops.aten.embedding_dense_backward(gradient, indices, num_rows, ctx.padding, False)
+            return whole, None, None, None
+        index, values = indices.reshape(-1), gradient.reshape(-1, gradient.shape[-1])
+        if ctx.padding >= 0:
+            there = index != ctx.padding
+            index, values = index[there], values[there]
+        return Rows.summed(index.to(torch.int64), values).sparse(ctx.weight), None, None, None
+
+
+def _is_seen(weight: Tensor) -> bool:
+    """Whether somebody else looks at this gradient: a hook of the script, or a graph of this backward."""
+    return torch.is_grad_enabled() or bool(weight._backward_hooks) or len(weight._post_accumulate_grad_hooks or ()) > 1  # noqa: SLF001

@@ -1,0 +1,122 @@
+"""The lane in which the model is called for the first time: every rank computes all of it, and one watches.
+
+So the model can be cut by what its forward actually does, and no layer is called just to look. All ranks of a replica
+compute the same numbers, which is checked; each keeps its own stage's gradients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import UsageError
+from lockstep.rank.strategy.bit_sums import bit_sums
+from lockstep.rank.strategy.stages.cutting.model_cut import allowed_candidates, bytes_between, decide_cut
+from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
+from lockstep.rank.strategy.stages.cutting.watched_call import WatchedCall
+from lockstep.rank.transport.together import encode
+
+
+class FirstLane:
+    """The first lane, until the model is cut.
+
+    Args:
+        model: the whole model.
+        looks: whether this rank watches.
+        device: where it computes.
+        copies: parameters' names by the identity of their copies; may grow during a call.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        looks: bool,
+        device: torch.device,
+        copies: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self._model, self._looks, self._device, self._copies = model, looks, device, copies
+        self._watched: WatchedCall | None = None
+        self._is_seen = False
+        self.num_calls = 0
+        """The number of calls of the model in the lane."""
+        self.num_calls_with_gradients = 0
+        self._changing: list[StatePlace] = []
+
+    def call(self, forward: Callable[[], Any]) -> Any:
+        """Call `forward`, which calls the model's layers. The first call is watched, or the first with gradients."""
+        self.num_calls += 1
+        self.num_calls_with_gradients += torch.is_grad_enabled()
+        if self._is_seen:
+            return forward()
+        self._is_seen = torch.is_grad_enabled()
+        before = marks_of(self._model)
+        result = self._watch(forward) if self._looks else forward()
+        self._changing = list(dict.fromkeys([*self._changing, *changed(before, marks_of(self._model))]))
+        return result
+
+    def _watch(self, forward: Callable[[], Any]) -> Any:
+        self.forget()
+        self._watched = WatchedCall(self._model, forward, self._device, self._copies)
+        return self._watched.take_result()
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """A context for a backward of the lane."""
+        if self._watched is None:
+            yield
+            return
+        with self._watched.going_back():
+            yield
+
+    def decide(self, num_stages: int, wanted: Sequence[str]) -> dict[str, Any] | list[str] | None:
+        """Decide how to cut, as JSON, or which error forbids it (together.py). None if this rank watched no call."""
+        if self._watched is None:
+            return None
+        name = type(self._model).__name__
+        trace = self._watched.trace
+        try:
+            candidates = allowed_candidates(name, trace, num_stages, wanted)
+        except UsageError as error:
+            return encode(error)
+        weights = bytes_between(trace, candidates, self._sizes()) if self._copies else None  # they must fit
+        cut = decide_cut(trace, candidates, self._watched.costs(candidates), num_stages, weights)
+        return replace(cut, changing=tuple(self._changing)).encode()
+
+    def _sizes(self) -> dict[str, int]:
+        return {name: one.nbytes * (1 + one.requires_grad) for name, one in self._model.named_parameters()}
+
+    def forget(self) -> None:
+        """Let go of what was watched."""
+        if self._watched is not None:
+            self._watched.forget()
+            self._watched = None
+
+
+def digest_of_lane(losses: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> str:
+    """A digest that is equal on ranks that computed the same; empty if bits are not promised."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return ""
+    words = [[float(loss).hex() for loss in losses], [one is not None for one in gradients]]
+    sums = bit_sums([one.detach().to_dense() for one in gradients if one is not None])  # strided ones stay
+    return hashlib.blake2b(repr([words, sums]).encode(), digest_size=8).hexdigest()
+
+
+def refuse_different_lanes(told: Sequence[tuple[int, str]]) -> None:
+    """Raise `UsageError` if ranks got different results for one lane; `told` are lane (or -1) and digest."""
+    first: dict[int, tuple[int, str]] = {}
+    for rank, (lane, digest) in enumerate(told):
+        other, known = first.setdefault(lane, (rank, digest))
+        if lane >= 0 and known != digest:
+            raise UsageError(
+                f"Ranks {other} and {rank} ran the whole model on the same samples with the same random numbers, and "
+                "got different losses or gradients, so they cannot be stages of one model.",
+                "Make forward independent of the rank, the clock and its own generators; `lockstep verify` under "
+                "--strategy ddp names what differs.",
+            )

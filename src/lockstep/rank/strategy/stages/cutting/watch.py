@@ -1,0 +1,141 @@
+"""Every operation of a forward, as it happens: what depends on parameters, how long it is needed, and what it costs.
+
+Watching changes nothing: only the clock repeats an operation, on the same inputs, and only if it is known to be pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.machine.torch_private import TorchDispatchMode, cast, pytree
+from lockstep.rank.strategy.stages.cutting.operation_clock import OperationClock
+
+
+@dataclass
+class Life:
+    """The life of a tensor that depends on parameters: when it was made and last used."""
+
+    tensor: Tensor
+    made: int
+    used: int
+    num_uses: int = 0
+    cast_of: str = ""
+    """The parameter that it is a copy of in another dtype, as autocast makes one for all uses."""
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees every operation of a forward, even inside custom functions and checkpoints.
+
+    Args:
+        named: parameters and buffers by identity.
+        clock: runs the operations.
+        streams: returns the states of torch's random streams.
+        copies: parameters' names by the identity of their copies, which stand for them; may grow.
+    """
+
+    def __init__(
+        self,
+        named: Mapping[int, str],
+        clock: OperationClock,
+        streams: Callable[[], Sequence[Tensor]],
+        copies: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._named, self._copies, self._clock, self._streams = named, copies, clock, streams
+        self.event = 0
+        self.lives: dict[int, Life] = {}
+        self.uses: dict[str, list[int]] = {}
+        self.touched: dict[int, int] = {}
+        """The last event in which each tensor was used, by identity."""
+        self.written: dict[int, int] = {}
+        """The last event in which each piece of memory was written to in place."""
+        self._tainted: dict[int, int] = {}
+        """Memory that holds something computed from parameters, and since which event."""
+        self._drew = False
+        """Whether random numbers were drawn for something that depends on parameters. Later ones then depend on them
+        too: a stage that only follows would draw them too early."""
+        self._kept: list[Any] = []
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        draws = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        before = self._streams() if draws else ()
+        self.event += 1
+        result = self._clock.run(self.event, func, args, kwargs)
+        inputs = _tensors((args, kwargs))
+        depends = self.touch(inputs)
+        if draws and not all(map(torch.equal, before, self._streams())):
+            depends = self._drew = depends or self._drew
+        self.written |= dict.fromkeys(map(memory_of, _written(func, args, kwargs)), self.event)
+        for tensor in _tensors(result):
+            self._kept.append(tensor)  # so no identity is reused
+            if depends and self._name(tensor) is None:
+                self._tainted.setdefault(memory_of(tensor), self.event)
+                self.lives.setdefault(
+                    id(tensor), Life(tensor, self.event, self.event, cast_of=self._cast(func, inputs))
+                )
+        return result
+
+    def _cast(self, func: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
+        is_cast = func is cast and self._is_parameter(inputs[0])
+        return (self._name(inputs[0]) or "") if is_cast else ""
+
+    def touch(self, inputs: Sequence[Tensor]) -> bool:
+        """Note that these are used now; return whether any of them depends on parameters."""
+        depends = False
+        for tensor in inputs:
+            self.touched[id(tensor)] = self.event
+            if (name := self._name(tensor)) is not None:
+                self.uses.setdefault(name, []).append(self.event)
+                depends = depends or self._is_parameter(tensor)
+            elif (life := self.life(tensor)) is not None:
+                life.used = self.event
+                life.num_uses += 1
+                depends = True
+        return depends
+
+    def _name(self, tensor: Tensor) -> str | None:
+        return self._named.get(id(tensor)) or self._copies.get(id(tensor))
+
+    def _is_parameter(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, nn.Parameter) or id(tensor) in self._copies
+
+    def life(self, tensor: Tensor) -> Life | None:
+        """The life of a tensor; None when it does not depend on parameters."""
+        since = self._tainted.get(memory_of(tensor))
+        if id(tensor) not in self.lives and since is not None:
+            self._kept.append(tensor)
+            self.lives[id(tensor)] = Life(tensor, since, since)
+        return self.lives.get(id(tensor))
+
+    def alive(self, event: int) -> Iterator[Life]:
+        """Everything that was made before `event` and is used after it."""
+        return (life for life in self.lives.values() if life.made < event < life.used)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _written(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The arguments that an operation writes to, by its schema."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(kwargs)
+    changed = (one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write)
+    return _tensors([named[name] for name in changed if name in named])
+
+
+def memory_of(tensor: Tensor) -> int:
+    """A number that is the same for tensors that share memory."""
+    pointer: int = tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)  # noqa: SLF001
+    return pointer

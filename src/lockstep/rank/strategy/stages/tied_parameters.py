@@ -1,0 +1,82 @@
+"""Parameters that several stages use: the first of them holds them and lends them to the others, with the activations.
+
+A lent parameter crosses a cut like an activation: its gradients come back with theirs and are added to those of the
+previous stage in autograd's own order, so a lane's gradient has the bits of one rank. Its values cross once per pass,
+and before an evaluation if they changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from lockstep.rank.strategy.bit_sums import bit_sums
+from lockstep.rank.strategy.stages.stand_ins import StandIns
+
+Mark = tuple[int, int, int]
+"""Version, address and a sum over the bits of what was lent."""
+
+
+class Loans:
+    """What one stage borrows and lends.
+
+    Args:
+        model: its layers use the parameters.
+        borrowed: names of parameters that come from the previous stage.
+        lent: names of parameters that go to the next stage; its own, or borrowed ones.
+        in_pass: whether a call belongs to a pass, in which parameters do not change.
+    """
+
+    def __init__(
+        self, model: nn.Module, borrowed: Sequence[str], lent: Sequence[str], in_pass: Callable[[], bool]
+    ) -> None:
+        self._borrowed, self._lent, self._in_pass = borrowed, lent, in_pass
+        self._own = {name: model.get_parameter(name) for name in lent if name not in borrowed}
+        self._stand_ins = StandIns(model, borrowed)
+        self._values: dict[str, Tensor] = {}
+        self._present: dict[str, Tensor] = {}
+        self._marks: dict[str, Mark] = {}
+        """The marks of what an evaluation sent last; empty after a pass."""
+        self._sent_in_pass = False
+        self._news: set[str] = set()
+        """The borrowed parameters that came with new values in the current call."""
+
+    def begin_pass(self) -> None:
+        """Begin a pass: parameters may have changed since the last one."""
+        self._sent_in_pass = False
+
+    def receive(self, present: Sequence[bool], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Take new values for some of the borrowed parameters; return all of them, each as a new tensor."""
+        self._news = {name for name, is_new in zip(self._borrowed, present, strict=True) if is_new}
+        arrived = iter(tensors)
+        self._values |= {name: next(arrived) for name in self._borrowed if name in self._news}
+        return [self._values[name].detach() for name in self._borrowed]
+
+    def use(self, tensors: Sequence[Tensor]) -> None:
+        """Let layers find these in place of the borrowed parameters from here on."""
+        self._present = dict(zip(self._borrowed, tensors, strict=True))
+        self._stand_ins.use(tensors)
+
+    def put_back(self) -> None:
+        """Let layers find the absent parameters again, which cannot be used by mistake."""
+        self._stand_ins.put_back()
+        self._present.clear()
+
+    def to_hand_over(self) -> tuple[list[Tensor], list[bool]]:
+        """Return what goes to the next stage, and which of it has new values there."""
+        tensors = [self._own[name] if name in self._own else self._present[name] for name in self._lent]
+        has_changed = self._own_have_changed()
+        return tensors, [has_changed if name in self._own else name in self._news for name in self._lent]
+
+    def _own_have_changed(self) -> bool:
+        if not self._own or (self._in_pass() and self._sent_in_pass):
+            return False
+        self._sent_in_pass = self._in_pass()
+        known = self._marks
+        self._marks = {} if self._sent_in_pass else {name: _mark(parameter) for name, parameter in self._own.items()}
+        return self._marks != known or self._sent_in_pass
+
+
+def _mark(parameter: nn.Parameter) -> Mark:
+    return parameter._version, parameter.data_ptr(), bit_sums([parameter.detach()])[0]  # noqa: SLF001

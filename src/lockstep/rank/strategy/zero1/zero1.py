@@ -1,0 +1,136 @@
+"""`zero1`: ddp, but each rank updates a share of the parameters and keeps only that share's optimizer state.
+
+Gradients are reduced as under `ddp`: after a pass `p.grad` is complete on every rank and its own. Then each rank runs
+the user's optimizer over its pieces of the parameters, and all ranks get the new values. Bits are those of `single`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from lockstep.notices import say
+from lockstep.protocol.layout.placement import Placement
+from lockstep.rank.caller import where
+from lockstep.rank.strategy.delegating import Around
+from lockstep.rank.strategy.optimizer_kinds import updates_by as kind_of
+from lockstep.rank.strategy.replica.gradient_buffers import Span
+from lockstep.rank.strategy.replica.replica import Replica
+from lockstep.rank.strategy.replica.sparse_embedding import refuse_sparse
+from lockstep.rank.strategy.step_watch import StepWatch
+from lockstep.rank.strategy.zero1.share import Share
+from lockstep.rank.strategy.zero1.update_agreement import require_agreement
+from lockstep.rank.strategy.zero1.visibility import Visibility
+from lockstep.rank.transport.contract import Transport
+
+CHECKED_UPDATES = 4
+"""Before this many updates of each optimizer, the bits of gradients and parameters are compared over ranks."""
+
+
+class Zero1(Around):
+    """A strategy where every rank holds the model and updates a share of it.
+
+    Args:
+        transport: the ranks.
+        placement: lanes on ranks.
+        visibility: the parameters' memory, and how new values become visible to all ranks.
+    """
+
+    takes_closures = False
+
+    def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
+        replica = Replica("zero1", transport, placement, memory=visibility)
+        super().__init__(replica)
+        self.laid, self._transport, self._visibility = replica.laid, transport, visibility
+        self.laid.on_watch = self._follow_layout
+        self._shares: list[Share] = []
+        self._watches: list[StepWatch] = []
+        self._said = False
+
+    def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
+        refuse_sparse(optimizer, self.laid.trainable, self.laid.tables)
+        kind = kind_of(optimizer, updates_by)
+        share = Share(optimizer, kind, self.laid.arena, self._transport, require_same)
+        self._shares.append(share)
+        self._watches.append(
+            StepWatch(
+                share.optimizer,
+                before=lambda: self._before_engine(share),
+                after=lambda: self._after_engine(share),
+                undo=share.leave,
+                strategy="zero1",
+            )
+        )
+        self._cut_gradients()
+
+    def _follow_layout(self) -> None:
+        self._cut_gradients()
+        self._say_what_stays()
+
+    def _say_what_stays(self) -> None:
+        """Say once which parameters must stay where they are, so each rank has its own and they save no memory."""
+        parameters = self.laid.arena.parameters
+        stay = [parameter for parameter in parameters if id(parameter) in self.laid.stay]
+        if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
+            say(
+                f"{len(stay)} of {len(parameters)} parameters are in memory that something else uses too (a view, "
+                f"a mapped file, NumPy), so each rank keeps its own copy. To share them, run "
+                f"`p.data = p.data.clone()` before run.prepare."
+            )
+        self._said = self._said or bool(stay)
+
+    def _cut_gradients(self) -> None:
+        spans: list[Span] = []
+        for share in self._shares:
+            share.link(self.laid.trainable, spans)
+        self.laid.pool.cut(spans)
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        if any(share.optimizer is optimizer and share.is_in_step for share in self._shares):
+            return  # a step that calls the step of its base class
+        self._inner.before_update(optimizer)
+
+    def _before_engine(self, share: Share) -> None:
+        if not share.begins():
+            return
+        if share.has_strayed(self.laid.here):
+            self.laid.lay_out_changed()
+        if share.settle(self.laid.arena):
+            self._cut_gradients()
+        sums = self.laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
+        share.updated, any_wrote = require_agreement(
+            share.optimizer,
+            share.division.parameters,
+            self._transport,
+            where(),
+            sums,
+            wrote=self._visibility.was_written(),
+        )
+        if any_wrote:
+            self._visibility.take_over()
+        slot = self.laid.result
+        share.enter(slot if slot is not None and slot.spans is self.laid.pool.spans else None)
+
+    def _after_engine(self, share: Share) -> None:
+        if not share.ends():
+            return
+        if updated := share.updated:
+            self._visibility.after_update(share.division.stretches)
+            # Other ranks' writes bypassed autograd, which must see them: an earlier graph must not be used any more.
+            torch.autograd.graph.increment_version(updated)
+
+    def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:
+        for share in self._shares:
+            if share.optimizer is optimizer:
+                return share.whole_state(everyone=everyone)
+        return self._inner.whole_state(optimizer, everyone=everyone)
+
+    def close(self) -> None:
+        self._inner.close()
+        for watch in self._watches:
+            watch.remove()
+        for share in self._shares:
+            share.close()

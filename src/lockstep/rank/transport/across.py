@@ -1,0 +1,255 @@
+"""A rank's connections to all others, over Gloo, and how they end.
+
+Gloo's own ways to end an exchange do not free a rank that is blocked in one; ending the connections does. So the sockets
+are found among this process's, by the addresses at which the ranks listen, and
+
+a rank that leaves         says so to each rank before its connections end: the others go on
+a rank that dies           its connections end without that word; whoever looks at them knows
+a rank that lost another   cuts all of its connections, so the next ranks learn it, and its own exchanges fail at once
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from lockstep.errors import PeerLost, WorldError
+from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
+from lockstep.protocol.journal.waiting_note import waits
+from lockstep.rank.transport.errands import Errands
+from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, told_by_all
+
+JOIN = dt.timedelta(seconds=60)
+"""How long ranks that have met already may take to connect."""
+
+PATIENCE = dt.timedelta(days=7)
+"""How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
+
+LOOK_S = 0.5
+"""Between two looks whether the connections were cut; one who waits is told, too."""
+
+LAST_WORD_S = 2.0
+"""How long a rank that leaves waits until the others have heard it."""
+
+READ_S = 0.25
+"""How long one who sees a connection end lets Gloo read what came before on the others."""
+
+ENDED = "A connection to another rank ended. If a rank failed, its own error says why."
+
+LAST_WORD = 2**31 - 1
+"""The tag of a leaving rank's word."""
+
+
+class Across:
+    """Connections between ranks. Collective: construct it on every rank.
+
+    Args:
+        store: shared by the ranks; nothing else uses its keys.
+        rank: of this process.
+        names: the ranks' numbers in the run.
+        speakers: the ranks that exchange small things for their nodes, on connections of their own: what is small must
+            not wait behind what is large.
+
+    Raises:
+        WorldError: when the ranks cannot connect.
+    """
+
+    def __init__(self, store: Store, rank: int, names: Sequence[int], speakers: Sequence[int]) -> None:
+        self._names, self._rank = names, rank
+        self.waiter = Errands("lockstep waiter")
+        self._tickets: Sequence[_Ticket] = ()
+        """What the rank waits for."""
+        self._is_cut = False
+        self._all: Any
+        self._speakers: Any
+        before = {one.here for one in own_sockets() if one.there is None}
+        try:
+            others = [name for name in names if name != names[rank]]
+            with waits("the connections between the ranks", others), gloo_reads_at_once(store, JOIN):
+                self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
+                self._speakers = (
+                    dist.ProcessGroupGloo(PrefixStore("first", store), speakers.index(rank), len(speakers), JOIN)
+                    if rank in speakers
+                    else None
+                )
+        except RuntimeError as error:
+            raise WorldError(f"Rank {names[rank]} could not connect to the other ranks: {error}.") from error
+        self._ears = {one.here for one in own_sockets() if one.there is None} - before
+        """Where this process listens for these connections."""
+        self._peer_at = self._tell(store)
+        peers = [peer for peer in range(len(names)) if peer != rank]
+        self._has_left = {peer: torch.zeros(1, dtype=torch.uint8, device="cpu") for peer in peers}
+        self._last_words = [self._all.recv([word], peer, LAST_WORD) for peer, word in self._has_left.items()]
+        _alive.add(self)
+
+    def _tell(self, store: Store) -> Mapping[Address, int]:
+        """Tell the others where this rank listens and from where it connected; return which rank is where."""
+        found: dict[Address, int] = {}
+
+        def everyone(what: str, mine: Iterable[Address]) -> None:
+            store.set(f"{what}/{self._rank}", json.dumps([*mine]))
+            for peer, told in enumerate(told_by_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
+                found.update(dict.fromkeys(map(_address, json.loads(told)), peer))
+
+        everyone("ears", self._ears)
+        everyone("ends", [one.here for one in own_sockets() if one.there in found and one.here not in found])
+        return found
+
+    def connections(self) -> Iterator[tuple[OwnSocket, int]]:
+        """This process's sockets that are connected to another rank, and to which."""
+        for one in own_sockets():
+            if one.there is not None and one.there in self._peer_at and self._peer_at.get(one.here) == self._rank:
+                yield one, self._peer_at[one.there]
+
+    def send(self, data: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
+        """Begin to send a contiguous tensor. Raises RuntimeError when the connection has ended, as `wait` does."""
+        return (self._speakers if small else self._all).send([bytes_of(data)], peer, tag)
+
+    def receive(self, out: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
+        """Begin to receive one. With `small`, peers are counted among the speakers."""
+        return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)
+
+    def group(self, *, small: bool) -> Any:
+        """For collectives, whose order is the same on all ranks; who waits for one passes it to `wait`, without a peer."""
+        return self._speakers if small else self._all
+
+    def wait(self, works: Sequence[tuple[Any, int | None]], what: str) -> None:
+        """Wait until messages are delivered or there.
+
+        Args:
+            works: of `send` and `receive`, each with its peer; a collective has none.
+            what: what the rank waits for.
+
+        Raises:
+            PeerLost: when a connection has ended.
+        """
+        tickets = [_Ticket(work) for work, _ in works]
+        self._tickets = tickets
+        for ticket in tickets:
+            self.waiter.do(ticket.wait)
+        for ticket, (_, peer) in zip(tickets, works, strict=True):
+            with waits(what, [self._names[each] for each in (self._has_left if peer is None else [peer])]):
+                while not self._is_cut and not ticket.over.wait(LOOK_S):
+                    pass
+            if self._is_cut or ticket.failed:
+                raise self.lost(peer)
+
+    def lost(self, peer: int | None) -> PeerLost:
+        """What the end of a connection means; None: of one of them.
+
+        Nobody died where somebody has said goodbye: a rank says it to all before its connections end, and the first to
+        notice cuts its own, so their end may be seen before that word is read.
+        """
+        deadline = time.monotonic() + READ_S
+        while not self._is_cut and not self._somebody_left and time.monotonic() < deadline:
+            if not any(unread(one.descriptor) for one, _ in self.connections()):
+                break
+            time.sleep(0.001)
+        is_dead = not self._somebody_left
+        if peer is None:
+            return PeerLost(ENDED, is_dead=is_dead)
+        name = self._names[peer]
+        return PeerLost(
+            f"The connection of rank {self._names[self._rank]} to rank {name} ended: rank {name} "
+            f"{'left' if self._has_left[peer] else 'is gone, or lost another rank'}. "
+            "If a rank failed, its own error says why.",
+            is_dead=is_dead,
+        )
+
+    @property
+    def _somebody_left(self) -> bool:
+        return any(map(bool, self._has_left.values()))
+
+    def is_over(self, descriptor: int, peer: int) -> bool | None:
+        """Whether a connection that the other end has closed means that its rank is gone; None: not to be told yet.
+
+        Args:
+            descriptor: of the socket.
+            peer: the other end.
+        """
+        if self._has_left[peer]:
+            return False
+        return None if unread(descriptor) else not self._has_left[peer]  # Gloo has written what it has read
+
+    def cut(self) -> None:
+        """End all connections at once, without a word. Any thread may call it."""
+        self._is_cut = True
+        for one, _ in self.connections():
+            cut(one.descriptor)
+        for ticket in self._tickets:
+            ticket.over.set()
+
+    def close_in_child(self) -> None:
+        """Close this process's copies of the sockets: it was forked, and is no rank."""
+        for one in own_sockets():
+            if self._peer_at.get(one.here) == self._rank:
+                os.close(one.descriptor)
+
+    def close(self) -> None:
+        """Say goodbye, and end the connections."""
+        word, works = torch.ones(1, dtype=torch.uint8, device="cpu"), []
+        for peer in self._has_left:
+            with contextlib.suppress(RuntimeError):
+                works.append(self._all.send([word], peer, LAST_WORD))
+        deadline = time.monotonic() + LAST_WORD_S
+        # Not `work.wait`: Gloo lets it wait in vain where the other side leaves at the same time.
+        while any(not self._has_left[peer] and unheard(one.descriptor) for one, peer in self.connections()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        _alive.discard(self)
+        self._last_words.clear()
+        self._tickets = ()
+        del self._all, self._speakers  # Gloo ends its threads and sockets
+
+
+def _address(told: list[Any]) -> Address:
+    host, port = told
+    return host, port
+
+
+class _Ticket:
+    """One message that is waited for."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self.over = threading.Event()
+        self.failed = False
+
+    def wait(self) -> None:
+        """Wait for it; in the waiter's thread."""
+        try:
+            self._work.wait(PATIENCE)
+        except RuntimeError:
+            self.failed = True
+        self.over.set()
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """View a contiguous tensor as bytes: Gloo does not know every dtype, and moving data needs none."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+_alive: weakref.WeakSet[Across] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A loader worker must not keep the connections of a rank that has died."""
+    for one in [*_alive]:
+        one.close_in_child()
+    _alive.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,191 @@
+"""The transport between ranks with a GPU each: what lies on devices goes over NCCL, all else as between ranks of the CPU.
+
+What ranks tell each other (frames, names, agreements, tensors of the CPU) goes through the transport that they would have
+without GPUs: shared memory on one node, memory and Gloo over several, Gloo alone without the compiled part. It knows who has
+ended. NCCL does not: a rank on the same node that is gone leaves the others' devices waiting. So a thread looks 20 times a
+second, and ends what is under way on this rank's device, whose next exchange then raises `PeerLost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from lockstep.errors import PeerLost
+from lockstep.protocol.journal.waiting_note import waits
+from lockstep.protocol.layout.placement import Placement
+from lockstep.rank.transport.all_or_lost import all_or_lost
+from lockstep.rank.transport.alone import AloneTransport
+from lockstep.rank.transport.backend_order import BackendSum
+from lockstep.rank.transport.contract import Pending, Sent, Transport
+from lockstep.rank.transport.gathered_sum import SMALL_BYTES, GatheredSum
+from lockstep.rank.transport.loss import Loss
+from lockstep.rank.transport.nccl import Nccl, abort_default_group, all_over
+from lockstep.rank.transport.node_sum import LostSum
+from lockstep.rank.transport.scratch import Scratch
+from lockstep.rank.transport.sliced_on_devices import SlicedOnDevices
+from lockstep.rank.transport.watch import Watch
+
+LEFT = "another rank left in the middle of an exchange"
+
+
+class GpuTransport(Transport):
+    """Ranks with a GPU each. Collective: construct it on every rank.
+
+    Args:
+        control: of the same ranks, for tensors of the CPU.
+        store: shared by the ranks; nothing else uses its keys.
+        names: the numbers of these ranks in the run; by default counted from 0.
+        exact: whether sums have the lane tree's order; otherwise NCCL's.
+    """
+
+    def __init__(self, control: Transport, store: Store, names: Sequence[int] = (), *, exact: bool = True) -> None:
+        self.control = control
+        self.rank, self.world_size = control.rank, control.world_size
+        self._store, self._names, self._is_exact = store, names or range(control.world_size), exact
+        self._splits = 0
+        self.nccl = Nccl(PrefixStore("nccl", store), self.rank, self.world_size)
+        self.nccl.connect()
+        self.scratch = Scratch()
+        self.loss = Loss(self._end)
+        self._watch = Watch(None, [control], self.give_up, lambda: False)
+
+    @property
+    def transport(self) -> GpuTransport:
+        """This one; what is guarded has one."""
+        return self
+
+    def look(self) -> None:
+        self.loss.check()
+
+    def give_up(self, lost: PeerLost) -> PeerLost:
+        return self.loss.give_up(lost)
+
+    def _end(self, lost: PeerLost) -> None:
+        try:
+            self.control.give_up(lost)
+        finally:
+            self.nccl.abort()
+            abort_default_group()
+
+    def explain(self, error: RuntimeError) -> PeerLost:
+        """What an error of NCCL's means that tells of another rank's end."""
+        return PeerLost(f"{LEFT} ({str(error).partition(chr(10))[0]})", is_dead=True)
+
+    def lose(self, lost: PeerLost) -> PeerLost:
+        """`give_up`, and end this rank's thread; not for that itself."""
+        lost = self.give_up(lost)
+        self._watch.stop()
+        return lost
+
+    @all_or_lost
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        return self.control.all_gather_bytes(data)
+
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
+        if out.device.type == "cpu":
+            return self.control.begin_all_reduce(partials, placement, out)
+        try:
+            return self._begin_all_reduce(partials, placement, out)
+        except PeerLost as lost:
+            return LostSum(lost)
+
+    @all_or_lost
+    def _begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        if not self._is_exact:
+            return BackendSum(self, partials, out)
+        subtrees = [placement.subtrees(rank) for rank in range(self.world_size)]
+        if out.nbytes <= SMALL_BYTES:
+            return GatheredSum(self, partials, subtrees, out)
+        return SlicedOnDevices(self, partials, subtrees, out)
+
+    @all_or_lost
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        if tensor.device.type == "cpu":
+            self.control.broadcast(tensor, source)
+        elif tensor.numel():
+            self.wait([self.nccl.broadcast(tensor, source)], "broadcast", [source])
+
+    @all_or_lost
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        if tensor.device.type == "cpu":
+            return self.control.all_gather(tensor)
+        everyone = tensor.new_empty((self.world_size, *tensor.shape))
+        if tensor.numel():
+            moved = everyone.view(-1).view(torch.uint8), tensor.contiguous().view(-1).view(torch.uint8)
+            self.wait(self.begin_all_gather(*moved), "all_gather")
+        return list(everyone.unbind(0))
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:
+        self._splits += 1
+        control = self.control.split(groups)
+        number = next(number for number, ranks in enumerate(groups) if self.rank in ranks)
+        if len(groups[number]) == 1:
+            control.close()
+            return AloneTransport()
+        store = PrefixStore(f"split {self._splits}/{number}", self._store)
+        return GpuTransport(control, store, [self._names[rank] for rank in groups[number]], exact=self._is_exact)
+
+    @all_or_lost
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        if data.device.type == "cpu":
+            return self.control.send(data, destination, tag)
+        return _Sent(self, self.nccl.send(data, destination), destination)
+
+    @all_or_lost
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        if out.device.type == "cpu":
+            self.control.receive(out, source, tag)
+        else:
+            self.wait([self.nccl.receive(out, source)], "receive", [source])
+
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if device.type == "cpu":
+            return self.control.allocate(size, dtype, device)
+        return super().allocate(size, dtype, device)
+
+    def free(self, tensor: Tensor) -> None:
+        if tensor.device.type == "cpu":
+            self.control.free(tensor)
+
+    def close(self) -> None:
+        self._watch.stop()
+        if self.loss.leave():
+            self.nccl.close()
+        self.control.close()
+
+    def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Any]:  # noqa: ARG002
+        """Begin to collect equal parts into `out`, in rank order."""
+        return [self.nccl.all_gather(out, data)]
+
+    def begin_sum(self, data: Tensor) -> Sequence[Any]:
+        """Begin to add `data` over the ranks, in place and in NCCL's order."""
+        return [self.nccl.add_up(data)]
+
+    def wait(self, works: Sequence[Any], what: str, peers: Sequence[int] = ()) -> None:
+        """Wait until all have ended, for the device.
+
+        Args:
+            works: what has begun.
+            what: what the rank waits for.
+            peers: the other ranks; by default all.
+        """
+        with waits(what, [self._names[peer] for peer in peers or range(self.world_size) if peer != self.rank]):
+            all_over(works)
+
+
+class _Sent:
+    """A message on its way."""
+
+    def __init__(self, transport: GpuTransport, work: Any, peer: int) -> None:
+        self.transport, self._work, self._peer = transport, work, peer
+
+    @all_or_lost
+    def wait(self) -> object:
+        self.transport.wait([self._work], "send", [self._peer])
+        return None

@@ -1,0 +1,175 @@
+"""What each rank of a meeting tells the others through their store, and how it hears what they tell.
+
+All ranks wait for all of them, and with many ranks on few cores most of the time of a meeting went into looking whether others
+have come. So a rank asks as seldom as it can: in one request for all, and where the store can wake it, it sleeps until the last
+one has told, which says so. Only now and then it looks who is missing, and whether that process still lives.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore
+
+from lockstep.errors import PeerLost, WorldError
+from lockstep.protocol.journal.waiting_note import waits
+from lockstep.rank.transport.local.process import RankProcess
+from lockstep.rank.transport.local.shared_store import SharedStore
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S, LONGER = 0.0005, 0.05, 1.25
+"""Between two looks at a store and at the process that should write to it, and so many times as long before the next one. A
+store's own wait sees no process, and torch's TCPStore prints a warning whenever it ends without a key.
+"""
+SLEEP = dt.timedelta(seconds=LONGEST_PAUSE_S)
+"""The same where the store wakes who sleeps, as ours does."""
+
+
+class Store(Protocol):
+    """What a meeting needs from a torch.distributed store: `get` waits until the key is there."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Write a key."""
+
+    def get(self, key: str, /) -> bytes:
+        """Read a key, waiting for it."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all keys are there."""
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Read several keys that are there."""
+
+
+class Hearing:
+    """One round, in which each rank tells something once.
+
+    Args:
+        store: shared by these ranks.
+        key: what its keys begin with; no other round uses it.
+        names: the numbers by which the user knows these ranks.
+        known: the processes of those numbers, as far as they are known.
+        here: this rank's process.
+    """
+
+    def __init__(
+        self, store: Store, key: str, names: Sequence[int], known: Mapping[int, RankProcess], here: RankProcess
+    ) -> None:
+        self._store, self._key, self._names, self._known, self._here = store, key, names, known, here
+        self._waking, self._is_last = _waking(store), False
+        self._pause_s = SHORTEST_PAUSE_S
+        self._come: set[str] = set()
+
+    def tell(self, rank: int, text: str) -> None:
+        """Tell the others something, as `rank` of the group. Call it once."""
+        self._store.set(f"{self._key}/{rank}", text)
+        if self._waking is None or self._waking.add(f"{self._key}/told", 1) != len(self._names):
+            return
+        self._is_last = True
+        self._waking.set(f"{self._key}/all", "")
+
+    def from_one(self, rank: int) -> bytes:
+        """What this rank tells.
+
+        Raises:
+            PeerLost: when it has ended without telling it.
+            WorldError: when it is late; torch's own error would only name a key.
+        """
+        key = f"{self._key}/{rank}"
+        self._doze(key)
+        return self._heard(rank, key)
+
+    def from_all(self) -> Iterator[bytes]:
+        """What each rank tells, in their order; raises as `from_one` does."""
+        last_key = f"{self._key}/all"
+        if not self._is_last:
+            self._doze(last_key)
+        keys, num_heard = [f"{self._key}/{rank}" for rank in range(len(self._names))], 0
+        while num_heard < len(keys):
+            there = self._those_there(keys[num_heard:])
+            yield from there
+            num_heard += len(there)
+            if num_heard < len(keys):
+                yield self._heard(num_heard, last_key)
+                num_heard += 1
+
+    def _those_there(self, keys: list[str]) -> list[bytes]:
+        """What is at these keys, up to the first that is missing. Nothing if the store fails, which `_heard` puts into words."""
+        try:
+            num_there = len(keys) if self._store.check(keys) else num_before_missing(self._store, keys)
+            return self._store.multi_get(keys[:num_there]) if num_there else []
+        except RuntimeError:
+            return []
+
+    def _heard(self, rank: int, wakes: str) -> bytes:
+        """What a rank tells; `wakes` is the key for which this one sleeps meanwhile."""
+        name, key = self._names[rank], f"{self._key}/{rank}"
+        try:
+            with waits(f"the meeting of a group with rank {name}", [name]):
+                if name in self._known and self._known[name].process != self._here.process:
+                    self._await(key, name, wakes)
+                return self._store.get(key)
+        except RuntimeError as error:
+            raise WorldError(
+                f"Rank {name} never joined the group: {str(error).partition(chr(10))[0]}. "
+                f"Does every rank call init_process_group, and new_group for the same ranks in the same order?"
+            ) from error
+
+    def _await(self, key: str, name: int, wakes: str) -> None:
+        """Wait until the key of a rank whose process is known is there."""
+        patience_s: float = self._store.timeout.total_seconds()  # type: ignore[attr-defined]  # not in torch's stub
+        deadline = time.monotonic() + patience_s
+        while not self._store.check([key]):
+            if time.monotonic() > deadline:
+                raise DistStoreError(f"nothing after {patience_s:g} s")
+            # It may have written the key just before it ended.
+            if self._known[name].has_ended(self._here) and not self._store.check([key]):
+                raise PeerLost(
+                    f"Rank {name} ended while this rank was waiting for it to make the group. "
+                    f"If rank {name} failed, its own error says why.",
+                    is_dead=True,
+                )
+            self._pause(wakes)
+
+    def _doze(self, key: str) -> None:
+        """A first pause, where the store ends it as soon as the key is there: nearly always that is all there is to wait for."""
+        if self._waking is not None:
+            with waits("the meeting of a group"):
+                self._pause(key)
+
+    def _pause(self, key: str) -> None:
+        if self._waking is not None and key not in self._come:
+            with suppress(RuntimeError):  # it is not there yet
+                self._waking.wait([key], SLEEP)
+                self._come.add(
+                    key
+                )  # and wakes nobody any more, though ranks that mean a smaller group may have written it
+            return
+        time.sleep(self._pause_s)
+        # A part of how long this rank has waited in this round, whoever was missing.
+        self._pause_s = min(LONGER * self._pause_s, LONGEST_PAUSE_S)
+
+
+def num_before_missing(store: Store, keys: list[str]) -> int:
+    """How many keys come before the first that is missing: 1, 2, 4, ... more are asked for, and then 4, 2, 1."""
+    found, step, is_growing = 0, 1, True
+    while step:
+        part = keys[found : found + step]
+        if part and store.check(part):
+            found += len(part)
+        else:
+            is_growing = False
+        step = 2 * step if is_growing else step // 2
+    return found
+
+
+def _waking(store: Store) -> SharedStore | PrefixStore | None:
+    """The same store, if those that wait for its keys sleep until these are there; the same on all ranks that share it."""
+    below: object = store
+    while isinstance(below, PrefixStore):
+        below = below.underlying_store
+    return store if isinstance(below, SharedStore) and isinstance(store, SharedStore | PrefixStore) else None

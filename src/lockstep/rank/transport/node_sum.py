@@ -1,0 +1,238 @@
+"""A sum over the lane tree on its way through the nodes: in memory, between nodes, and back; see `protocol.layout.crossing`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lockstep.errors import LockstepError, PeerLost
+from lockstep.protocol.journal.waiting_note import subject
+from lockstep.protocol.layout.crossing import Crossing, piece
+from lockstep.rank.caller import where
+from lockstep.rank.transport.all_or_lost import all_or_lost
+from lockstep.rank.transport.contract import Pending, Transport
+from lockstep.rank.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
+
+if TYPE_CHECKING:
+    from lockstep.rank.transport.over_nodes import OverNodesTransport
+
+
+class Sums(Pending):
+    """A large sum in chunks: one is added up while the next is on its way."""
+
+    def __init__(self, chunks: Sequence[NodeSum]) -> None:
+        self._chunks = chunks
+
+    def advance(self, scale: float = 1.0) -> None:
+        for chunk in self._chunks:
+            chunk.advance(scale)
+
+    def finish(self) -> None:
+        for chunk in self._chunks:
+            chunk.finish()
+
+    def give_up(self) -> None:
+        for chunk in self._chunks:
+            chunk.give_up()
+
+
+class LostSum(Pending):
+    """A sum that could not begin, because another rank was lost."""
+
+    def __init__(self, lost: PeerLost) -> None:
+        self._lost = lost
+
+    def advance(self, scale: float = 1.0) -> None:  # noqa: ARG002 - nothing is multiplied
+        raise PeerLost(str(self._lost), is_dead=self._lost.is_dead)
+
+    def finish(self) -> None:
+        self.advance()
+
+    def give_up(self) -> None:
+        self.advance()
+
+
+class SumPlan:
+    """What one rank does in every sum of a crossing."""
+
+    def __init__(self, crossing: Crossing, rank: int) -> None:
+        self.crossing, nodes = crossing, crossing.nodes
+        self.node = nodes.node_of(rank)
+        mates = nodes.ranks(self.node)
+        self.first_mate, self.is_alone = mates.start, len(mates) == 1
+        self.subtrees = [crossing.subtrees(node) for node in range(nodes.num_nodes)]
+        self.mine = self.subtrees[self.node]
+        self.others = [node for node in range(nodes.num_nodes) if node != self.node]
+        self.parts = crossing.parts(rank)
+        terms = [crossing.placement.subtrees(mate) for mate in mates]
+        below = [[[term for term in each if root[0] <= term[0] < root[1]] for each in terms] for root in self.mine]
+        self.programs = [
+            (tree_program(each, root), bytes(map(len, each))) for each, root in zip(below, self.mine, strict=True)
+        ]
+        self.nodes = sorted(node for subtrees in self.subtrees for node in subtrees)
+        """All nodes' subtrees, in lane order."""
+        self.program = tree_program([self.nodes])
+        mine = terms[rank - mates.start]
+        self.terms = [[mine.index(term) for term in each[rank - mates.start]] for each in below]
+        """For each subtree of the node, the numbers of this rank's partials that belong to it."""
+
+
+class NodeSum(Pending):
+    """A sum on its way; see `protocol.layout.crossing`."""
+
+    def __init__(
+        self, transport: OverNodesTransport, group: Transport, plan: SumPlan, partials: Sequence[Tensor], out: Tensor
+    ) -> None:
+        self.transport, self._plan, self._out = transport, plan, out
+        self._partials = partials  # must live as long as others read them
+        self._group = group if isinstance(group, SharedMemoryTransport) else None
+        self._tag = transport.next_sum_tag()
+        self._carried = plan.crossing.carried(transport.rank, out.numel())
+        size = self._carried.stop - self._carried.start
+        self._adding: list[Any] = []
+        self._works: list[tuple[Any, int]] = []
+        self._handing: Any = None
+        self._sent = threading.Event()
+        if self._group is None:
+            own = [partial[self._carried] for partial in partials]
+        else:
+            own = [transport.scratch.take(out, size) for _ in plan.mine]
+            for row, numbers, program in zip(own, plan.terms, plan.programs, strict=True):
+                terms = [partials[number] for number in numbers]
+                self._adding.append(self._group.begin_range(terms, out.numel(), self._carried, row, program))
+        self._own = own
+        self._rows = dict(zip(plan.mine, own, strict=True))
+        """What this rank carries of every subtree of every node."""
+        for node in plan.others:
+            self._rows |= {subtree: transport.scratch.take(out, size) for subtree in plan.subtrees[node]}
+        self._receive()
+        if self._group is None:
+            self._send()
+        else:
+            transport.sender.do(self._send_when_added)
+
+    def _pieces(self, part: int) -> list[slice]:
+        """For each node, the elements of a part that it adds up."""
+        crossing, size = self._plan.crossing, self._out.numel()
+        whole = piece(size, part, crossing.num_parts)
+        if crossing.in_one_step:
+            return [whole] * crossing.nodes.num_nodes
+        return [crossing.share(whole, node) for node in range(crossing.nodes.num_nodes)]
+
+    def _in_row(self, row: Tensor, elements: slice) -> Tensor:
+        start = self._carried.start
+        return row[elements.start - start : elements.stop - start]
+
+    def _receive(self) -> None:
+        plan, across = self._plan, self.transport.across
+        for part in plan.parts:
+            mine = self._pieces(part)[plan.node]
+            for node in plan.others if mine.stop > mine.start else []:
+                peer = plan.crossing.carrier(node, part)
+                for subtree in plan.subtrees[node]:
+                    place = self._in_row(self._rows[subtree], mine)
+                    self._works.append((across.receive(place, peer, self._tag), peer))
+
+    @property
+    def _node_group(self) -> SharedMemoryTransport:
+        assert self._group is not None
+        return self._group
+
+    def _send_when_added(self) -> None:
+        """Wait for what the node adds up, and send it; in the sender's thread."""
+        try:
+            for operation in self._adding:
+                self._node_group.wait(operation)
+            self._send()
+        except (PeerLost, RuntimeError) as error:
+            self.transport.give_up(error if isinstance(error, PeerLost) else self.transport.across.lost(None))
+        except LockstepError as error:  # every rank of the node raises it by itself
+            self.transport.give_up(PeerLost(str(error)))
+        finally:
+            self._sent.set()
+
+    def _send(self) -> None:
+        plan, across = self._plan, self.transport.across
+        for part in plan.parts:
+            pieces = self._pieces(part)
+            for node in plan.others:
+                if pieces[node].stop > pieces[node].start:
+                    peer = plan.crossing.carrier(node, part)
+                    for row in self._own:
+                        work = across.send(self._in_row(row, pieces[node]), peer, self._tag)
+                        self._works.append((work, peer))
+
+    @all_or_lost
+    def give_up(self) -> None:
+        self._exchange()
+        self._give_back()
+
+    def _exchange(self) -> None:
+        """Wait until the nodes have each other's partials."""
+        self.transport.settle()
+        if self._group is not None:
+            self._sent.wait()  # the sender notes for whom
+            self.transport.loss.check()
+        self._wait()
+
+    @property
+    def _about(self) -> str:
+        what = "the exchange of gradients"
+        return what if subject.of is None else f"{what} ({subject.with_line(where())})"
+
+    def _wait(self) -> None:
+        self.transport.across.wait(self._works, self._about)
+        self._works.clear()
+
+    def _give_back(self) -> None:
+        self.transport.scratch.give_back(
+            row for row in self._rows.values() if self._group is not None or all(row is not own for own in self._own)
+        )
+        self._rows.clear()
+
+    @all_or_lost
+    def advance(self, scale: float = 1.0) -> None:
+        self._exchange()
+        plan = self._plan
+        if plan.crossing.in_one_step:
+            if self._group is None:
+                add_up([self._rows[node] for node in plan.nodes], self._out, plan.program, scale)
+            else:
+                self._spread([self._rows[node] for node in plan.nodes], plan.program, scale)
+            return
+        for part in plan.parts:
+            self._add_share(self._pieces(part), part, scale)
+
+    def _add_share(self, pieces: Sequence[slice], part: int, scale: float) -> None:
+        plan, out, across = self._plan, self._out, self.transport.across
+        mine = pieces[plan.node]
+        terms = [self._in_row(self._rows[node], mine) for node in plan.nodes]
+        add_up(terms, out[mine], plan.program, scale)
+        for node in plan.others:
+            peer, theirs = plan.crossing.carrier(node, part), pieces[node]
+            if theirs.stop > theirs.start:
+                self._works.append((across.receive(out[theirs], peer, self._tag), peer))
+            if mine.stop > mine.start:
+                self._works.append((across.send(out[mine], peer, self._tag), peer))
+
+    def _spread(self, terms: Sequence[Tensor], program: bytes, scale: float) -> None:
+        """Begin to hand around in the node what this rank carries."""
+        assert self._group is not None
+        self._handing = self._group.begin_spread(terms, self._carried, self._out, program, scale)
+        self.transport.handing.append((self._group, self._handing))
+
+    @all_or_lost
+    def finish(self) -> None:
+        self._wait()
+        if self._group is not None:
+            if not self._plan.crossing.in_one_step:
+                self._spread([self._out[self._carried]], COPY, 1.0)
+            self._group.wait(self._handing)
+        self._give_back()
+
+
+COPY = bytes([0])
+"""The program of a sum of one term."""

@@ -1,0 +1,319 @@
+"""The transport between CPU ranks on several nodes: shared memory inside a node, Gloo between counterparts.
+
+A sum goes three ways. In its node's memory each rank adds up the slice that it carries of all the node's partials; it
+exchanges that slice with the ranks that carry the same one on the other nodes, adds what came in the lane tree's order, and
+scales once; then the node's ranks take the slices from each other. So the bytes that leave a node are those of a ring
+(`protocol.layout.crossing`), and all ranks carry some. Small things are gathered in the node, exchanged by the nodes' first
+ranks, and handed around.
+
+A rank that learns that another is gone gives the whole transport up: it ends its connections, and breaks its node's
+groups, so every rank on every node raises `PeerLost`, wherever it waits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from lockstep.errors import PeerLost, WorldError
+from lockstep.protocol.layout.crossing import carrier, choose_crossing, piece
+from lockstep.protocol.layout.nodes import Nodes
+from lockstep.protocol.layout.placement import Placement
+from lockstep.rank.caller import where
+from lockstep.rank.transport.across import Across, bytes_of
+from lockstep.rank.transport.all_or_lost import all_or_lost
+from lockstep.rank.transport.alone import AloneTransport
+from lockstep.rank.transport.contract import Pending, Sent, Transport
+from lockstep.rank.transport.errands import Errands
+from lockstep.rank.transport.local.nodes_store import told_by_all
+from lockstep.rank.transport.loss import Loss
+from lockstep.rank.transport.node_rows import NodeRows
+from lockstep.rank.transport.node_sum import LostSum, NodeSum, SumPlan, Sums
+from lockstep.rank.transport.scratch import Scratch
+from lockstep.rank.transport.shared_memory import SharedMemoryTransport
+from lockstep.rank.transport.watch import Watch
+
+SMALL_BYTES = 32 * 1024
+"""Up to this size only the first rank of each node exchanges: latency decides."""
+
+CHUNK_BYTES = 4 << 20
+"""Larger sums go in chunks."""
+
+FIRST_OWN_TAG = 2**30
+"""Tags from here on belong to `send` and `receive`; below them are those of collectives, and below `FIRST_SUM_TAG` those
+that frames belong to, which ranks may call earlier or later among sums that begin during backward."""
+FIRST_SUM_TAG = 2**29
+
+
+class OverNodesTransport(Transport):
+    """CPU ranks on several nodes. Collective: construct it on every rank.
+
+    Args:
+        store: shared by the ranks; nothing else uses its keys.
+        rank: of this process.
+        nodes: which ranks are on which node.
+        names: the numbers of these ranks in the run; by default counted from 0.
+
+    Raises:
+        WorldError: on every rank, when the ranks of a node cannot share memory, or nodes cannot connect.
+    """
+
+    def __init__(self, store: Store, rank: int, nodes: Nodes, names: Sequence[int] = ()) -> None:
+        self.rank, self.world_size = rank, nodes.num_ranks
+        self.nodes: Nodes = nodes
+        self._names = names or range(self.world_size)
+        self._node = nodes.node_of(rank)
+        self._mates = nodes.ranks(self._node)
+        self._store = store
+        self._frames, self._sums = _meet_in_node(store, rank, nodes, self._names)
+        firsts = [nodes.ranks(node)[0] for node in range(nodes.num_nodes)]
+        self.across = Across(PrefixStore("across", store), rank, self._names, firsts)
+        self._rows = NodeRows(nodes, rank, self.across, self._frames)
+        self.loss = Loss(self._end)
+        self.is_told: Callable[[], bool] = lambda: False
+        """Asked 20 times a second, in a thread: whether the launcher knows of a node that is lost."""
+        self._frame_tag = self._sum_tag = self._splits = 0
+        self.sender = Errands("lockstep sender")
+        self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
+        self.handing: list[tuple[SharedMemoryTransport, Any]] = []
+        self.scratch = Scratch()
+        self._plans: dict[tuple[Placement, bool], SumPlan] = {}
+        self._watch = Watch(self.across, self._groups, self.give_up, self._is_told)
+
+    @property
+    def transport(self) -> OverNodesTransport:
+        """This one; what is guarded has one."""
+        return self
+
+    @property
+    def _groups(self) -> list[SharedMemoryTransport]:
+        return [group for group in (self._frames, self._sums) if isinstance(group, SharedMemoryTransport)]
+
+    def _is_told(self) -> bool:
+        return self.is_told()
+
+    def look(self) -> None:
+        self.loss.check()
+
+    def give_up(self, lost: PeerLost) -> PeerLost:
+        return self.loss.give_up(lost)
+
+    def _end(self, lost: PeerLost) -> None:
+        for group in self._groups:
+            group.give_up(lost)
+        self.across.cut()
+        for child in [*self._children]:
+            child.give_up(lost)
+
+    def explain(self, error: RuntimeError) -> PeerLost:  # noqa: ARG002 - Gloo's words name an address, not a rank
+        """What an error of Gloo's means that tells of another rank's end."""
+        return self.across.lost(None)
+
+    def lose(self, lost: PeerLost) -> PeerLost:
+        """`give_up`, and end this rank's threads; not for those themselves."""
+        lost = self.give_up(lost)
+        self._end_threads()
+        return lost
+
+    def _end_threads(self) -> None:
+        self._watch.stop()
+        self.sender.stop()
+        self.across.waiter.stop()
+
+    @all_or_lost
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        if not data:
+            return [b"" for _ in self._gather(torch.zeros(1, dtype=torch.uint8, device="cpu"), is_small=True)]
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return [row.numpy().tobytes() for row in self._gather(mine, is_small=True)]
+
+    @all_or_lost
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        tensor = tensor.contiguous()
+        if not tensor.numel():
+            return [tensor.clone() for _ in range(self.world_size)]
+        rows = self._gather(bytes_of(tensor), is_small=tensor.nbytes * max(self.nodes.sizes) <= SMALL_BYTES)
+        return [row.clone().view(tensor.dtype).view(tensor.shape) for row in rows]
+
+    def _gather(self, mine: Tensor, *, is_small: bool) -> list[Tensor]:
+        """Every rank's bytes, of equal number: gather them in the node, exchange the nodes' blocks, hand these around."""
+        block = mine.numel() * max(self.nodes.sizes)
+        tag = self._next_frame_tag()
+        everyone = mine.new_zeros((self.nodes.num_nodes, block))
+        own = torch.cat(self._frames.all_gather(mine))
+        everyone[self._node, : own.numel()] = own
+        if is_small:
+            self._rows.exchange_small(everyone, tag)
+        else:
+            self._rows.exchange_large(everyone, tag)
+        rows = everyone.view(self.nodes.num_nodes, -1, mine.numel())
+        return [rows[node, row] for node, size in enumerate(self.nodes.sizes) for row in range(size)]
+
+    @all_or_lost
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        data, tag, home = bytes_of(tensor), self._next_frame_tag(), self.nodes.node_of(source)
+        num_parts = self._num_parts if data.numel() > SMALL_BYTES else 1
+        parts = [piece(data.numel(), part, num_parts) for part in range(num_parts)]
+        if home == self._node:
+            self._frames.broadcast(data, source - self._mates.start)
+        works = []
+        for number, part in enumerate(parts):
+            if carrier(self.nodes, self._node, number, num_parts) != self.rank:
+                continue
+            for node in self._other_nodes if home == self._node else [home]:
+                peer = carrier(self.nodes, node, number, num_parts)
+                move = self.across.send if home == self._node else self.across.receive
+                works.append((move(data[part], peer, tag), peer))
+        self.across.wait(works, f"broadcast from rank {self._names[source]} ({where()})")
+        if home != self._node:
+            for number, part in enumerate(parts):
+                self._frames.broadcast(
+                    data[part], carrier(self.nodes, self._node, number, num_parts) - self._mates.start
+                )
+
+    @property
+    def _num_parts(self) -> int:
+        return max(self.nodes.sizes)
+
+    def _carrier(self, part: int) -> int:
+        return carrier(self.nodes, self._node, part, self._num_parts)
+
+    @property
+    def _other_nodes(self) -> list[int]:
+        return [node for node in range(self.nodes.num_nodes) if node != self._node]
+
+    def _next_frame_tag(self) -> int:
+        """A tag that the same exchange has on every rank."""
+        self._frame_tag = (self._frame_tag + 1) % FIRST_SUM_TAG
+        return self._frame_tag
+
+    def next_sum_tag(self) -> int:
+        """A tag that the same sum has on every rank."""
+        self._sum_tag = (self._sum_tag + 1) % FIRST_SUM_TAG
+        return FIRST_SUM_TAG + self._sum_tag
+
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
+        try:
+            return self._begin_all_reduce(partials, placement, out)
+        except PeerLost as lost:
+            return LostSum(lost)
+
+    @all_or_lost
+    def _begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        key = placement, out.nbytes <= SMALL_BYTES
+        if key not in self._plans:
+            self._plans[key] = SumPlan(choose_crossing(self.nodes, placement, is_small=key[1]), self.rank)
+        size = out.numel() if key[1] else -(-out.numel() // -(-out.nbytes // CHUNK_BYTES))
+        begun = [
+            NodeSum(
+                self,
+                self._sums,
+                self._plans[key],
+                [partial[start : start + size] for partial in partials],
+                out[start : start + size],
+            )
+            for start in range(0, out.numel(), size)
+        ]
+        return Sums(begun)
+
+    def settle(self) -> None:
+        """Take part in what the node's ranks hand around, before this one waits for another node."""
+        while self.handing:
+            group, operation = self.handing.pop()
+            group.wait(operation)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:
+        self._splits += 1
+        number = next(number for number, ranks in enumerate(groups) if self.rank in ranks)
+        ranks, store = groups[number], PrefixStore(f"split {self._splits}/{number}", self._store)
+        if len(ranks) == 1:
+            return AloneTransport()
+        nodes, names = self.nodes.among(ranks), [self._names[rank] for rank in ranks]
+        child: OverNodesTransport | SharedMemoryTransport
+        if nodes.num_nodes == 1:
+            child = SharedMemoryTransport(store, ranks.index(self.rank), len(ranks), names)
+        else:
+            child = OverNodesTransport(store, ranks.index(self.rank), nodes, names)
+        self._children.add(child)
+        return child
+
+    @all_or_lost
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        if destination in self._mates:
+            return self._frames.send(data, destination - self._mates.start, tag)
+        return _Message(self, data, destination, self.across.send(data, destination, FIRST_OWN_TAG + tag))
+
+    @all_or_lost
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        if source in self._mates:
+            self._frames.receive(out, source - self._mates.start, tag)
+        else:
+            self.across.wait([(self.across.receive(out, source, FIRST_OWN_TAG + tag), source)], "receive")
+
+    @all_or_lost
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        problem, made = "", None
+        try:
+            made = self._sums.allocate(size, dtype, device)
+        except PeerLost:
+            raise
+        except WorldError as error:  # on every rank of the node
+            problem = str(error)
+        if failed := [text for text in self.all_gather_object(problem, "allocate") if text]:
+            if made is not None:
+                self._sums.free(made)
+            raise WorldError(failed[0])
+        assert made is not None
+        return made
+
+    def free(self, tensor: Tensor) -> None:
+        self._sums.free(tensor)
+
+    def close(self) -> None:
+        self._end_threads()
+        for group in (self._frames, self._sums):
+            group.close()
+        if self.loss.leave():
+            self.across.close()
+
+
+class _Message:
+    """A message to another node."""
+
+    def __init__(self, transport: OverNodesTransport, data: Tensor, peer: int, work: Any) -> None:
+        self.transport, self._data, self._peer, self._work = transport, data, peer, work
+
+    @all_or_lost
+    def wait(self) -> object:
+        self.transport.across.wait([(self._work, self._peer)], "send")
+        return None
+
+
+def _meet_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -> tuple[Transport, Transport]:
+    """Make two groups of this node's ranks: frames come at other times among sums that began early."""
+    node = nodes.node_of(rank)
+    mates = nodes.ranks(node)
+    place, problem = rank - mates.start, ""
+    made: list[Transport] = [AloneTransport(), AloneTransport()]
+    try:
+        if len(mates) > 1:
+            numbers = [names[mate] for mate in mates]
+            stores = [PrefixStore(f"{purpose} of node {node}", store) for purpose in ("frames", "sums")]
+            made = [SharedMemoryTransport(one, place, len(mates), numbers) for one in stores]
+    except PeerLost:
+        raise
+    except WorldError as error:  # on every rank of the node
+        problem = str(error)
+    if place == 0:
+        store.set(f"memory/{node}", problem)
+    for told in told_by_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
+        if told:
+            raise WorldError(told.decode())
+    frames, sums = made
+    return frames, sums

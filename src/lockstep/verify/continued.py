@@ -1,0 +1,111 @@
+"""What `verify --interrupt` found, as plain values: shown by `continued_report`, printed as JSON by `--json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lockstep.verify.forgotten import Forgotten
+from lockstep.verify.result import Explained, Failed, Run, cell_as_json, difference_as_json, finite
+from lockstep.verify.rows import END, Row
+
+
+@dataclass
+class Continued:
+    """Everything that there is to say about a run that was stopped and went on. Filled in as the runs end."""
+
+    title: str
+    after: int
+    """The step after which it should stop."""
+    ranks: tuple[int, int]
+    """Until the stop, and after it."""
+    device: str
+    steps_wanted: int
+    """Steps after the stop."""
+    stopped_after: int = 0
+    """The step after which it stopped: the first one from `after` on where a state is saved; 0: it did not come there."""
+    lanes: int = 0
+    threads: int = 0
+    runs: list[Run] = field(default_factory=list)
+    """The undisturbed one, and the one that went on."""
+    rows: list[Row] = field(default_factory=list)
+    difference: Explained | None = None
+    forgotten: Forgotten = field(default_factory=Forgotten)
+    failed: Failed | None = None
+    folder: str = ""
+    """Where the runs are kept; empty when they were removed."""
+    kept: str = ""
+    """The same as a sentence."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps after the stop that both runs have recorded."""
+        return max(min((run.steps for run in self.runs), default=0) - self.stopped_after, 0)
+
+    @property
+    def num_items(self) -> int:
+        """The number of different tensors and values in each step."""
+        return sum(row.num_items for row in self.rows if row.in_each_step)
+
+    @property
+    def num_items_at_end(self) -> int:
+        """The number of different tensors and values after the last step."""
+        return sum(row.num_items for row in self.rows if row.key == END)
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether the run went on with the bits of the undisturbed one."""
+        return self.failed is None and bool(self.runs) and self.difference is None
+
+    @property
+    def exit_code(self) -> int:
+        """0 only when everything was compared and is the same."""
+        if self.failed is not None:
+            return self.failed.exit_code
+        return 0 if self.same_bits else 1
+
+    def not_proved(self) -> list[str]:
+        """What this proof does not cover, in plain words."""
+        missed = next((run for run in self.runs if not run.reached_end), None)
+        return [
+            f"a stop after another step than {self.stopped_after}",
+            f"steps after step {self.stopped_after + self.num_steps}",
+            *([f"the end of the script, which it did not reach: {missed.why_not}"] if missed is not None else []),
+            "what is neither logged nor in an object with a state_dict: printed text, files, variables",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """One object of strings, finite numbers, lists and objects; a number that is not finite is null."""
+        told: dict[str, Any] = finite(
+            {
+                "script": self.title,
+                "proved": self.same_bits,
+                "same_bits": self.same_bits,
+                "exit_code": self.exit_code,
+                "interrupt": self.after,
+                "stopped_after": self.stopped_after or None,
+                "ranks": list(self.ranks),
+                "lanes": self.lanes,
+                "threads": self.threads,
+                "device": self.device,
+                "steps": self.num_steps,
+                "steps_wanted": self.steps_wanted,
+                "items": self.num_items,
+                "items_at_end": self.num_items_at_end,
+                "runs": [asdict(run) for run in self.runs],
+                "rows": [
+                    {
+                        "kind": row.key,
+                        "num_items": row.num_items,
+                        "cells": [cell_as_json(row, one) for one in row.cells],
+                    }
+                    for row in self.rows
+                ],
+                "difference": difference_as_json(self.difference) if self.difference is not None else None,
+                "forgotten": asdict(self.forgotten),
+                "failed": asdict(self.failed) if self.failed is not None else None,
+                "not_proved": self.not_proved(),
+                "folder": self.folder or None,
+            }
+        )
+        return told

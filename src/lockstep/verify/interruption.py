@@ -1,0 +1,195 @@
+"""`lockstep verify --interrupt`: does a run that is stopped go on as if it were not?
+
+until the stop     a run that ends when its first automatic state is saved, as if it were killed
+gone on            a run that goes on from this state, and sees the files of the first
+undisturbed        a run without a stop, with which the second is compared from the stop on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.launcher.trials.trials import Program, Trial, Trials
+from lockstep.protocol.run_folder import STATES, unsaved
+from lockstep.protocol.saving import Saving
+from lockstep.verify.cause import NOT_REPEATABLE
+from lockstep.verify.comparison import Difference, comparable, first_difference
+from lockstep.verify.continued import Continued
+from lockstep.verify.evidence import Evidence, Kind, Place, read_evidence
+from lockstep.verify.explanation import both_texts
+from lockstep.verify.failed_run import RunError, failed_run, nothing_recorded, why_no_end
+from lockstep.verify.forgotten import cause, forgotten
+from lockstep.verify.result import Explained, Failed, Run
+from lockstep.verify.rows import rows_of
+
+NEVER = f"{1 << 40}steps"
+"""No state is saved by the run that goes on: it would cost time."""
+NO_EVIDENCE = (Kind.OWN, Kind.VARIABLE, Kind.INITIAL, Kind.AGAIN)
+"""Kinds that a run which goes on cannot or need not have in common with one that never stopped."""
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """What to prove."""
+
+    program: Program
+    after: int
+    """The step after which the run is stopped, at the next place where a state is saved."""
+    ranks: tuple[int, int]
+    """Until the stop, and after it."""
+    lanes: int | None
+    """None: the script's."""
+    steps: int
+    """How many steps after the stop are compared."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A run, and what it recorded."""
+
+    trial: Trial
+    evidence: Evidence
+
+    @property
+    def run(self) -> Run:
+        return Run(
+            self.trial.num_ranks,
+            self.evidence.num_steps,
+            self.trial.seconds,
+            self.evidence.end.reached,
+            why_no_end(self.trial, self.evidence),
+        )
+
+
+def interrupt(wanted: Interruption, trials: Trials) -> Continued:
+    """Make the three runs and compare the last two.
+
+    Raises:
+        UsageError: when the script has no such step, no place for a state after it, or no exact bits.
+        WorldError: when nothing can be run.
+    """
+    program = wanted.program
+    found = Continued(program.title, wanted.after, wanted.ranks, program.device, wanted.steps)
+    states = trials.base / STATES
+    states.mkdir()
+    try:
+        stopped = _until_the_stop(wanted, trials, found, states)
+        record = {"steps": found.stopped_after + wanted.steps, "to_the_end": True, "goes_on": found.stopped_after}
+        label = f"gone on after step {found.stopped_after}"
+        saving = Saving(str(states), NEVER)
+        gone = _recorded(trials.run(label, wanted.ranks[1], found.lanes, record, saving=saving))
+        whole = _recorded(trials.run("undisturbed", wanted.ranks[0], found.lanes, record))
+        _check_end(whole, gone)
+    except RunError as error:
+        found.failed = error.failed
+        return found
+    found.runs = [whole.run, gone.run]
+    _compare(found, whole, gone, stopped)
+    return found
+
+
+def _until_the_stop(wanted: Interruption, trials: Trials, found: Continued, states: Path) -> _Made:
+    """Make the run that is stopped; note what was decided, and after which step it stopped."""
+    saving = Saving(str(states), f"{wanted.after}steps")
+    record = {"steps": wanted.after + wanted.steps, "stops": True}
+    label = f"stop after step {wanted.after}"
+    trial = trials.run(label, wanted.ranks[0], wanted.lanes, record, saving=saving, num_runs=2)
+    made = _recorded(trial)
+    decided: Mapping[str, Any] = json.loads(trial.folder.decided.read_text())
+    found.lanes, found.threads = int(decided["lanes"]), int(decided["threads"])
+    if decided["not_exact"]:
+        raise UsageError(f"There are no bits to compare: {decided['not_exact']}", "Leave out --interrupt.")
+    _check_lanes(wanted, found.lanes, lanes_named=bool(decided["lanes_named"]))
+    names = sorted(path.name for path in states.iterdir() if path.name.startswith("step-"))
+    if not names:
+        raise _no_state(wanted.after, made.evidence.num_steps)
+    found.stopped_after = int(names[-1].partition("-")[2])
+    return made
+
+
+def _check_lanes(wanted: Interruption, lanes: int, *, lanes_named: bool) -> None:
+    most = max(wanted.ranks)
+    if wanted.ranks[0] != wanted.ranks[1] and not lanes_named:
+        raise UsageError(
+            "The script sets no lanes, so its bits change with the ranks.",
+            f"Add --lanes {most}, or name one number of ranks.",
+        )
+    if lanes < most:
+        raise UsageError(f"Each rank needs a lane, but there are {lanes} for {most} ranks.", f"Add --lanes {most}.")
+
+
+def _no_state(after: int, num_steps: int) -> UsageError:
+    if num_steps < after:
+        steps = f"{num_steps} step{'s' * (num_steps != 1)}"
+        return UsageError(
+            f"The script makes {steps}, so it cannot be stopped after step {after}.", "Choose an earlier step."
+        )
+    return UsageError(
+        f"No state could be saved after step {after}: it is in a loop that is not run.epochs, or after it the script makes "
+        f"no further step and has no end of an epoch's body.",
+        "Use run.epochs for the loop over epochs, with one run.steps in its body, or choose another step.",
+    )
+
+
+def _recorded(trial: Trial) -> _Made:
+    """What a run recorded; raise when it failed, or recorded nothing."""
+    evidence = read_evidence(trial.folder, trial.num_processes)
+    if trial.outcome.exit_code and not evidence.end.over:
+        raise RunError(failed_run(trial, 2 if trial.outcome.exit_code == 2 else 1))
+    if not all(evidence.ranks):
+        raise RunError(Failed(trial.label, nothing_recorded(trial), 2))
+    return _Made(trial, evidence)
+
+
+def _check_end(whole: _Made, gone: _Made) -> None:
+    """Raise when code after the last step fails only where the run went on."""
+    end, block = gone.evidence.end, gone.trial.outcome.block
+    if whole.evidence.end.reached and not end.reached and not end.why and block:
+        text = f"The undisturbed run reached its end, but not this one:\n{block}"
+        raise RunError(Failed(gone.trial.label, text, 1))
+
+
+def _compare(found: Continued, whole: _Made, gone: _Made, stopped: _Made) -> None:
+    after = found.stopped_after
+    together = comparable([_from_the_stop(one.evidence, after) for one in (whole, gone)])
+    found.rows = rows_of(together)
+    before, until, behind = (one.evidence.ranks[0] for one in (whole, stopped, gone))
+    found.forgotten = forgotten(before, until, behind, unsaved(whole.trial.folder, "sentences"))
+    earlier = first_difference([_until(one.evidence, after) for one in (whole, stopped)])
+    difference = first_difference(together)
+    if earlier is not None:
+        found.difference = _explained(earlier, whole, stopped, NOT_REPEATABLE, repeatable=False)
+    elif difference is not None:
+        found.difference = _explained(difference, whole, gone, cause(found.forgotten, difference.place))
+
+
+def _explained(difference: Difference, left: _Made, right: _Made, why: str, *, repeatable: bool = True) -> Explained:
+    labels = [left.trial.label, right.trial.label]
+    if difference.among_replicas:
+        labels = [f"rank {side.rank} of {labels[side.run]}" for side in (difference.left, difference.right)]
+    values = both_texts(difference.left_value, difference.right_value)
+    return Explained(difference, labels[0], labels[1], None, values, why, repeatable)
+
+
+def _from_the_stop(evidence: Evidence, after: int) -> Evidence:
+    def counts(place: Place) -> bool:
+        return place.kind is Kind.RESUMED or (place.step > after and place.kind not in NO_EVIDENCE)
+
+    return _only(evidence, counts)
+
+
+def _until(evidence: Evidence, after: int) -> Evidence:
+    def counts(place: Place) -> bool:
+        return place.step <= after and place.kind not in (Kind.RESUMED, Kind.OWN, Kind.VARIABLE)
+
+    return _only(evidence, counts)
+
+
+def _only(evidence: Evidence, counts: Callable[[Place], bool]) -> Evidence:
+    ranks = ({place: value for place, value in rank.items() if counts(place)} for rank in evidence.ranks)
+    return replace(evidence, ranks=tuple(ranks))

@@ -1,0 +1,212 @@
+"""How the result looks: a table that fits 80 columns, then sentences. Styles only where the output takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lockstep.machine.visible import visible
+from lockstep.verify.plain import Agreement, Plain, sentence
+from lockstep.verify.result import Against, Explained, Failed, Result
+from lockstep.verify.rows import Row
+from lockstep.verify.values import Deviation
+
+GOOD, BAD, EXPECTED = "green", "bold red", "yellow"
+MOST_DIGESTS = 3
+"""With more columns, equal digests are shown once: a row fits 80 characters."""
+
+
+def show(result: Result, console: Console) -> None:
+    """Print everything."""
+    if result.failed is not None:
+        show_failed(result.failed, console)
+    else:
+        console.print(table(result))
+        say_lines(sentences(result), console)
+    say_folder(result.kept, console)
+
+
+def show_failed(failed: Failed, console: Console) -> None:
+    """Print which run failed, and how."""
+    _say(console, f"{failed.label} failed:", BAD)
+    console.print(Text(failed.text.rstrip()), soft_wrap=True)
+
+
+def say_lines(lines: Iterable[tuple[str, str]], console: Console) -> None:
+    """Print sentences, each in its style."""
+    for line, style in lines:
+        _say(console, line, style)
+
+
+def say_folder(kept: str, console: Console) -> None:
+    """Print where the runs are, if they are kept."""
+    if kept:
+        console.print(Text(kept), soft_wrap=True)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(visible(text), style=style))
+
+
+def table(result: Result) -> Table:
+    """A row for each kind of item, a column for each number of ranks."""
+    drawn = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    drawn.add_column("what", no_wrap=True)
+    for ranks in result.ranks:
+        drawn.add_column(f"{ranks} rank{'s' if ranks != 1 else ''}")
+    if result.against is not None:
+        drawn.add_column("saved")
+    if result.plain is not None:
+        drawn.add_row("plain", _plain_cell(result.plain, result.accepts_plain))
+    for row in result.rows:
+        style = EXPECTED if result.not_exact else BAD
+        drawn.add_row(row.title, *(cell_text(row, number, style) for number in range(len(row.cells))))
+    return drawn
+
+
+def cell_text(row: Row, number: int, differing: str) -> Text:
+    one = row.cells[number]
+    if one.differs_at is not None:
+        who = f"rank {one.rank} differs" if one.rank is not None else "differs"
+        return Text(f"{who} at step {one.differs_at}" if row.in_each_step else who, style=differing)
+    if number and len(row.cells) > MOST_DIGESTS:
+        return Text("same", style=GOOD)
+    text = Text(one.digest or "none")
+    return text if number == 0 else text.append(" same", style=GOOD)
+
+
+def _plain_cell(plain: Plain, accepted: bool) -> Text:
+    if accepted:
+        apart = f", {plain.relative:.2g}" if plain.relative else ""
+        return Text(f"accepted{apart}", style=EXPECTED)
+    if plain.agreement is Agreement.AGREES:
+        return Text(f"agrees, {plain.relative:.0e}", style=GOOD)
+    if plain.agreement is Agreement.ONE_LANE:
+        return Text("one lane")
+    if plain.agreement in (Agreement.NO_GRADIENT, Agreement.SAME_LANES):
+        return Text("no gradient" if plain.agreement is Agreement.NO_GRADIENT else "shows nothing", style=BAD)
+    return Text(f"differs, {plain.relative:.2g}", style=BAD)
+
+
+def sentences(result: Result) -> Iterator[tuple[str, str]]:
+    """The lines below the table, each with its style."""
+    yield "", ""
+    if result.same_on_all_ranks:
+        yield _same(result), GOOD
+    if result.against is not None:
+        yield from _against(result, result.against)
+    if result.not_exact:
+        yield from ((line, "") for line in _not_exact(result))
+    elif result.difference is not None:
+        yield from difference_lines(result.difference)
+    plain = result.plain
+    if plain is not None:
+        style = GOOD if plain.agrees else EXPECTED if result.accepts_plain else BAD
+        yield f"plain{', accepted' if result.accepts_plain else ''}: {sentence(plain)}", style
+        if plain.batch_norms:
+            layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
+            yield f"{layers}: each lane normalizes its own samples, as a data-parallel rank does.", ""
+    if not result.lanes_named:
+        yield (
+            (
+                f"The script sets no lanes, so `lockstep run` would use one per rank, and the bits would change with "
+                f"the ranks. These bits need lanes={result.lanes} in lockstep.init, or --lanes {result.lanes}."
+            ),
+            BAD,
+        )
+    if result.saved_to:
+        yield f"The bits are in {result.saved_to}; compare with --against {result.saved_to}.", ""
+    if result.not_saved_to:
+        yield f"{result.not_saved_to} was not written: the ranks have different bits.", BAD
+    yield "", ""
+    yield "Not proved: " + "; ".join(result.not_proved()) + ".", "dim"
+
+
+def _same(result: Result) -> str:
+    counts = ", ".join(map(str, result.ranks))
+    noun = "rank" if result.ranks == (1,) else "ranks"
+    lanes = f"{result.lanes} lane{'s' if result.lanes != 1 else ''}"
+    threads = f"{result.threads} thread{'s' if result.threads != 1 else ''} each"
+    steps = f"{result.num_steps} step{'s' if result.num_steps != 1 else ''}"
+    end = (
+        f"{', ' if result.reached_end else ', and '}{result.num_items_at_end} at the end"
+        if result.num_items_at_end
+        else ""
+    )
+    return f"same bits on {counts} {noun} over {steps} ({result.num_items} items in each{end}; {lanes}, {threads})"
+
+
+def _against(result: Result, against: Against) -> Iterator[tuple[str, str]]:
+    if against.same:
+        yield f"The same bits as in {against.path}, over {against.steps} steps.", GOOD
+    elif result.same_on_all_ranks:
+        yield f"The bits differ from {against.path}.", BAD
+    if against.facts:
+        yield f"Conditions: {'; '.join(against.facts)}.", EXPECTED
+
+
+def _not_exact(result: Result) -> Iterator[str]:
+    """What is said in place of a cause: a difference is expected, and not the script's fault."""
+    yield f"Note: {result.not_exact}"
+    if result.difference is not None:
+        place = result.difference.difference.place
+        yield (
+            f"So the bits differ (first: {place}); this is not the script's fault. Equal bits can "
+            f"be proved with `single`, `ddp`, `zero1`, `model_parallel` and `pipeline`, and numerics=exact without --allow."
+        )
+    elif result.same_bits:
+        yield "They were equal here; another run may differ."
+
+
+def difference_lines(found: Explained) -> Iterator[tuple[str, str]]:
+    """The first difference in sentences, each with its style."""
+    difference = found.difference
+    place = difference.place
+    layer = f" (layer {place.layer})" if place.layer else ""
+    yield f"First difference: {place}{layer}: {found.left} against {found.right}.", BAD
+    others = len(difference.places) - 1
+    if others:
+        which = "of this step" if place.when.startswith("step") else "there"
+        items = f"other item {which} differs" if others == 1 else f"other items {which} differ"
+        yield f"  {others} {items} too.", ""
+    if found.values is not None and None not in (difference.left_value, difference.right_value):
+        ratio = found.deviation.ratio if found.deviation is not None else None
+        times = f" (ratio {ratio:.6g})" if ratio is not None else ""
+        yield f"  {found.left}: {found.values[0]}; {found.right}: {found.values[1]}{times}", ""
+    for who, value in ((found.left, difference.left_value), (found.right, difference.right_value)):
+        if value is None:
+            yield f"  {who}: no such item.", ""
+    if found.deviation is not None:
+        yield f"  {_deviation(found.deviation)}", ""
+    if found.norms is not None:
+        yield f"  {_norms(*found.norms)}", ""
+    if not found.repeatable:
+        yield "  Run again, the same configuration gave different bits.", ""
+    yield f"Usual cause: {found.cause}", ""
+
+
+def _norms(here: float, there: float) -> str:
+    scale = max(abs(here), abs(there))
+    apart = (
+        f"relative difference {abs(here - there) / scale:.2g}"
+        if scale and math.isfinite(scale)
+        else "not finite, or zero"
+    )
+    return f"norm {here:.9g} here, {there:.9g} there ({apart})"
+
+
+def _deviation(deviation: Deviation) -> str:
+    sampled = " compared" if deviation.sampled else ""
+    apart = (
+        f"largest difference {deviation.max_absolute:.3g} ({deviation.max_relative:.2g} of the largest value)"
+        if math.isfinite(deviation.max_absolute)
+        else "some are not finite"
+    )
+    if deviation.num_elements == 1:
+        return apart
+    ratio = f"; all by a factor of {deviation.ratio:.6g}" if deviation.ratio is not None else ""
+    return f"{deviation.num_differing} of {deviation.num_elements}{sampled} elements differ; {apart}{ratio}"

@@ -1,0 +1,55 @@
+"""What is trained besides the model: prepared, it has the same bits everywhere; else it is refused, on one rank too."""
+
+import pytest
+
+from lockstep.protocol.layout.mesh import Form
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from tests.scripts import strangers
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.mark.parametrize(
+    "scenario", [strangers.center_loss, strangers.temperature, strangers.several, strangers.trained_copy]
+)
+def test_a_prepared_parameter_without_a_module_has_the_same_bits(scenario):
+    [alone] = run_ranks(scenario, Started(1), True)
+    for started in (Started(2), Started(3), Started(2, form=Form("zero1"))):
+        for result in run_ranks(scenario, started, True):
+            assert result == alone, started
+
+
+def test_an_optimizer_of_a_prepared_model_needs_no_preparation():
+    assert len(run_ranks(strangers.unprepared_optimizer, Started(1))[0]["losses"]) == 5
+
+
+def test_an_optimizer_that_lives_in_a_lane_or_outside_of_lanes_is_nobodys_concern():
+    [alone] = run_ranks(strangers.inner_loop, Started(1))
+    for result in run_ranks(strangers.inner_loop, Started(2)):
+        assert result == alone
+
+
+REFUSED = {
+    strangers.center_loss: (False,),
+    strangers.temperature: (False,),
+    strangers.trained_copy: (False,),
+    strangers.bare_backward_of_another: (),
+    strangers.gradient_set_by_hand: (),
+    strangers.stepped_in_the_lane: (),
+    strangers.made_before_init: (),
+}
+
+
+@pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    ("ranks", "lanes"), [(2, 4), *(pytest.param(1, lanes, marks=pytest.mark.thorough) for lanes in (1, 4))]
+)
+def test_a_tensor_that_nobody_prepared_is_not_stepped(scenario, ranks, lanes):
+    with pytest.raises(RankFailed, match="was not passed to run") as failed:
+        run_ranks(scenario, Started(ranks, lanes=lanes), *REFUSED[scenario], lanes)
+    assert failed.value.error_type == "UsageError"
+
+
+def test_training_on_a_share_of_the_samples_is_refused():
+    with pytest.raises(RankFailed, match="on one rank's share of the samples"):
+        run_ranks(strangers.trained_on_a_share, Started(1))

@@ -1,0 +1,61 @@
+"""A rank that waits for long in the exchange of gradients notes in which bucket, with the name of a parameter."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from lockstep.protocol.journal.ring import JournalReader, make_ring
+from lockstep.protocol.journal.waiting_note import note_waits, subject
+from lockstep.protocol.layout.placement import place
+from lockstep.rank.run import start
+from lockstep.rank.strategy.replica.gradient_buffers import PartialSums, SlotPool
+from lockstep.rank.strategy.replica.reduction import Reduction
+from lockstep.rank.transport.torch_group import GroupTransport
+from lockstep.testing.ranks import Started, run_ranks
+from tests.support.launching import until
+
+pytestmark = pytest.mark.ranks
+
+NAMES = ("body.weight", "head.weight")
+
+
+def comes_late(folder, over_gloo):
+    """Rank 1 comes to the exchange once rank 0 has noted that it waits; it returns that note."""
+    rank = int(os.environ["RANK"])
+    note_waits(Path(folder) / f"{rank}.ring")
+    start.init()
+    transport = GroupTransport() if over_gloo else start._present[0].machinery.transport
+    placement = place(2, 2)
+    parameters = [torch.nn.Parameter(torch.ones(10_000)) for _ in NAMES]
+    pool = SlotPool(parameters, transport, 2, bucket_bytes=40_000)
+    sums = PartialSums(pool, placement.subtrees(rank), scaled=True)
+    sums.add(rank, pool.take(), 1.0)
+    reduction = Reduction(transport, placement, pool.buckets, NAMES.__getitem__)
+    reduction.begin(sums, {0, 1}, 0, frozenset())
+    note = ""
+    if rank == 1:
+        first = JournalReader(Path(folder) / "0.ring")
+
+        def has_noted():
+            nonlocal note
+            waiting = first.waiting()
+            note = waiting.what if waiting is not None else ""
+            return "bucket" in note
+
+        until(has_noted, "the note of rank 0")
+    reduction.finish(1.0)
+    assert subject.of is None
+    return note
+
+
+@pytest.mark.parametrize("over_gloo", [False, True], ids=["shared memory", "gloo"])
+def test_the_bucket_and_its_first_parameter_are_noted(tmp_path, over_gloo):
+    for rank in range(2):
+        make_ring(tmp_path / f"{rank}.ring", rank)
+    note = run_ranks(comes_late, Started(2, lanes=2), str(tmp_path), over_gloo)[1]
+    noted = ["(bucket 0, first head.weight, test_awaited_bucket.py:"]
+    if over_gloo:  # rank 1's Gloo exchanges what it has begun: it may be done with the first bucket
+        noted += ["(bucket 1, first body.weight, test_awaited_bucket.py:"]
+    assert any(one in note for one in noted)

@@ -1,0 +1,246 @@
+"""`lockstep verify` on real tiny scripts with real processes: honest ones pass, and each planted mistake is named."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.verify.evidence import Kind
+from lockstep.verify.plain import Agreement, sentence
+from tests.scripts.verifying import HONEST, SCRIPT, TOKENS, Verifier, named, nursery, verified
+from tests.support.launching import killed_at_the_end
+
+pytestmark = pytest.mark.ranks
+__all__ = ["nursery", "verified"]
+
+
+def test_an_honest_script_is_proved_by_the_command_on_1_2_3_and_4_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(**HONEST | {"lanes": 4}))
+    command = [sys.executable, "-m", "lockstep", "verify", "--json", "train.py", "--ranks", "1,2,3,4", "--steps", "3"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["proved"]
+    assert told["steps"] == 3
+    assert told["lanes"] == 4
+    assert told["plain"]["agreement"] == "agrees"
+    assert {row["kind"] for row in told["rows"]} >= {"loss", "gradient", "buffer", "parameter", "optimizer", "value"}
+    assert "4 ranks … " in ended.stderr
+    assert not told["folder"]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_noise_seeded_from_the_rank_is_named(verified: Verifier) -> None:
+    item, step, cause = named(
+        verified(
+            before="noise = torch.Generator().manual_seed(run.rank)",
+            lane="x = x + 0.1 * torch.randn(x.shape, generator=noise)",
+        )
+    )
+    assert (item, step) == ("loss", 1)
+    assert "depend on the rank" in cause
+
+
+def test_a_loss_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
+    result = verified(loss="F.cross_entropy(model(x), y) * run.world_size")
+    item, step, cause = named(result)
+    assert (item, step) == ("loss", 1)
+    assert result.difference.deviation.ratio == pytest.approx(2.0)
+    assert "multiplied by the number of ranks" in cause
+
+
+@pytest.mark.thorough
+def test_a_gradient_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
+    result = verified(before="model[0].weight.register_hook(lambda gradient: gradient * run.world_size)")
+    item, step, cause = named(result)
+    assert (item, step) == ("gradient 0.weight", 1)
+    assert result.difference.deviation.ratio == pytest.approx(2.0)
+    assert result.difference.deviation.num_elements == 48
+    assert "the gradient is multiplied by the number of ranks" in cause
+
+
+def test_batch_norm_statistics_broadcast_from_rank_0_are_named(verified: Verifier) -> None:
+    item, step, cause = named(
+        verified(
+            lane="statistics = model[0](x).mean(0).detach()",
+            after="model[1].running_mean.copy_(run.broadcast(statistics))",
+        )
+    )
+    assert (item, step) == ("buffer 1.running_mean", 1)
+    assert "BatchNorm statistics of rank 0" in cause
+
+
+@pytest.mark.thorough
+def test_batch_norm_statistics_that_only_rank_0_keeps_are_named_with_the_rank(verified: Verifier) -> None:
+    result = verified(after="model[1].running_mean.mul_(float(run.is_main))")
+    item, step, cause = named(result)
+    assert (item, step) == ("buffer 1.running_mean", 1)
+    assert (result.difference.left, result.difference.right) == ("rank 0 of 2", "rank 1 of 2")
+    assert "a rank wrote buffers of its own" in cause
+
+
+def test_a_shuffle_per_rank_is_refused_by_the_ranks_and_reported(verified: Verifier) -> None:
+    result = verified(
+        order="sampler=RandomSampler(inputs, generator=torch.Generator().manual_seed(run.rank))",
+    )
+    assert result.exit_code == 1
+    assert result.failed.label == "2 ranks"
+    assert "samples or their order are not the same on every rank" in result.failed.text
+
+
+@pytest.mark.thorough
+def test_a_metric_averaged_over_unequal_shares_is_named(verified: Verifier) -> None:
+    evaluation = (
+        "losses = [float(F.cross_entropy(model(x), y, reduction='sum')) for x, y in test_loader]\n"
+        "    seen = sum(len(y) for x, y in test_loader)\n"
+        "    run.mean(sum(losses) / seen)"
+    )
+    item, step, cause = named(verified(epoch_end=evaluation, before="model.eval()"))
+    assert item.startswith("value run.mean at train.py:")
+    assert step == 2
+    assert "run.tally()" in cause
+
+
+def test_a_learning_rate_scaled_by_the_ranks_is_named_with_both_values(verified: Verifier) -> None:
+    item, step, cause = named(verified(lr="1e-2 * run.world_size"))
+    assert (item, step) == ("parameter 0.weight", 1)
+    assert "optimizer lr depends on the number of ranks: 0.01 with 1 and 0.02 with 2" in cause
+
+
+@pytest.mark.thorough
+def test_a_model_average_in_an_object_of_the_script_is_compared(verified: Verifier) -> None:
+    before = (
+        "class Average:\n"
+        "    def __init__(self):\n"
+        "        self.weights = {name: value.detach().clone() for name, value in model.named_parameters()}\n"
+        "    def update(self, rate):\n"
+        "        for name, value in model.named_parameters():\n"
+        "            self.weights[name].lerp_(value.detach(), rate)\n"
+        "average = Average()"
+    )
+    item, step, cause = named(verified(before=before, after="average.update(0.1 * run.world_size)"))
+    assert item == "script average.weights.0.weight"
+    assert step == 2
+    assert "updated with values that depend on the ranks" in cause
+    assert verified(before=before, after="average.update(0.1)").proved
+
+
+def test_what_a_lane_leaves_in_a_variable_is_not_compared(verified: Verifier) -> None:
+    lane = "batch = {'0.weight': x, '0.bias': y}; twin = copy.deepcopy(model)"
+    assert verified(lane=lane).proved
+
+
+def test_a_script_that_is_not_repeatable_with_itself_is_told_so(verified: Verifier) -> None:
+    result = verified(
+        before="import os; noise = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), 'big'))",
+        lane="x = x + torch.randn(x.shape, generator=noise)",
+    )
+    assert "not repeatable: run again" in named(result)[2]
+
+
+def test_a_summed_loss_is_named_by_the_row_plain(verified: Verifier) -> None:
+    result = verified(loss="F.cross_entropy(model(x), y, reduction='sum')")
+    assert result.same_bits
+    assert result.exit_code == 1
+    assert result.plain.agreement is Agreement.SUM
+    assert result.plain.relative == pytest.approx(0.5, abs=0.01)
+    assert "reduction='mean'" in sentence(result.plain)
+
+
+def test_a_padded_token_mean_without_its_weight_is_named_by_the_row_plain(verified: Verifier) -> None:
+    loss = "mean_of_tokens(model(x).unsqueeze(1).expand(-1, 7, -1), tokens)"
+    slots = {
+        "before": TOKENS,
+        "norm": "nn.Identity()",
+        "lane": "tokens = (y + 0)[:, None] * (torch.arange(7) <= y[:, None] * 2)",
+    }
+    result = verified(ranks=(1,), loss=loss, **slots)
+    assert result.same_bits
+    assert result.exit_code == 1
+    assert result.plain.agreement is Agreement.WEIGHTS
+    assert result.plain.found != pytest.approx(result.plain.used, abs=1e-3)
+    assert sum(result.plain.found) == pytest.approx(1.0)
+    assert "pass that number: run.backward(loss, weight=number)" in sentence(result.plain)
+    assert verified(ranks=(1,), loss=f"{loss}, weight=int((tokens != 0).sum())", **slots).proved
+
+
+def test_a_loss_within_the_batch_is_named_by_the_row_plain(verified: Verifier) -> None:
+    loss = "F.cross_entropy(F.normalize(model(x)) @ F.normalize(model(x)).T / 0.1, torch.arange(len(x)))"
+    result = verified(ranks=(1,), loss=loss)
+    assert result.same_bits
+    assert result.exit_code == 1
+    assert result.plain.agreement is Agreement.COUPLED
+    assert "compares samples of a batch with each other" in sentence(result.plain)
+
+
+@pytest.mark.thorough
+def test_noise_that_every_sample_draws_for_itself_passes_the_row_plain(verified: Verifier) -> None:
+    result = verified(ranks=(1,), lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
+    assert result.proved
+    assert result.plain.relative < 1e-5
+
+
+def test_a_script_that_fails_is_reported_with_its_line(verified: Verifier) -> None:
+    result = verified(after="raise ValueError('too warm')")
+    assert result.exit_code == 1
+    assert "ValueError: too warm" in result.failed.text
+
+
+def test_a_misuse_on_one_rank_already_is_misuse_of_verify_too(verified: Verifier) -> None:
+    result = verified(lane="run.mean(1.0)")
+    assert result.exit_code == 2
+    assert "run.tally()" in result.failed.text
+
+
+def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier, tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text("print('hello')\n")
+    result = verified.of(script)
+    assert result.exit_code == 2
+    assert "run.prepare" in result.failed.text
+
+
+def test_a_script_that_ends_early_is_proved_as_far_as_it_goes(verified: Verifier) -> None:
+    result = verified(steps=9, epochs=1)
+    assert result.proved
+    assert result.num_steps == 2
+    assert result.not_proved()[0] == "9 steps: the script ended after 2"
+
+
+def test_without_lanes_in_the_script_the_most_ranks_decide(verified: Verifier) -> None:
+    result = verified(lanes=None)
+    assert result.proved
+    assert result.lanes == 2
+    assert all(any(row.key == kind for row in result.rows) for kind in (Kind.BUFFER, Kind.VALUE))
+
+
+def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(**HONEST | {"epochs": 10**6}))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "lockstep", "verify", "--ranks", "1,2", "--steps", "1000000", "train.py"]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with killed_at_the_end(command, cwd=tmp_path, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("plain … ")
+        assert process.stderr.readline().startswith("plain, 1 lane … ")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    last = r'stopped by Ctrl-C( in the run ".+")?: nothing is proved; no process and no file of the runs is left'
+    assert re.fullmatch(last, said.splitlines()[-1])
+    assert not list(temporary.glob("lockstep-verify-*"))
+
+
+@pytest.mark.thorough
+def test_the_row_plain_knows_a_loss_over_the_whole_batch(verified: Verifier) -> None:
+    recipe = Path(__file__).parents[3] / "examples/recipes/contrastive.py"
+    result = verified.of(recipe, ranks=(1,), steps=1)
+    assert result.plain.agreement is Agreement.AGREES

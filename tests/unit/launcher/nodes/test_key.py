@@ -1,0 +1,132 @@
+"""The run's key: where it comes from, what is refused, and that nobody sees it."""
+
+import os
+import shlex
+import subprocess
+
+import pytest
+
+from lockstep.errors import UsageError
+from lockstep.launcher.nodes.key import MAKE_ONE, Key, KeySettings, Source, read_key, without_key
+
+TEXT = "correct-horse-battery-staple-0123456789"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "lockstep.key"
+    path.touch(mode=0o600)
+    path.write_text(f"{TEXT}\n")
+    return path
+
+
+def refusal(path):
+    with pytest.raises(UsageError) as refused:
+        read_key(str(path))
+    return str(refused.value)
+
+
+def test_a_file_that_only_its_owner_can_read_holds_the_key(file):
+    assert read_key(str(file)) == Key(TEXT.encode())
+    file.chmod(0o400)
+    assert read_key(str(file)) == Key(TEXT.encode())
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o666])
+def test_a_file_that_others_may_read_or_write_is_refused(file, mode):
+    file.chmod(mode)
+    assert refusal(file) == f"Others may read or write the key file {file} (mode {mode:04o}). Run `chmod 600 {file}`."
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_is_refused(file):
+    os.chown(file, 12345, -1)
+    assert refusal(file).startswith(f"The owner of the key file {file} is another user.")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "is empty"), (b" \n\n", "is empty"), (b"short", "has 5 characters"), (b"\xff" * 40, "is not plain text")],
+)
+def test_an_empty_or_short_key_is_refused(file, content, said):
+    file.write_bytes(content)
+    assert said in refusal(file)
+
+
+def test_what_is_not_a_file_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    for name in ("fifo", "missing", "."):
+        assert refusal(tmp_path / name).startswith(f"Cannot read the key file {tmp_path / name}: ")
+
+
+def test_the_command_that_refusals_name_makes_a_key(tmp_path):
+    subprocess.run(["sh", "-c", MAKE_ONE], cwd=tmp_path, check=True)
+    assert len(read_key(str(tmp_path / "lockstep.key")).secret) == 64
+
+
+def test_the_key_leaves_the_environment_when_it_is_taken():
+    environ = {"LOCKSTEP_KEY": TEXT, "LOCKSTEP_KEY_FILE": "/k", "HOME": "/root"}
+    settings = KeySettings.take(None, environ)
+    assert environ == {"LOCKSTEP_KEY_FILE": "/k", "HOME": "/root"}
+    assert without_key(environ) == {"HOME": "/root"}
+    assert (settings.text, settings.file) == (TEXT, "/k")
+    assert KeySettings.take("/option", environ).file == "/option"
+
+
+def test_a_key_is_not_shown():
+    key = Key.of(TEXT, "x")
+    for shown in (repr(key), str(key), f"{key}", repr(KeySettings.take(None, {"LOCKSTEP_KEY": TEXT}))):
+        assert TEXT not in shown
+
+
+FIRST, LATER = {"is_first": True}, {"is_first": False}
+
+
+@pytest.mark.parametrize(
+    ("settings", "node", "has_munge", "source"),
+    [
+        (KeySettings("/k", TEXT, True, "7"), FIRST, True, Source.FILE),
+        (KeySettings("", TEXT, True, "7"), LATER, True, Source.VARIABLE),
+        (KeySettings(job="7"), FIRST, True, Source.MUNGE),
+        (KeySettings(job="7"), LATER, True, Source.MUNGE),
+        (KeySettings(job="7"), FIRST, False, Source.MADE),
+        (KeySettings(), FIRST, True, Source.MADE),
+    ],
+)
+def test_the_first_source_that_is_there_gives_the_key(settings, node, has_munge, source):
+    assert settings.source(**node, has_munge=has_munge, can_show=True) is source
+
+
+def test_a_node_without_a_key_is_told_where_to_get_it():
+    with pytest.raises(
+        UsageError, match=r"^This node does not know the run's key\. Copy the line that node 0 printed\."
+    ):
+        KeySettings().source(is_first=False, has_munge=True, can_show=True)
+
+
+def test_a_new_key_is_not_shown_to_a_log():
+    with pytest.raises(UsageError, match="shown on a terminal only"):
+        KeySettings().source(is_first=True, has_munge=True, can_show=False)
+
+
+def test_a_variable_that_is_set_to_nothing_is_a_mistake():
+    settings = KeySettings.take(None, {"LOCKSTEP_KEY": ""})
+    assert settings.source(is_first=True, has_munge=False, can_show=True) is Source.VARIABLE
+    with pytest.raises(UsageError, match=r"^The key in LOCKSTEP_KEY is empty"):
+        settings.given(Source.VARIABLE)
+
+
+def test_a_variable_that_is_not_text_is_refused():
+    with pytest.raises(UsageError, match=r"^The key in LOCKSTEP_KEY is not plain text"):
+        KeySettings.take(None, {"LOCKSTEP_KEY": "\udcff" * 40}).given(Source.VARIABLE)
+
+
+def test_the_line_for_other_nodes_gives_the_key_to_its_environment_alone():
+    key = Key.made()
+    line = key.line_for_others(shlex.join(["sh", "-c", 'echo "$LOCKSTEP_KEY"; tr "\\0" " " < /proc/$$/cmdline']))
+    assert line.startswith(" ")
+    said, arguments = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout.split(
+        "\n", 1
+    )
+    assert said.encode() == key.secret
+    assert said not in arguments

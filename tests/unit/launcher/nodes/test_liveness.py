@@ -1,0 +1,67 @@
+"""Which nodes do not reach each other, by what the kernel knows of their ranks' connections; and who is given up."""
+
+import socket
+
+from lockstep.launcher.nodes.liveness import CUT_S, DOUBT_S, Path, Paths, to_give_up
+from lockstep.launcher.nodes.roster import Member, NodeRecord
+from lockstep.launcher.nodes.view import RunView
+from lockstep.machine.socket_bytes import Connection
+
+B, C = (socket.inet_aton(address) for address in ("10.0.0.2", "10.0.0.3"))
+
+
+def connection(peer, *, is_unanswered=False, quiet_s=0.0):
+    return Connection(1, peer, 0, is_unanswered, quiet_s)
+
+
+def test_a_path_is_told_once_when_nothing_is_acknowledged_for_long_and_once_when_it_is_back():
+    paths = Paths({"b": "10.0.0.2", "c": "10.0.0.3"})
+    cut = [connection(B, is_unanswered=True), connection(B), connection(C)]
+    assert paths.look(cut, 1.0) == {}
+    assert paths.look(cut, 1.0 + DOUBT_S) == {"b": Path.DOUBTFUL}
+    assert paths.look(cut, 1.0 + CUT_S) == {"b": Path.CUT}
+    assert paths.look(cut, 20.0) == {}
+    assert paths.look([connection(B)], 21.0) == {"b": Path.WORKS}
+    assert paths.look(cut, 22.0) == {}, "it counts anew"
+
+
+def test_a_loss_now_and_then_is_no_cut():
+    paths = Paths({"b": "10.0.0.2"})
+    for now in range(20):
+        assert paths.look([connection(B, is_unanswered=bool(now % 3))], float(now)) == {}
+
+
+def test_a_node_is_quiet_when_none_of_its_ranks_sent_anything():
+    paths = Paths({"b": "10.0.0.2", "c": "10.0.0.3"})
+    found = [connection(B, quiet_s=40.0), connection(B, quiet_s=31.0), connection(C, quiet_s=1.0)]
+    assert paths.quiet(found, 30.0) == {"b"}
+    assert paths.quiet([], 30.0) == set(), "who has no connections is not judged"
+
+
+def members(names="abcd"):
+    return [
+        Member(number, NodeRecord(name, f"host-{name}", None, name == "a", 4, 4, 1, 1))
+        for number, name in enumerate(names)
+    ]
+
+
+def test_one_side_is_given_up_and_never_node_0():
+    pairs = {frozenset("bc")}
+    assert to_give_up(pairs, members()) == "c"
+    assert to_give_up(pairs | {frozenset("bd")}, members()) == "b", "two others do not reach it"
+    assert to_give_up({frozenset("ad")}, members()) == "d"
+    assert to_give_up(set(), members()) == ""
+
+
+def test_a_pair_counts_while_one_of_the_two_tells_it_in_this_round():
+    view = RunView()
+    for name in "abc":
+        view.take({"kind": "asks", "record": members()["abc".index(name)].record.encode()})
+    roster = {"kind": "roster", "threads": 1, "lanes": None, "members": [[0, "a"], [1, "b"], [2, "c"]]}
+    view.take({**roster, "round": 0})
+    view.take({"kind": "path", "round": 0, "node": "b", "to": "c", "path": "cut"})
+    view.take({"kind": "path", "round": 0, "node": "c", "to": "b", "path": "cut"})
+    view.take({"kind": "path", "round": 0, "node": "b", "to": "c", "path": "works"})
+    assert view.cut_pairs() == {frozenset("bc")}
+    view.take({"kind": "gone", "node": "c"})
+    assert view.cut_pairs() == set()

@@ -1,0 +1,213 @@
+"""Which address the nodes meet at: decided from what the machine says, or refused in a sentence that lists what there is."""
+
+import ipaddress
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.errors import UsageError
+from lockstep.launcher.nodes import interfaces
+from lockstep.launcher.nodes.address import Endpoint, Interface, Place, View, choose
+from lockstep.launcher.nodes.interfaces import PortTaken, listen, look, own_addresses, resolve, source_to
+
+LO, ETH, IB, SIX = (
+    Interface("lo", "127.0.0.1"),
+    Interface("eth0", "10.0.0.1"),
+    Interface("ib0", "10.9.0.1"),
+    Interface("eth0", "fd00::1"),
+)
+OWN = (LO, ETH, IB, SIX)
+
+
+def chosen(
+    host="host0",
+    resolved=("10.0.0.1",),
+    sources=(),
+    local=None,
+    is_first=True,
+    are_elsewhere=None,
+    named=(),
+    to_others=(),
+):
+    view = View(OWN, tuple(resolved), tuple(sources), tuple(named), tuple(to_others))
+    return choose(Endpoint(host, 29500), view, local=local, is_first=is_first, are_elsewhere=are_elsewhere)
+
+
+def refused(**asked):
+    with pytest.raises(UsageError) as refusal:
+        chosen(**asked)
+    return str(refusal.value)
+
+
+def test_node_0_listens_where_its_endpoint_says():
+    choice = chosen()
+    assert (choice.own, choice.gate) == (ETH, Place("10.0.0.1", 29500))
+
+
+def test_another_node_uses_the_interface_that_leads_to_the_endpoint():
+    choice = chosen(resolved=["10.9.0.7"], sources=["10.9.0.1"], is_first=False)
+    assert (choice.own, choice.gate) == (IB, Place("10.9.0.7", 29500))
+
+
+@pytest.mark.parametrize(("local", "named"), [("ib0", ()), ("10.9.0.1", ()), ("host0-ib", ("10.9.0.1",))])
+def test_an_interface_an_address_or_a_name_that_is_asked_for_is_used(local, named):
+    assert chosen(local=local, named=named).own == IB
+    away = chosen(resolved=["10.9.0.7"], sources=["10.0.0.1"], local=local, named=named, is_first=False)
+    assert (away.own, away.gate) == (IB, Place("10.9.0.7", 29500, "10.9.0.1"))
+
+
+def test_of_two_addresses_of_an_interface_the_endpoints_kind_is_used():
+    assert chosen(resolved=["fd00::1"], local="eth0").own == SIX
+    assert (
+        chosen(resolved=["fd00::9", "10.0.0.9"], sources=["fd00::1", "10.0.0.1"], is_first=False).gate.address
+        == "10.0.0.9"
+    )
+    assert chosen(resolved=["fd00::9"], sources=["fd00::1"], is_first=False).own == SIX
+
+
+def test_node_0_on_another_machine_than_its_endpoint_is_refused():
+    said = refused(host="host9", resolved=["10.0.0.9"])
+    assert said.startswith(
+        "host9 in --rdzv-endpoint is 10.0.0.9, which is not an address of this machine, and this is node 0."
+    )
+    assert said.endswith("--local-addr: 10.0.0.1 (eth0), 10.9.0.1 (ib0), fd00::1 (eth0), 127.0.0.1 (lo).")
+    assert chosen(host="nat", resolved=["203.0.113.1"], local="eth0").gate == Place("10.0.0.1", 29500), (
+        "forwarded to here"
+    )
+
+
+def test_a_host_name_that_is_the_loopback_here_is_refused_for_others_mean_another_machine():
+    said = refused(resolved=["127.0.1.1"])
+    assert said.startswith("On this machine host0 is 127.0.1.1 (see /etc/hosts), which no other machine can reach.")
+    assert "10.0.0.1 (eth0)" in said
+    assert "10.0.0.1" not in refused(resolved=["127.0.1.1"], is_first=False), "another node's addresses are no help"
+    assert chosen(resolved=["127.0.1.1", "10.0.0.1"]).own == ETH
+
+
+def test_where_a_launcher_names_the_others_node_0_listens_on_the_way_to_them():
+    told = {"resolved": ["127.0.1.1"], "are_elsewhere": True, "to_others": ["10.9.0.1"]}
+    assert chosen(**told).gate == Place("10.9.0.1", 29500)
+    assert "10.9.0.1" not in refused(**told, is_first=False), "that is for node 0 to know"
+    assert "which no other machine can reach" in refused(**{**told, "to_others": ["127.0.0.1"]})
+
+
+def test_the_loopback_is_used_when_it_is_asked_for_and_refused_when_nodes_are_elsewhere():
+    assert chosen(host="localhost", resolved=["127.0.0.1"]).own == LO
+    assert (
+        chosen(host="127.0.0.1", resolved=["127.0.0.1"], sources=["127.0.0.1"], is_first=False).gate.address
+        == "127.0.0.1"
+    )
+    assert "is each machine itself" in refused(host="localhost", resolved=["127.0.0.1"], are_elsewhere=True)
+    assert "cannot reach 127.0.0.1 (lo)" in refused(local="lo", are_elsewhere=True)
+
+
+def test_an_interface_that_does_not_exist_is_refused_with_those_that_do():
+    for local in ("eth7", "*", "0.0.0.0", "::", "", "10.0.0.77"):
+        said = refused(local=local)
+        assert said.startswith(f"{local!r} in --local-addr is neither an address nor an interface of this machine.")
+        assert "10.9.0.1 (ib0)" in said
+
+
+def test_no_route_to_the_endpoint_is_a_sentence():
+    assert refused(resolved=["10.5.0.1"], sources=[""], is_first=False).startswith(
+        "No interface of this machine leads to host0 (10.5.0.1)."
+    )
+
+
+ADDRESSES = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str)
+
+
+@given(st.lists(ADDRESSES, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, False, True]), st.data())
+def test_nobody_is_ever_told_to_listen_on_all_interfaces(resolved, is_first, are_elsewhere, data):
+    own = tuple(Interface(f"if{n}", address) for n, address in enumerate([*resolved, "127.0.0.1"]))
+    own = tuple(one for one in own if not ipaddress.ip_address(one.address).is_unspecified)
+    local = data.draw(st.sampled_from([None, "if0", "*", "0.0.0.0", *resolved]))
+    view = View(own, tuple(resolved), tuple(data.draw(st.sampled_from([a, ""])) for a in resolved))
+    try:
+        choice = choose(Endpoint("host", 1), view, local=local, is_first=is_first, are_elsewhere=are_elsewhere)
+    except UsageError:
+        return
+    assert choice.own in own
+    assert not (are_elsewhere and ipaddress.ip_address(choice.own.address).is_loopback)
+    assert not is_first or choice.gate == Place(choice.own.address, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [("host0", "host0"), ("host0:", "host0"), ("::1", "[::1]"), ("[::1]", "[::1]"), ("fd00::7", "[fd00::7]")],
+)
+def test_an_endpoint_without_a_port_is_refused_with_one(text, asks):
+    with pytest.raises(UsageError) as refusal:
+        Endpoint.parse(text)
+    assert str(refusal.value).startswith(f"--rdzv-endpoint {text} has no port. Give --rdzv-endpoint {asks}:29400")
+
+
+@pytest.mark.parametrize(
+    "text", [":29500", "", "::1:29500", "http://a:1", "a b:1", "[host]:1", "[10.0.0.1]:1", "-x:1", "..:1", "a%b:1"]
+)
+def test_an_endpoint_without_a_host_is_refused(text):
+    with pytest.raises(UsageError, match=r"^--rdzv-endpoint .* names no host\. Give node 0's name or address"):
+        Endpoint.parse(text)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x", "-1", "²", "1.5"])
+def test_a_port_that_is_not_one_is_refused(port):
+    with pytest.raises(UsageError, match=rf"^The port of .* host:{port} must be a number from 1 to 65535\."):
+        Endpoint.parse(f"host:{port}")
+
+
+def test_an_endpoint_is_read():
+    assert Endpoint.parse("node-1.cluster:29500") == Endpoint("node-1.cluster", 29500)
+    assert Endpoint.parse("[fd00::1]:29500") == Endpoint("fd00::1", 29500)
+    assert str(Place("fd00::1", 29500)) == "[fd00::1]:29500"
+
+
+def test_the_machine_knows_its_addresses_and_its_way_to_them():
+    own = own_addresses()
+    assert LO in own
+    for interface in own:
+        assert source_to(interface.address) == interface.address
+    view = look(Endpoint("localhost", 29500), "eth7")
+    assert view.own == own and "127.0.0.1" in view.resolved
+
+
+def test_a_name_without_an_address_is_refused():
+    with pytest.raises(
+        UsageError, match=r"^nowhere\.invalid, the host in --rdzv-endpoint, has no address on this machine \(.+\)"
+    ):
+        look(Endpoint("nowhere.invalid", 1), None)
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(interfaces, "RESOLVE_S", 0.05)
+    answered = threading.Event()
+    with pytest.raises(UsageError, match="no name server answered"):
+        resolve("slow", "x", lambda *_args, **_more: answered.wait() and [])
+    answered.set()
+
+
+def test_a_port_in_use_is_a_sentence():
+    with listen(Place("127.0.0.1", 0)) as holder:
+        place = Place("127.0.0.1", holder.getsockname()[1])
+        with pytest.raises(PortTaken, match=rf"^{place} is in use by another process. End it, or choose another port"):
+            listen(place)
+
+
+def test_an_address_that_has_gone_is_a_sentence():
+    with pytest.raises(UsageError, match=r"^192\.0\.2\.77 is no longer an address of this machine"):
+        listen(Place("192.0.2.77", 0))
+
+
+@pytest.mark.parametrize("address", ["", "0.0.0.0", "::"])
+def test_all_interfaces_are_never_listened_on(address):
+    with pytest.raises(ValueError, match="one named address"):
+        listen(Place(address, 0))
+
+
+def test_a_socket_listens_where_it_should():
+    with listen(Place("127.0.0.1", 0)) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1

@@ -1,0 +1,128 @@
+"""What nodes say to each other, and who hears it."""
+
+import pytest
+
+from lockstep.launcher.nodes.roster import NodeRecord
+from lockstep.launcher.nodes.view import RunView, Sayings
+
+
+def record(name):
+    return NodeRecord(name, f"host-{name}", None, name == "a", 3, 3, 1, 1)
+
+
+def node(name, members="abc"):
+    """One node's sayings, and what it adds to the log, prints, and hears."""
+    log, printed, heard = [], [], []
+    sayings = Sayings(record(name), RunView(), log.append, lambda *line: printed.append(line), heard.append)
+    for one in members:
+        sayings.view.take({"kind": "asks", "record": record(one).encode()})
+    roster = [[number, one] for number, one in enumerate(members)]
+    sayings.view.take({"kind": "roster", "round": 0, "threads": 1, "lanes": None, "members": roster})
+    return sayings, log, printed, heard
+
+
+def test_what_one_node_says_is_heard_by_the_others_in_its_round():
+    speaker, log, _, _ = node("b")
+    speaker.tell_said("stalled", "rank 1 is asleep", "stalled-in-script", [1])
+    for name, hears in (("a", True), ("b", False), ("c", True)):
+        listener, _, _, heard = node(name)
+        listener.take(log[0])
+        assert bool(heard) == hears
+    late, _, _, heard = node("d")  # it reads the log of rounds in which it did not take part
+    late.take(log[0])
+    listener, _, _, heard_later = node("a")
+    listener.view.take({"kind": "roster", "round": 1, "threads": 1, "lanes": None, "members": []})
+    listener.take(log[0])
+    assert not heard
+    assert not heard_later
+
+
+def test_the_first_node_tells_all_but_the_one_that_it_is_about_who_is_silent():
+    first, log, printed, _ = node("a")
+    first.say_silent({"kind": "silent", "node": "c"})
+    first.say_silent({"kind": "heard", "node": "c"})
+    assert [text.partition(":")[0] for _, text in printed] == [
+        "node 2 (host host-c) has not been heard of for 5 s",
+        "node 2 (host host-c) is heard of again",
+    ]
+    other, _, _, heard = node("b")
+    other.take(log[0])
+    assert heard[0]["text"] == printed[0][1]
+    away, _, _, heard = node("c")
+    away.take(log[0])
+    assert not heard
+
+
+def test_another_node_says_only_for_itself_that_the_first_one_is_silent():
+    other, log, printed, _ = node("b")
+    other.say_silent({"kind": "silent", "node": ""})
+    assert printed[0][1].startswith("node 0 (host host-a) has not been heard of")
+    assert not log
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (
+            "launcher",
+            "the launcher of node 1 (host host-b) stands still; if a signal has stopped it, kill -CONT 7 there lets it go on",
+        ),
+        ("nursery", "the nursery of node 1 (host host-b) is stopped by a signal; kill -CONT 7 there lets it go on"),
+        ("", "the launcher of node 1 (host host-b) goes on"),
+    ],
+)
+def test_a_launcher_that_is_stopped_is_named_on_the_other_nodes_only(what, expected):
+    told = {"kind": "stopped", "node": "b", "what": what, "process": 7}
+    for name in "abc":
+        sayings, _, printed, _ = node(name)
+        sayings.take(told)
+        sayings.view.take(told)
+        assert [text for _, text in printed] == [expected] * (name != "b")
+        assert sayings.view.stopped == ({"b"} if what else set())
+
+
+def test_at_the_end_of_a_round_stopped_nodes_are_given_up_and_nobody_else():
+    stopped = {"kind": "stopped", "node": "b", "what": "launcher", "process": 7}
+    first, log, _, _ = node("a")
+    assert not first.give_up_stopped()
+    first.view.take(stopped)
+    assert not first.give_up_stopped()
+    assert log == [{"kind": "given up", "node": "b"}]
+    first.view.take({"kind": "ended", "round": 0, "node": "b", "told": {}})
+    assert not first.give_up_stopped()
+    assert len(log) == 1
+    other, log, _, _ = node("c")
+    other.view.take(stopped)
+    assert not other.give_up_stopped()
+    other.view.take({**stopped, "node": "a"})
+    assert other.give_up_stopped() == "node 0 (host host-a) is stopped by a signal"
+    assert not log
+
+
+def test_waits_and_gauges_count_for_their_round_only():
+    speaker, log, _, _ = node("b")
+    speaker.tell_waits({"waits": []})
+    speaker.tell_gauges([[1.0]])
+    first, _, _, _ = node("a")
+    for told in log:
+        first.take(told)
+        first.view.take(told)
+    assert first.view.waits == {"b": {"waits": []}}
+    assert first.gauges == {"b": [[1.0]]}
+    first.view.take({"kind": "roster", "round": 1, "threads": 1, "lanes": None, "members": []})
+    first.view.take(log[0])
+    assert first.view.waits == {}
+
+
+def test_a_launcher_whose_machine_answers_is_told_as_one_that_stands_still():
+    first, log, printed, _ = node("a")
+    first.say_silent({"kind": "silent", "node": "b", "is_there": True})
+    assert log == [{"kind": "stopped", "node": "b", "what": "launcher", "process": 0}] and not printed
+    first.view.take(log[0])
+    first.say_silent({"kind": "heard", "node": "b", "is_there": True})
+    assert log[1]["what"] == ""
+    other, log, printed, _ = node("c")
+    other.say_silent({"kind": "silent", "node": "", "is_there": True})
+    assert other.view.stopped == {"a"} and "the launcher of node 0 (host host-a) stands still" in printed[0][1]
+    other.say_silent({"kind": "heard", "node": "", "is_there": True})
+    assert not other.view.stopped and "goes on" in printed[1][1] and not log

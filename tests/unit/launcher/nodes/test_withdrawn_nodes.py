@@ -1,0 +1,171 @@
+"""A node that cannot start tells the others why, and the first one decides whether the run can begin without it."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from lockstep.errors import UsageError
+from lockstep.launcher.nodes.address import Choice, Interface, Place
+from lockstep.launcher.nodes.calling import hold, in_time, knock
+from lockstep.launcher.nodes.gathering import Gathering
+from lockstep.launcher.nodes.interfaces import PortTaken, listen
+from lockstep.launcher.nodes.key import Key
+from lockstep.launcher.nodes.node_star import Calling, NodeStar
+from lockstep.launcher.nodes.roster import MOST_CHARACTERS, NodeRecord, Refused, Withdrawal
+from lockstep.launcher.nodes.view import RunView, Sayings
+from tests.support.several_nodes import free_port
+from tests.support.stars import Sky
+
+KEY, OTHER_KEY = Key(b"a" * 32), Key(b"b" * 32)
+WHY = Withdrawal(1, "b", "There is no script x.py.", "Check the path.")
+SAID = "Node 1 (host b) cannot start: There is no script x.py."
+FIRST = NodeRecord("a0", "a", 0, is_host=True, least=3, most=3, ranks=1, threads=1)
+
+
+def knocked(key, withdrawal):
+    """A node 0 at which a node knocked, and what was raised there."""
+    sky, raised = Sky(KEY), []
+
+    def knock_there():
+        try:
+            knock(sky.place, key, "", withdrawal)
+        except UsageError as error:
+            raised.append(str(error))
+
+    knocking = threading.Thread(target=knock_there)
+    knocking.start()
+    while knocking.is_alive():
+        sky.turn()
+    sky.until(lambda: len(sky.heard["a"]) == 2)
+    sky.close()
+    return sky, raised
+
+
+def test_a_node_that_cannot_start_is_heard_at_node_0():
+    sky, raised = knocked(KEY, WHY)
+    assert Withdrawal.of(sky.entries("a")[0]) == WHY and not raised
+    assert sky.host.nodes() == []
+
+
+def test_the_longest_sentence_fits():
+    long = replace(WHY, problem="\N{SNOWMAN}" * 5000, fix="\N{SNOWMAN}" * 5000)
+    sky, _ = knocked(KEY, Withdrawal.of(long.entry()))
+    assert Withdrawal.of(sky.entries("a")[0]).problem == long.problem[:MOST_CHARACTERS]
+
+
+def test_nobody_without_the_key_withdraws_a_node():
+    sky, raised = knocked(OTHER_KEY, WHY)
+    assert "key is not that of node 0" in raised[0]
+    assert sky.kinds("a") == ["there", "stranger"]
+
+
+def chosen(port):
+    return Choice(Interface("lo", "127.0.0.1"), Place("127.0.0.1", port))
+
+
+def joining(port):
+    """What a node is told that calls there."""
+    star, heard = NodeStar("b", Calling(Place("127.0.0.1", port), KEY, "", 10.0)), []
+    while not any(one["kind"] == "failed" for one in heard):
+        heard += star.read()
+    star.close()
+    return heard[-1]
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "fix"),
+    [
+        pytest.param(KEY, SAID, "On b: Check the path.", id="its sentence"),
+        pytest.param(None, "cannot use its key, and says why.", "Look at what node 0 says", id="its own key"),
+    ],
+)
+def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes(key, said, fix):
+    port = free_port()
+    holding = threading.Thread(target=hold, args=(chosen(port), key, "", WHY.refused(), 2))
+    holding.start()
+    for _ in range(2):
+        told = joining(port)
+        assert said in told["why"] and fix in told["fix"] and told["is_usage"]
+        if key is None:
+            break
+    holding.join(10)
+    assert not holding.is_alive()
+    listen(Place("127.0.0.1", port)).close()
+
+
+def test_two_nodes_that_cannot_start_know_of_each_other_and_go():
+    port = free_port()
+    holding = threading.Thread(target=hold, args=(chosen(port), KEY, "", WHY.refused(), 1))
+    holding.start()
+    in_time(lambda: knock(Place("127.0.0.1", port), KEY, "", WHY))
+    holding.join(10)
+    assert not holding.is_alive()
+
+
+def test_a_port_that_is_taken_is_left_alone():
+    with listen(Place("127.0.0.1", 0)) as taken, pytest.raises(PortTaken):
+        hold(chosen(taken.getsockname()[1]), KEY, "", WHY.refused(), 1)
+
+
+def test_what_goes_wrong_while_others_are_told_is_not_said():
+    def fail():
+        raise UsageError("no", "way")
+
+    began = time.monotonic()
+    in_time(fail)
+    assert time.monotonic() - began < 4
+
+
+def gathered(record, entries):
+    """What the first node decides, and what it says."""
+    view, told, said = RunView(), [], []
+
+    def tell(entry):
+        told.append(entry)
+        view.take(entry)
+
+    sayings = Sayings(record, view, tell, lambda _label, text: said.append(text), lambda _told: None)
+    gathering = Gathering(record, view, tell, lambda _ranks, _lanes: None)
+    for number, entry in enumerate(({"kind": "asks", "record": record.encode()}, *entries)):
+        sayings.take(entry)
+        view.take(entry)
+        if view.round < 0:
+            gathering.decide(None, 0.0, 100.0 + 10 * number)  # each time the last call is over
+    return [(one["kind"], one.get("problem")) for one in told], said
+
+
+def test_a_run_that_needs_all_its_nodes_ends_on_all_with_the_sentence():
+    asks = {"kind": "asks", "record": replace(FIRST, node="c0", host="c", number=2, is_host=False).encode()}
+    assert gathered(FIRST, [asks, WHY.entry()]) == ([("refused", SAID)], [])
+
+
+def test_who_asks_after_that_is_refused_too():
+    view = RunView()
+    gathering = Gathering(FIRST, view, view.take, lambda _ranks, _lanes: None)
+    for entry in ({"kind": "asks", "record": FIRST.encode()}, WHY.entry()):
+        view.take(entry)
+    gathering.decide(None, 0.0, 100.0)
+    view.take({"kind": "asks", "record": replace(FIRST, node="c0", host="c", number=2, is_host=False).encode()})
+    refusal = view.refusal_of("c0")
+    assert refusal is not None and refusal.problem == SAID
+
+
+def test_a_run_that_can_do_without_it_says_so_and_begins():
+    told, said = gathered(replace(FIRST, least=1), [WHY.entry()])
+    assert told[0][0] == "roster" and said == [SAID]
+
+
+def test_a_mistake_while_a_run_is_under_way_is_said_and_changes_nothing():
+    alone = replace(FIRST, least=1, most=2)
+    told, said = gathered(alone, [WHY.entry(), replace(WHY, fix="").entry()])
+    assert [kind for kind, _ in told] == ["roster"] and said == [SAID, SAID]
+
+
+def test_what_the_world_does_to_a_node_has_no_fix_of_its_own():
+    assert replace(WHY, number=None, fix="").refused() == Refused(
+        (WHY.node,),
+        "The node on host b cannot start: There is no script x.py.",
+        "Look at what b says, and start all nodes again.",
+    )

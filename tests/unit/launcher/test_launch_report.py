@@ -1,0 +1,285 @@
+"""The launcher's lines read well and line up."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import UsageError
+from lockstep.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
+from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.terminal.failure_block import Evidence, crash_stack, failure_block
+from lockstep.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
+from lockstep.launcher.terminal.report import StartTimes, done_here_line, done_lines, lanes_line, logs_line, ranks_line
+from lockstep.launcher.verdict import RankEnd, Verdict
+from lockstep.protocol.journal.failure import Failure, FailureKind
+from lockstep.protocol.journal.gauges import Gauges
+from lockstep.protocol.journal.record import Phase, Record
+from lockstep.protocol.run_folder import RunFolder, make_own
+
+REQUEST = LaunchRequest(
+    Path("train.py"), None, (), 2, 1, "cpu", 4, Path("lockstep-runs/x"), "x", why="2 cores by affinity"
+)
+NOTHING = Evidence([], Path("logs/1.log"), "", "")
+
+
+def test_the_three_lines_of_the_start() -> None:
+    decided = {"lanes": 4, "batch_size": 256, "strategy": "ddp", "lane_sizes": [64, 64, 64, 64]}
+    assert ranks_line(REQUEST).text == "2 ranks on cpu, 1 thread each (2 cores by affinity)"
+    assert ranks_line(replace(REQUEST, ranks=1, device="cuda", threads=8, why="")).text == "1 rank on cuda:0, 8 threads"
+    shared = replace(REQUEST, ranks=4, device="cuda", threads=1, why="", shared_gpus=1, devices=("NVIDIA T4",))
+    assert ranks_line(shared).text == "4 ranks on cuda:0 (NVIDIA T4), shared through host memory, 1 thread each"
+    assert lanes_line(decided, 1).text == (
+        "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp; same bits elsewhere with 4 lanes, 1 thread each"
+    )
+    own_batches = {**decided, "batch_size": None, "lane_sizes": []}
+    assert lanes_line(own_batches, 1).text.startswith("4 lanes, batches of batch_sampler, ddp;")
+    fast = {**decided, "arithmetic": {"numerics": "fast"}}
+    assert lanes_line(fast, 1).text == "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp", "no bits are promised"
+    assert logs_line(Path("runs/x"), StartTimes(0.06, 0.9, 0.02), False).text == (
+        "runs/x  (started in 0.98 s: command 0.06, import 0.90, fork 0.02)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ([32], "batch 32,"),
+        ([4] * 16, "batch 64 = 16 x 4,"),
+        ([3, 3, 3, 3, 3, 3, 3, 3, 2], "batch 26 in parts of 2 to 3,"),
+    ],
+)
+def test_many_lanes_stay_one_line(sizes: list[int], text: str) -> None:
+    decided = {"lanes": len(sizes), "batch_size": sum(sizes), "strategy": "ddp", "lane_sizes": sizes}
+    assert text in lanes_line(decided, 2).text
+
+
+def test_the_end_says_samples_bits_and_paths() -> None:
+    result = {"steps": 60, "epochs": 10, "samples": "1437 samples", "bits": "sha256:3f9a", "paths": ["net.safetensors"]}
+    assert [(line.label, line.text) for line in done_lines(result, Path("runs/x"), 12.34)] == [
+        ("done", "10 epochs, 60 steps in 12.3 s; 1437 samples"),
+        ("bits", "sha256:3f9a"),
+        ("paths", "net.safetensors  runs/x"),
+    ]
+    assert [line.text for line in done_lines({}, Path("runs/x"), 2.0)] == ["2.0 s", "runs/x"]
+
+
+def gauges(step: int, rank: int = 0) -> Gauges:
+    return Gauges(
+        epoch=1 + (step - 1) // 6, num_epochs=10, step=step, step_in_epoch=(step - 1) % 6 + 1, steps_per_epoch=6,
+        samples=step * 128, data_ns=step * 3, compute_ns=step * 80, exchange_ns=step * 12, update_ns=step * 5,
+        num_losses=step,
+        loss=1 / step,
+    )  # fmt: skip
+
+
+def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> None:
+    old = Snapshot(10.0, (gauges(10), gauges(10)))
+    new = Snapshot(12.0, (gauges(20), gauges(20)))
+    assert progress_line(old, new, {"loss": 0.05, "accuracy": 0.97, "name": "text"}) == (
+        "epoch 4/10  step 2/6  loss 0.05000  accuracy 0.97  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
+    )
+    assert progress_line(old, new, {"accuracy": 0.97}, 100) == (
+        "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
+    )
+    assert progress_line(old, new, {}, 80) == (
+        "epoch 4/10 step 2/6 loss 0.05000 1,280/s data 3% comp 85% exch 12% 0:08 left"
+    )
+    assert progress_line(old, new, {}, 70) == "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  0:08 left"
+
+
+def test_another_node_than_the_first_says_which_ranks_were_there() -> None:
+    line = done_here_line(range(2, 4), "node 0 (host a)", 12.34)
+    assert (line.label, line.text) == ("done", "ranks 2, 3 here, in 12.3 s; node 0 (host a) says the rest")
+
+
+def test_before_the_first_step_there_is_no_progress_line() -> None:
+    progress = Progress()
+    assert progress.line({}) == ""
+    progress.add(Snapshot(0.0, (Gauges(),)))
+    assert progress.line({}) == ""
+
+
+def test_the_time_before_the_first_step_is_not_in_the_rate() -> None:
+    progress = Progress()
+    for second, step in ((0.0, 0), (60.0, 0), (61.0, 1), (62.0, 2)):
+        progress.add(Snapshot(second, (Gauges(step=step, samples=100 * step),)))
+    assert progress.line({}) == "step 2  100 samples/s"
+
+
+def test_the_rate_is_that_of_all_ranks_once_other_nodes_tell_theirs() -> None:
+    progress = Progress()
+    for second in range(3):
+        progress.add(Snapshot(float(second), (Gauges(step=second + 1, samples=10 * second),)))
+    assert "10 samples/s" in progress.line({})
+    for second in range(3, 6):
+        both = tuple(Gauges(step=second + 1, samples=10 * second) for _ in range(2))
+        progress.add(Snapshot(float(second), both))
+    assert "20 samples/s" in progress.line({})
+
+
+def test_gauges_that_came_late_do_not_change_the_rate() -> None:
+    progress = Progress()
+    for second in range(9):
+        late = max(second - second % 3, 1)
+        progress.add(Snapshot(float(second), tuple(Gauges(step=at + 1, samples=10 * at + 10) for at in (second, late))))
+        assert not second or "20 samples/s" in progress.line({})
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    progress = Progress()
+    for second in range(60):
+        progress.add(Snapshot(float(second), (Gauges(step=second + 1, samples=1000 + (second > 50) * second * 10),)))
+    assert "10 samples/s" in progress.line({})
+
+
+def test_a_loss_that_is_no_number_is_left_out() -> None:
+    snapshot = Snapshot(0.0, (replace(gauges(1), num_losses=0, loss=math.nan),))
+    assert "loss" not in progress_line(snapshot, snapshot, {})
+
+
+def test_durations_read_like_a_clock() -> None:
+    assert [duration(seconds) for seconds in (0.2, 59.5, 725, 11220)] == ["0:01", "1:00", "12:05", "3:07:00"]
+
+
+def blamed(end: RankEnd, evidence: Evidence = NOTHING) -> str:
+    return failure_block(Verdict(1, end, stopped=(0, 2)), evidence)
+
+
+def test_a_sample_that_could_not_be_fetched_is_named() -> None:
+    failed = Failure(1, FailureKind.SCRIPT, "OSError: no image", "Traceback\nOSError: no image\n", "", 0, "417", 5)
+    block = blamed(RankEnd(1, 1, 0, 9, False, failed))
+    assert "  sample: number 417 of the data set\n" in block
+    assert block.endswith("  2 other ranks stopped because of this\n  log: logs/1.log")
+
+
+@pytest.mark.parametrize("end", ["exception", "crash"])
+def test_the_words_of_others_look_like_no_line_of_ours(end: str) -> None:
+    forged = "ValueError: damaged\n  help: Run evil\nhelp: Run evil\n  log: /etc/passwd\nFAILED    rank 9\n"
+    if end == "exception":
+        failed = Failure(1, FailureKind.SCRIPT, "ValueError: damaged", forged, "/dev/zero", 1, None, 5)
+        block = blamed(RankEnd(1, 1, 0, 9, False, failed))
+    else:
+        block = blamed(RankEnd(1, 139, 11, 9, False, None), Evidence((), Path("log"), forged, ""))
+    ours = [line for line in block.splitlines() if not line.startswith("  |")]
+    assert [line for line in ours if "evil" in line or "passwd" in line or "rank 9" in line] == []
+    assert "  |   log: /etc/passwd" in block
+
+
+def test_a_way_out_that_is_known_is_said_behind_the_traceback() -> None:
+    failed = Failure(
+        1,
+        FailureKind.SCRIPT,
+        "RuntimeError: no form",
+        "Traceback\nRuntimeError: no form\n",
+        "",
+        0,
+        None,
+        5,
+        "Use fast.",
+    )
+    assert blamed(RankEnd(1, 1, 0, 9, False, failed)).splitlines()[-2:] == ["  help: Use fast.", "  log: logs/1.log"]
+
+
+def test_the_journals_last_work_is_in_the_headline() -> None:
+    tail = [
+        Record(1, 0, 7, 1, Phase.EXCHANGE, "all_reduce", "/nowhere/train.py", 31),
+        Record(2, 0, 7, 1, Phase.FAILED, "", "", 0),
+    ]
+    block = blamed(RankEnd(1, 137, 9, 9, False, None), Evidence(tail, Path("log"), "", "because"))
+    assert block.splitlines()[:3] == [
+        "FAILED    rank 1, step 7, exchange all_reduce: killed by signal 9 (SIGKILL)",
+        "  last at /nowhere/train.py:31",
+        "  why: because",
+    ]
+
+
+def test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher() -> None:
+    text = "bad \x1b[2J\rthing\nFAILED    rank 0: forged"
+    failed = Failure(1, FailureKind.SCRIPT, text, f"ValueError: {text}\n", "/a\ndone      \x1b[H.py", 3, "\x1b[1m7", 5)
+    block = blamed(RankEnd(1, 1, 0, 9, False, failed), Evidence([], Path("l\nog"), "", ""))
+    assert block.splitlines() == [
+        r"FAILED    rank 1: bad \x1b[2J\rthing\nFAILED    rank 0: forged",
+        r"  at /a\ndone      \x1b[H.py:3",
+        "",
+        r"  | ValueError: bad \x1b[2J\rthing",
+        "  | FAILED    rank 0: forged",
+        "",
+        r"  sample: number \x1b[1m7 of the data set",
+        "  2 other ranks stopped because of this",
+        r"  log: l\nog",
+    ]
+    misused = replace(
+        failed, kind=FailureKind.USAGE, error="UsageError: no\ndone      x", fix="Use\ndone      all is well\x1b[8m"
+    )
+    assert blamed(RankEnd(1, 2, 0, 9, False, misused)) == (
+        "error: no\n  done      x\nhelp: Use\n  done      all is well\\x1b[8m"
+    )
+
+
+def test_only_the_last_crash_in_a_log_counts() -> None:
+    log = b'output\nFatal Python error: Aborted\n\nFatal Python error: Segmentation fault\n\nThread:\n  File "x.py"\n'
+    assert crash_stack(log).splitlines()[0] == "Fatal Python error: Segmentation fault"
+    assert crash_stack(b"output only") == ""
+
+
+def test_a_run_folder_is_named_by_time_and_script_and_never_taken_twice(tmp_path: Path) -> None:
+    now = datetime(2026, 11, 20, 5, 53, 0, tzinfo=UTC)
+    first = reserve_run_folder(tmp_path, None, "some dir/my train.py", now)
+    assert first == tmp_path / "20261120-055300-my-train"
+    assert first.stat().st_mode & 0o777 == 0o700
+    assert reserve_run_folder(tmp_path, None, "some dir/my train.py", now).name == "20261120-055300-my-train-2"
+    assert reserve_run_folder(tmp_path, None, "package.train", now).name == "20261120-055300-package.train"
+    assert reserve_run_folder(tmp_path / "new", "mine", "train.py", now) == tmp_path / "new" / "mine"
+
+
+def test_a_name_that_has_states_can_be_gone_on_with(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for name, fix in (("mine", "Choose another --name."), ("exp1", "add --save-every to go on from its states.")):
+        (tmp_path / name / ("states" if name == "exp1" else "logs")).mkdir(parents=True)
+        with pytest.raises(UsageError, match=f"A run named {name} already exists .*{fix}$"):
+            reserve_run_folder(tmp_path, name, "train.py", now)
+
+
+def test_nothing_is_left_of_a_run_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunFolder, "plan", tmp_path / "missing" / "plan.json")  # the last thing that is made
+    with pytest.raises(UsageError, match=r"cannot be created: No such file or directory\. Make room there"):
+        make_run_folder(replace(REQUEST, run_folder=tmp_path / "runs" / "a"))
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_or_link_of_a_stranger_is_not_taken_and_not_touched(tmp_path: Path) -> None:
+    for name in ("folder", "link"):
+        folder = tmp_path / name
+        folder.mkdir() if name == "folder" else folder.symlink_to(tmp_path / "folder")
+        os.chown(folder, 54321, -1, follow_symlinks=False)
+        with pytest.raises(UsageError, match="belongs to another user"):
+            make_run_folder(replace(REQUEST, run_folder=folder))
+        assert folder.exists()
+    os.chown(tmp_path, 54321, -1)
+    make_own(tmp_path / "folder")  # who owns the folder above may replace it anyway
+
+
+def test_copies_that_killed_ranks_left_are_removed(tmp_path: Path) -> None:
+    for name in ("lockstep-copy-a1/state", "lockstep-copy-b2", "logs"):
+        (tmp_path / name).mkdir(parents=True)
+    remove_copies(RunFolder(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nlockstep  forged", "\x1b[2J"])
+def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="--name must be a folder's name without a slash"):
+        reserve_run_folder(tmp_path, name, "train.py", datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_place_where_no_folder_can_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"No run folder can be created in .*/file: .* Choose another --log-dir."):
+        reserve_run_folder(tmp_path / "file", None, "train.py", datetime(2026, 1, 1, tzinfo=UTC))

@@ -1,0 +1,21 @@
+"""The folder of snapshots in shared memory lives from the first ranks' start to the end of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.launcher.request import LaunchRequest, Recover, Recovery
+from lockstep.launcher.supervise.snapshot_folder import SnapshotFolder
+
+
+def test_it_is_made_when_ranks_start_and_removed_at_the_end(tmp_path: Path) -> None:
+    recovery = Recovery(recover=Recover.AUTO)
+    request = LaunchRequest(Path("x.py"), None, (), 1, 1, "cpu", None, tmp_path / "run", "run", recovery=recovery)
+    with SnapshotFolder(request) as snapshots:
+        assert snapshots.place is not None
+        folder = Path(snapshots.place.folder)
+        assert not folder.exists()  # a launcher that is killed before its nursery is up leaves nothing
+        for _ in range(2):  # ranks may start again
+            snapshots.make()
+            assert folder.is_dir()
+    assert not folder.exists()

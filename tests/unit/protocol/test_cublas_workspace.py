@@ -1,0 +1,40 @@
+"""cuBLAS's variable is there before anything can be multiplied, or it is said that it came too late."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from lockstep.protocol.cublas_workspace import NAME, TOO_LATE, VALUE, claim
+
+
+@pytest.mark.parametrize(
+    ("present", "uses_cuda", "is_late", "value"),
+    [
+        ({}, False, False, VALUE),
+        ({}, True, True, VALUE),
+        ({NAME: ":16:8"}, True, False, ":16:8"),
+    ],
+)
+def test_it_is_set_unless_it_is_set_and_late_where_a_gpu_was_used(present, uses_cuda, is_late, value):
+    variables = dict(present)
+    assert claim(variables, uses_cuda=uses_cuda) is is_late
+    assert variables == {NAME: value}
+
+
+def test_importing_lockstep_sets_it():
+    code = f"import lockstep, os, sys; print(os.environ[{NAME!r}], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"import os; os.environ.pop({NAME!r}, None)\n{code}"], capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.split() == [VALUE, "False"]
+
+
+@pytest.mark.parametrize(("exact", "times"), [(True, 1), (False, 0)])
+def test_exact_numerics_say_when_it_came_too_late(exact, times):
+    code = (
+        "from lockstep.protocol import cublas_workspace; cublas_workspace.IS_LATE = True\n"
+        f"from lockstep.rank.init.numerics import set_numerics; set_numerics(1, exact={exact})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.count(TOO_LATE) == times

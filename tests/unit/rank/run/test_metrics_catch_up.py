@@ -1,0 +1,39 @@
+"""metrics.jsonl has every line once when another process goes on with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lockstep.rank.run.position.metrics import MetricsFile
+from lockstep.rank.run.position.step_timer import Ledger
+
+
+def file_of(path: Path | None, step: int) -> MetricsFile:
+    ledger = Ledger(None)
+    ledger.step = step
+    return MetricsFile(path, ledger)
+
+
+def values(path: Path) -> list[tuple[int, float]]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in lines]
+
+
+def test_lines_that_the_lost_rank_did_not_come_to_are_written_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    dead, survivor = file_of(path, 7), file_of(None, 7)
+    for file in (dead, survivor):
+        file.write({"loss": 1.0})
+        file.write({"loss": 1.0})  # twice the same is two lines
+    survivor.write({"loss": 2.0})
+    file_of(path, 7).catch_up(survivor.recent(7))
+    assert values(path) == [(7, 1.0), (7, 1.0), (7, 2.0)]
+
+
+def test_lines_are_known_of_this_step_and_the_one_before() -> None:
+    ledger = Ledger(None)
+    file = MetricsFile(None, ledger)
+    for ledger.step in range(5):
+        file.write({"loss": float(ledger.step)})
+    assert [[line["loss"] for line in file.recent(step)] for step in (2, 3, 4)] == [[], [3.0], [4.0]]

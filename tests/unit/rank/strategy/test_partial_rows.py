@@ -1,0 +1,112 @@
+"""Sums of lanes in which a table has rows in some and is whole in others, with weights of any kind."""
+
+import pytest
+import torch
+from torch import nn
+
+from lockstep.protocol.layout.placement import place
+from lockstep.rank.strategy.replica.gradient_buffers import PartialSums, SlotPool
+from lockstep.rank.strategy.replica.rows import Rows, agreed
+from lockstep.rank.transport.alone import AloneTransport
+
+SHAPES = [(3, 2), (40, 4), (5,), (50, 3)]
+TABLES = frozenset({1, 3})
+
+
+def lanes_of(dtype, kinds):
+    """For each lane, rows of its tables (None: whole), and what is in the other parameters; the same every time."""
+    torch.manual_seed(0)
+    found = []
+    for kind in kinds:
+        whole = [torch.randn(shape).to(dtype) for shape in SHAPES]
+        rows = {number: Rows.summed(torch.randint(len(whole[number]), (6,)), whole[number][:6]) for number in TABLES}
+        if kind == "rows":
+            found.append((whole, rows))
+        elif kind == "unused":
+            found.append((whole, {number: Rows.none(whole[number], dtype) for number in TABLES}))
+        else:
+            found.append((whole, rows | {3: None} if kind == "one whole" else dict.fromkeys(TABLES)))
+    return found
+
+
+def summed(dtype, kinds, weights, by_rows):
+    """The sum of one rank's lanes, either way; the numbers that stayed rows; whole tensors."""
+    pool = SlotPool(
+        [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES
+    )
+    placement = place(len(kinds), 1)
+    sums = PartialSums(pool, placement.subtrees(0), scaled=True)
+    for lane, ((whole, rows), weight) in enumerate(zip(lanes_of(dtype, kinds), weights, strict=True)):
+        if kinds[lane] == "empty":
+            sums.add(lane, None, 0.0)
+            continue
+        slot = pool.take()
+        for number, view in enumerate(slot.views):
+            given = rows.get(number)
+            if given is None:
+                view.copy_(whole[number] + 0)
+            elif by_rows:
+                view.fill_(float("nan"))  # its place means nothing
+            else:
+                given.fill(view)
+        sums.add(lane, slot, weight, {n: one for n, one in rows.items() if one is not None} if by_rows else None)
+    counts = sums.num_rows()
+    parts = sums.rows(counts.keys())
+    slot, wide = sums.result()
+    views = [view.clone() for view in slot.views]
+    for bucket in pool.buckets:
+        for number in bucket.members:
+            segment = pool.segments[number]
+            views[number] = (
+                wide[bucket.flat][segment.offset : segment.offset + segment.size].view(SHAPES[number]).clone()
+            )
+    for number, [rows] in parts.items():
+        assert rows.index.numel() <= counts[number]
+        rows.fill(views[number])
+    return views, set(counts)
+
+
+def bytes_of(tensor):
+    return tensor.contiguous().view(torch.uint8).view(*tensor.shape, tensor.element_size())
+
+
+CASES = {
+    "rows in all lanes": (["rows"] * 4, [1.0] * 4, TABLES),
+    "weights": (["rows"] * 5, [1.0, 0.5, 1 / 3, 0.0, 1.0], TABLES),
+    "a lane without samples": (["rows", "empty", "rows", "empty"], [1.0] * 4, TABLES),
+    "a lane that did not use the tables": (["unused", "rows", "unused"], [1.0, 0.7, 0.3], TABLES),
+    "a whole table in one lane": (["rows", "rows", "one whole", "rows"], [1.0, 0.5, 1.0, 0.5], {1}),
+    "all whole in one lane": (["rows", "whole"], [0.5, 1.0], set()),
+    "a weight below zero": (["rows", "rows"], [1.0, -0.5], set()),
+    "a weight without end": (["rows", "rows"], [1.0, float("inf")], set()),
+    "no number": (["rows", "rows"], [float("nan"), 1.0], set()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("kinds", "weights", "stay"), CASES.values(), ids=CASES)
+def test_the_sum_has_the_bits_of_whole_tables(kinds, weights, stay, dtype):
+    whole, none = summed(dtype, kinds, weights, by_rows=False)
+    by_rows, stayed = summed(dtype, kinds, weights, by_rows=True)
+    assert not none or "empty" in kinds
+    assert stayed == set(stay)
+    for left, right in zip(whole, by_rows, strict=True):
+        same = bytes_of(left) == bytes_of(right)
+        assert (same.all(-1) | (left.isnan() & right.isnan())).all()
+
+
+def test_a_rank_without_lanes_has_no_row_of_any_table():
+    pool = SlotPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
+    sums = PartialSums(pool, [], scaled=True)
+    assert sums.num_rows() == {1: 0, 3: 0}
+    assert sums.rows({1, 3}) == {1: [], 3: []}
+
+
+def test_an_unused_table_is_whole_on_every_rank_where_a_lane_s_weight_makes_no_zeros_of_it():
+    """Else a rank that has no other lane would leave out what another number of ranks adds."""
+    pool = SlotPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
+    sums = PartialSums(pool, [(0, 1)], scaled=True)
+    slot = pool.take()
+    sums.add(0, slot, float("inf"), {n: Rows.none(slot.views[n], torch.float32) for n in TABLES})
+    assert agreed([sums.num_rows(), dict.fromkeys(TABLES, 5)]) == {}
+    assert slot.views[1].isnan().all()

@@ -1,0 +1,101 @@
+"""The usual cause follows from where a difference appears first and what shape it has."""
+
+from itertools import product
+
+import pytest
+
+from lockstep.protocol.carried_tensor import CarriedTensor
+from lockstep.protocol.recording import AT_END
+from lockstep.verify.cause import Symptoms, usual_cause
+from lockstep.verify.evidence import Kind, Place
+
+CARRIED = CarriedTensor((1, 8), "float32", "train.py:9", "train.py:8", "h")
+
+
+def cause(kind: Kind, **known: object) -> str:
+    place = Place(int(known.pop("step", 1)), f"{kind} {known.pop('item', 'x')}")  # type: ignore[call-overload]
+    return usual_cause(Symptoms(place, **{"ranks": (1, 2)} | known))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "known", "words"),
+    [
+        (Kind.LOSS, {}, "random numbers depend on the rank"),
+        (Kind.LOSS, {"ratio": 1.7}, "random numbers depend on the rank"),
+        (Kind.LOSS, {"step": 5}, "what has no state_dict"),
+        (Kind.LOSS, {"ratio": 2.0}, "the loss is multiplied by the number of ranks"),
+        (Kind.LOSS, {"ratio": 0.5}, "the loss is divided by the number of ranks"),
+        (Kind.LOSS, {"ratio": 2.0, "ranks": (2, 4)}, "the loss is multiplied by the number of ranks"),
+        (Kind.LOSS, {"ratio": 2.0, "ranks": (1, 4)}, "random numbers"),
+        (Kind.GRADIENT, {"ratio": 2.0}, "the gradient is multiplied by the number of ranks"),
+        (Kind.GRADIENT, {}, "losses are equal but gradients are not"),
+        (Kind.BUFFER, {}, "BatchNorm statistics of rank 0"),
+        (Kind.VALUE, {}, "averaged over shares of different sizes"),
+        (Kind.VALUE, {"ratio": 2.0}, "a sum over ranks"),
+        (Kind.VALUE, {"item": "run.sum at train.py:9", "relative": 1e-7}, "floats are added up rank by rank"),
+        (Kind.VALUE, {"item": "run.sum at train.py:9", "relative": 0.1}, "averaged over shares"),
+        (Kind.PARAMETER, {}, "the same gradient is used differently"),
+        (
+            Kind.PARAMETER,
+            {"settings": {"optimizer lr": ("0.1", "0.2")}},
+            "optimizer lr depends on the number of ranks: 0.1",
+        ),
+        (Kind.OPTIMIZER, {}, "settings or state depend on the number of ranks"),
+        (Kind.SCRIPT, {}, "updated with values that depend on the ranks"),
+        (Kind.BUFFER, {"among_replicas": True, "ranks": (2, 2)}, "a rank wrote buffers of its own"),
+        (Kind.PARAMETER, {"among_replicas": True, "ranks": (2, 2)}, "the update is not the same on every rank"),
+        (Kind.SCRIPT, {"among_replicas": True, "ranks": (2, 2)}, "from a rank's own samples"),
+        (Kind.SCRIPT, {"only_one_side": True}, "makes or skips it depending on the number of ranks"),
+        (Kind.SAMPLES, {}, "the data set or its random numbers depend on the rank"),
+        (Kind.INITIAL, {}, "the models are built differently"),
+        (Kind.AGAIN, {}, "the data set remembers earlier samples"),
+        (Kind.AGAIN, {"only_one_side": True}, "the data set remembers earlier samples"),
+        (
+            Kind.LOSS,
+            {"carried": CARRIED},
+            "a tensor `h` (float32, 1 x 8) that one lane made (line train.py:9) is used by",
+        ),
+        (
+            Kind.SCRIPT,
+            {"step": AT_END, "among_replicas": True},
+            "the code after the last step is to blame: this object",
+        ),
+        (Kind.GRADIENT, {"only_nan": True, "first_nan": Place(3, "loss")}, "The first NaN is at step 3, loss."),
+        (Kind.GRADIENT, {"since": "bits.json"}, "the backward computes something different now"),
+        (Kind.GRADIENT, {"since": "bits.json", "facts": ("torch 1 there, 2 here",)}, "differ: torch 1 there, 2 here."),
+        (Kind.PARAMETER, {"since": "bits.json", "only_one_side": True}, "different parts or names now"),
+        (
+            Kind.PARAMETER,
+            {"since": "bits.json", "step": AT_END},
+            "the code after the last step does something different",
+        ),
+        (Kind.LOSS, {"repeatable": False, "ratio": 2.0}, "not repeatable: run again"),
+    ],
+)
+def test_the_cause_is_named(kind: Kind, known: dict[str, object], words: str) -> None:
+    assert words in cause(kind, **known)
+
+
+COMPARED = [kind for kind in Kind if kind not in (Kind.RESUMED, Kind.OWN, Kind.VARIABLE)]
+"""Between numbers of ranks; the others are of `verify --interrupt`."""
+
+
+@pytest.mark.parametrize(("kind", "among", "ratio"), list(product(COMPARED, (False, True), (None, 2.0, 0.5, 3.0))))
+def test_every_combination_has_a_sentence(kind: Kind, among: bool, ratio: float | None) -> None:
+    for known in ({}, {"step": AT_END}, {"since": "bits.json"}, {"only_nan": True}, {"only_one_side": True}):
+        said = cause(kind, among_replicas=among, ratio=ratio, **known)
+        assert said.endswith(".")
+        assert said[0].islower()
+        assert "{" not in said
+
+
+def test_one_rank_is_watched_only_where_lanes_may_hand_something_on() -> None:
+    def asks(kind: Kind, step: int = 2, **known: object) -> bool:
+        return Symptoms(Place(step, f"{kind} x"), (1, 2), **known).may_be_carried  # type: ignore[arg-type]
+
+    assert asks(Kind.LOSS)
+    assert asks(Kind.GRADIENT)
+    assert not asks(Kind.LOSS, ratio=2.0)
+    assert not asks(Kind.LOSS, step=AT_END)
+    assert not asks(Kind.LOSS, since="bits.json")
+    assert not asks(Kind.SAMPLES)

@@ -1,0 +1,205 @@
+"""How the result looks on 80 columns, without styles, and as JSON."""
+
+import io
+import json
+import math
+from dataclasses import replace
+
+from rich.console import Console
+
+from lockstep.protocol.recording import AT_END
+from lockstep.verify.comparison import Cell, Difference, Side
+from lockstep.verify.evidence import Kind, Place
+from lockstep.verify.plain import Agreement, Plain
+from lockstep.verify.report import show
+from lockstep.verify.result import Against, Explained, Failed, Result, Run
+from lockstep.verify.rows import END, Row
+from lockstep.verify.values import Deviation
+
+AGREES = Plain(Agreement.AGREES, 4, 2e-7, 1e-4, (0.25,) * 4, (), batch_norms=2)
+
+
+def result(**known: object) -> Result:
+    found = Result("train.py", (1, 2, 4), 1, "cpu", 20, lanes=4, plain=AGREES)
+    found.runs = [Run(ranks, 20, 1.0) for ranks in found.ranks]
+    same = Cell("0123abcd", 10, None)
+    found.rows = [
+        Row(Kind.LOSS, "losses", 1, (Cell("0123abcd", 1, None),) * 3),
+        Row(Kind.PARAMETER, "parameters (10)", 10, (same, same, same)),
+        Row(END, "at the end (12)", 12, (same, same, same)),
+    ]
+    for name, value in known.items():
+        setattr(found, name, value)
+    return found
+
+
+def differing() -> Result:
+    place = Place(3, "parameter fc.weight")
+    difference = Difference(Side(0, 0), Side(1, 0), place, "a" * 32, "b" * 32, (place, Place(3, "optimizer x")))
+    seen = Deviation(7, 48, 0.342, 0.5, 2.0)
+    row = Row(
+        Kind.PARAMETER, "parameters (10)", 10, (Cell("0123abcd", 10, None), Cell("0", 10, 3), Cell("0", 10, 12, 1))
+    )
+    explained = Explained(difference, "1 rank", "2 ranks", seen, None, "it is so.", repeatable=True)
+    return result(rows=[row], difference=explained)
+
+
+def text(found: Result, width: int = 80) -> str:
+    written = io.StringIO()
+    show(found, Console(file=written, width=width, highlight=False))
+    return written.getvalue()
+
+
+def test_equal_runs_say_what_is_the_same_and_what_is_not_proved() -> None:
+    said = text(result())
+    assert result().exit_code == 0
+    assert "parameters (10)" in said
+    assert "0123abcd same" in said
+    assert (
+        "same bits on 1, 2, 4 ranks over 20 steps (11 items in each, 12 at the end; 4 lanes, 1 thread each)"
+        in " ".join(said.split())
+    )
+    assert "Not proved: steps after step 20;" in said
+    assert "2 BatchNorm layers" in said
+
+
+def test_the_table_fits_80_columns_and_has_no_escapes_outside_of_a_terminal() -> None:
+    for found in (result(), differing()):
+        said = text(found)
+        assert max(map(len, said.splitlines())) <= 80
+        assert "\x1b" not in said
+
+
+def test_a_row_of_many_runs_stays_one_line() -> None:
+    cells = (Cell("0123abcd", 10, None),) * 5
+    said = text(replace(result(), ranks=(1, 2, 3, 4, 8), rows=[Row(Kind.PARAMETER, "initial values (16)", 10, cells)]))
+    [row] = [line for line in said.splitlines() if "initial values (16)" in line]
+    assert row.split() == ["initial", "values", "(16)", "0123abcd", *["same"] * 4]
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
+    said = text(differing())
+    assert differing().exit_code == 1
+    assert "differs at step 3" in said
+    assert "rank 1 differs" in said
+    assert "First difference: step 3, parameter fc.weight (layer fc): 1 rank against 2 ranks." in " ".join(said.split())
+    assert (
+        "7 of 48 elements differ; largest difference 0.342 (0.5 of the largest value); all by a factor of 2"
+        in " ".join(said.split())
+    )
+    assert "1 other item of this step differs too" in said
+    assert "Usual cause: it is so." in said
+    assert "same bits on" not in said
+
+
+def test_a_row_plain_that_disagrees_fails_although_the_bits_are_the_same() -> None:
+    found = result(plain=Plain(Agreement.SUM, 4, 0.75, 1e-4))
+    assert found.exit_code == 1
+    assert found.same_bits
+    assert "differs, 0.75" in text(found)
+
+
+def test_a_run_that_failed_is_told_with_its_text_and_no_table() -> None:
+    found = result(failed=Failed("2 ranks", "error: no such thing", 1), runs=[], kept="The runs are kept in /somewhere")
+    said = text(found)
+    assert found.exit_code == 1
+    assert said.splitlines() == ["2 ranks failed:", "error: no such thing", "The runs are kept in /somewhere"]
+
+
+def test_runs_that_are_missing_are_not_proved() -> None:
+    assert not result(runs=[]).proved
+
+
+def test_the_result_is_json_also_with_numbers_that_are_not_finite() -> None:
+    found = differing()
+    assert found.difference is not None
+    infinite = Deviation(1, 1, math.nan, math.inf, None)
+    found.difference = Explained(
+        found.difference.difference, "1 rank", "2 ranks", infinite, None, "so.", repeatable=True
+    )
+    told = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert told["difference"]["deviation"]["max_absolute"] is None
+    assert told["difference"]["item"] == "parameter fc.weight"
+    assert told["plain"]["agreement"] == "agrees"
+    assert told["proved"] is False
+
+
+def test_an_accepted_row_plain_says_so_and_does_not_fail() -> None:
+    for agreement in (Agreement.COUPLED, Agreement.SAME_LANES, Agreement.SUM):
+        plain = Plain(agreement, 4, 0.58, 1e-4)
+        assert result(plain=plain).exit_code == 1
+        found = result(plain=plain, accepted=("plain",))
+        assert found.exit_code == 0
+        assert "accepted, 0.58" in text(found)
+        assert "plain, accepted: " in text(found)
+        assert found.as_json()["accepted"] == ["plain"]
+    assert "agrees, 2e-07" in text(result(accepted=("plain",)))
+    assert result(accepted=("plain",), failed=Failed("2 ranks", "no", 1)).exit_code == 1
+    nothing = Plain(Agreement.SAME_LANES, 4)
+    assert "shows nothing" in text(result(plain=nothing))
+    assert "accepted," not in text(result(plain=nothing, accepted=("plain",))).partition("\n\n")[0]
+
+
+def test_the_end_of_the_script_is_told_when_it_was_reached_and_when_not() -> None:
+    assert "which it did not reach" not in text(result())
+    missed = Run(2, 20, 1.0, reached_end=False, why_not="AssertionError: 20 of 460 steps at train.py:70")
+    found = result(runs=[*result().runs[:1], missed, *result().runs[2:]])
+    assert found.exit_code == 0
+    said = " ".join(text(found).split())
+    assert "Not proved: steps after step 20; the end of the script, which it did not reach when its loops ended" in said
+    assert "AssertionError: 20 of 460 steps at train.py:70" in said
+    assert found.as_json()["reached_end"] is False
+
+
+def test_a_difference_at_the_end_has_no_step() -> None:
+    found = differing()
+    assert found.difference is not None
+    place = Place(AT_END, "script average.0.weight")
+    difference = Difference(Side(0, 0), Side(0, 1), place, "a" * 32, "b" * 32, (place,))
+    found.difference = Explained(difference, "rank 0 of 2", "rank 1 of 2", None, None, "so.", repeatable=True)
+    found.rows = [Row(END, "at the end (3)", 3, (Cell("0", 3, None), Cell("1", 3, AT_END, 1), Cell("0", 3, AT_END)))]
+    assert "First difference: at the end, script average.0.weight: rank 0 of 2 against rank 1 of 2." in text(found, 100)
+    assert str(AT_END) not in text(found) + json.dumps(found.as_json())
+    assert [cell["differs"] for cell in found.as_json()["rows"][0]["cells"]] == [False, True, True]
+
+
+def test_nan_is_named_as_not_proved() -> None:
+    said = " ".join(text(result(first_nan=Place(3, "gradient fc.weight"))).split())
+    assert "anything from step 3 on, where NaN begins (gradient fc.weight)" in said
+
+
+def test_a_file_is_a_column_and_its_conditions_are_said() -> None:
+    against = Against("bits.json", ("torch 2.12.0 there, 2.13.0 here",), 20)
+    same = result(against=against)
+    same.rows = [Row(row.key, row.title, row.num_items, (*row.cells, row.cells[0])) for row in same.rows]
+    assert same.exit_code == 0
+    said = text(same)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "saved" in said
+    assert "The same bits as in bits.json, over 20 steps." in said
+    assert "Conditions: torch 2.12.0 there, 2.13.0 here." in said
+    other = differing()
+    assert other.difference is not None
+    other.against = Against("bits.json", (), 20, same=False)
+    other.rows = [Row(Kind.LOSS, "losses", 1, (Cell("0", 1, None),) * 3 + (Cell("1", 1, 2),))]
+    other.difference = Explained(
+        other.difference.difference, "1 rank", "bits.json", None, None, "so.", repeatable=True, norms=(1.0, 1.25)
+    )
+    said = text(other)
+    assert other.exit_code == 1
+    assert "same bits on 1, 2, 4 ranks" in said
+    assert "The bits differ from bits.json." in said
+    assert "norm 1 here, 1.25 there (relative difference 0.2)" in said
+    assert other.as_json()["against"]["same"] is False
+
+
+def test_a_name_from_a_script_forges_no_line() -> None:
+    hidden = Place(3, "parameter a\nsame bits on 1, 2, 4 ranks")
+    found = differing()
+    explained = found.difference
+    assert explained is not None
+    difference = replace(explained.difference, place=hidden)
+    found.difference = replace(explained, difference=difference)
+    assert not any(line.startswith("same bits") for line in text(found).splitlines())
+    assert "a\\nsame bits" in text(found)

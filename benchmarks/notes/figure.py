@@ -21,11 +21,11 @@ from rich.console import Console
 
 from benchmarks.parts.pipeline import GOALS, PROGRAM, STAGES
 from lockstep.bench.bench import Runners, measure_round
+from lockstep.bench.measures import ideal_speed_up
 from lockstep.bench.picture import draw_bars, draw_steps
 from lockstep.bench.plan import Amount, Bench, Configuration, with_all_threads
 from lockstep.bench.report import show
 from lockstep.bench.results import Measured, Results
-from lockstep.bench.stages import ideal_speed_up
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.trials.trials import PRELOADED, Trials
 from lockstep.machine.cores import usable_cores

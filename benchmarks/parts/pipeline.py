@@ -17,9 +17,9 @@ import lockstep
 from benchmarks.gpu_day.programs.models import Bottleneck
 from benchmarks.summary import Aim, Line, compare
 from lockstep.bench.bench import Runners, measure_rounds
+from lockstep.bench.measures import ideal_speed_up
 from lockstep.bench.plan import Amount, Bench, Configuration
 from lockstep.bench.results import Results
-from lockstep.bench.stages import ideal_speed_up
 from lockstep.launcher.trials.trials import Program, Trials
 from lockstep.machine.cores import usable_cores
 

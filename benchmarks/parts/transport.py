@@ -52,7 +52,7 @@ from benchmarks.parts.collectives import (
 from benchmarks.parts.sides import GLOO, Turn, rank_parser, slowest, take_turns
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
-from lockstep.rank.transport.local.meeting import meet
+from lockstep.rank.transport.local.rendezvous import meet
 
 WARM_UP, TRIED = 4, 3
 """Rounds that do not count, and those that choose a way of copying."""

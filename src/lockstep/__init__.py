@@ -25,16 +25,15 @@ from lockstep.errors import LockstepError, PeerLost, PromiseBroken, RankFailed, 
 if TYPE_CHECKING:
     from lockstep.launcher.spawn.spawn import spawn
     from lockstep.rank.checkpoint.weights import load_weights
-    from lockstep.rank.run.loop.agreed import Agreed
     from lockstep.rank.run.loop.step import Step
-    from lockstep.rank.run.loop.tally import Tally
+    from lockstep.rank.run.loop.tally import Agreed, Tally
     from lockstep.rank.run.run import Run
     from lockstep.rank.run.start import finish, init
 
     __version__: str
 
 _PLACES = {
-    "Agreed": "lockstep.rank.run.loop.agreed",
+    "Agreed": "lockstep.rank.run.loop.tally",
     "Run": "lockstep.rank.run.run",
     "Step": "lockstep.rank.run.loop.step",
     "Tally": "lockstep.rank.run.loop.tally",

@@ -9,8 +9,8 @@ sentence instead of giving a wrong number or a hang. Errors are RuntimeErrors (`
 to lockstep's own tree.
 """
 
-from lockstep.rank.process_group.errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost
-from lockstep.rank.process_group.joining import register
+from lockstep.rank.process_group.arguments import CollectiveFailed, CollectiveMisused, CollectivePeerLost
+from lockstep.rank.process_group.group import register
 from lockstep.rank.process_group.self_test import group_problem
 
 __all__ = ["CollectiveFailed", "CollectiveMisused", "CollectivePeerLost"]

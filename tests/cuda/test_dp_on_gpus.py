@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.protocol.layout.mesh import Form
-from lockstep.rank.strategy.dp.replica_costs import measure_replica_costs
+from lockstep.rank.strategy.dp.data_parallel import measure_replica_costs
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = [

@@ -4,7 +4,7 @@ import pytest
 import scenarios_on_gpu
 import torch
 
-from lockstep.rank.data.copy_stream import CopyStream
+from lockstep.rank.data.device_copies import CopyStream
 from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = [

@@ -145,7 +145,7 @@ def test_ranks_unpickle_what_their_own_loader_workers_send(audit: Audit) -> None
 def test_ranks_unpickle_the_function_of_a_spawn(audit: Audit) -> None:
     write_script(audit.place, SPAWNED)
     events = audit.run("script.py")
-    assert unpickled(events, "rank/start/function_main.py") == []
+    assert unpickled(events, "rank/start/script_main.py") == []
     assert unpickled(events) != []
     assert set(of_the_internet(events)) == {("socket.bind", "('127.0.0.1', 0)")}
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.protocol.journal.failure import Failure, FailureKind, decode_failure, shortened
-from lockstep.protocol.journal.news import Event, News, read_news
 from lockstep.protocol.journal.ring import LOST_BYTES, JournalReader, JournalWriter, make_ring
-from lockstep.rank.run.position.kept_file import append_line
+from lockstep.protocol.journal.signals import Event, News, read_news
+from lockstep.rank.run.position.metrics import append_line
 from tests.support.launching import LIMIT_S, write_script
 
 SMALL_DISK = 'mkdir -p lockstep-runs && mount -t tmpfs -o size=2m none lockstep-runs && "$@"; code=$?; cp -r lockstep-runs kept; exit $code'
@@ -155,7 +155,7 @@ BY_ITSELF = """
     from pathlib import Path
     from lockstep.protocol.state_files.folder import trouble_of
     from lockstep.rank.checkpoint.saving.ring import Ring
-    from lockstep.testing.digests import digest_of
+    from lockstep.testing.ranks import digest_of
     states = Path("lockstep-runs/exp1/states")
     run = lockstep.init(lanes=1, threads=1, name="exp1", save_every="1steps", keep=2)
     model = torch.nn.Linear(100, 100)
@@ -240,7 +240,7 @@ def with_small_files(program: str, *args: str) -> None:
 
 def test_a_log_ends_with_a_whole_line(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from lockstep.launcher.terminal.rank_log import RankLog\n"
+        "import sys; from pathlib import Path; from lockstep.launcher.terminal.rank_output import RankLog\n"
         "log = RankLog(Path(sys.argv[1]))\n"
         "said = [log.write(data) for data in (b'x' * 600 + b'\\nha', b'lf\\n' + b'y' * 600, b'later\\n')]\n"
         "assert said == ['', 'File too large', ''], said"
@@ -253,7 +253,7 @@ def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     append_line(file, "first")
     program = (
-        "import sys; from pathlib import Path; from lockstep.rank.run.position.kept_file import append_line\n"
+        "import sys; from pathlib import Path; from lockstep.rank.run.position.metrics import append_line\n"
         "try: append_line(Path(sys.argv[1]), 'x' * 1000)\n"
         "except OSError: append_line(Path(sys.argv[1]), 'last')\n"
     )

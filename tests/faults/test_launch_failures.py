@@ -119,7 +119,7 @@ def test_a_crash_in_native_code_shows_its_stack(tmp_path: Path) -> None:
 def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path) -> None:
     script = """
         import os, signal
-        from lockstep.protocol.journal.record import Phase
+        from lockstep.protocol.journal.ring import Phase
         from lockstep.protocol.journal.ring import JournalWriter
         from lockstep.protocol.environment import decode
         from lockstep.protocol.run_folder import RunFolder

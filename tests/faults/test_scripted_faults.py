@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.machine.leftovers import descendants
-from lockstep.machine.process_state import process_state
+from lockstep.machine.processes import process_state
 from lockstep.testing import faults
 from tests.support.launching import killed_at_the_end, run_script, until
 

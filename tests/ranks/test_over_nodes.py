@@ -19,8 +19,7 @@ import lockstep
 from lockstep.errors import PeerLost
 from lockstep.machine.own_sockets import own_sockets
 from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.layout.nodes import sized
-from lockstep.protocol.layout.placement import place
+from lockstep.protocol.layout.placement import place, sized
 from lockstep.rank.strategy.agreement import tensor_hash
 from lockstep.rank.transport.across import Across
 from lockstep.rank.transport.local import native

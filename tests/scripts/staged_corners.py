@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import lockstep
 from lockstep.rank.run import start
-from lockstep.rank.strategy.stages.result_tree import tensors_of
+from lockstep.rank.strategy.stages.results import tensors_of
 from tests.scripts.staged_models import held, images_data, tokens_data
 
 

@@ -13,7 +13,7 @@ TASK = """
         # whether the launcher was sent a signal, and asks the run to save and end
         from lockstep.protocol.environment import decode
         from lockstep.protocol.run_folder import RunFolder
-        from lockstep.protocol.journal.asking import Asking
+        from lockstep.protocol.journal.signals import Asking
 
         return Asking(RunFolder(decode(os.environ).settings.run_folder).journal(0)).asked
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cli.screen import screen
+from lockstep.cli.under_way import screen
 from lockstep.errors import RankFailed, RankMisused, UsageError, mistake_text
-from lockstep.launcher.terminal.columns import columns, cut, folded
+from lockstep.launcher.terminal.terminal import columns, cut, folded
 from lockstep.machine.visible import hung, visible, visible_lines, without_colours
 
 ANY = st.text(st.characters())  # with halves of surrogate pairs

@@ -2,7 +2,7 @@
 
 plan(options) -> configurations                            plan
 one run that is not counted, then rounds, interleaved      bench
-the ranks' files -> times, waits, memory               measures, stages
+the ranks' files -> times, waits, memory               measures
 -> Results, with spread                                    results
 sentences, two tables, a picture                           reasons, report, picture
 """

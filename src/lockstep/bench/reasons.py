@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.bench.measures import Round
+from lockstep.bench.measures import Round, explain_losses, ideal_speed_up, losses
 from lockstep.bench.results import (
     AS_TORCH,
     CLEAR,
@@ -21,7 +21,6 @@ from lockstep.bench.results import (
     is_faster,
     ratio,
 )
-from lockstep.bench.stages import explain_losses, ideal_speed_up, losses
 from lockstep.protocol.arithmetic import why_not_exact
 from lockstep.protocol.layout.mesh import STAGED
 

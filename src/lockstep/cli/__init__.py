@@ -2,9 +2,9 @@
 
 `lockstep COMMAND ...` imports only that command                   main
 options before SCRIPT and right after it, the rest is its own      script_words, torchrun_options
-options that several commands have                                 shared_options, files_options
+options that several commands have                                 shared_options
 whether the script exists, what this machine has                   program
-whether it is Python, without running it                           script_source
+whether it is Python, without running it                           script_words
 a job script for SLURM                                             sbatch
-what verify, bench and doctor show                                 screen
+what verify, bench and doctor show                                 under_way
 """

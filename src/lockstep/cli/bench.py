@@ -18,12 +18,10 @@ from lockstep.bench.plan import Amount, Bench, parse_strategies, with_all_thread
 from lockstep.bench.reasons import sentences
 from lockstep.bench.report import show
 from lockstep.bench.results import Results
-from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.program import check_program, machine_for, program_from
-from lockstep.cli.screen import screen
 from lockstep.cli.script_words import OptionsBeforeScript
-from lockstep.cli.shared_options import accept_arithmetic_options
-from lockstep.cli.under_way import UnderWay
+from lockstep.cli.shared_options import accept_arithmetic_options, accept_in_place
+from lockstep.cli.under_way import UnderWay, screen
 from lockstep.errors import UsageError
 from lockstep.launcher.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.launcher.trials.trials import Files, Trials

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from lockstep.cli.screen import screen
+from lockstep.cli.under_way import screen
 from lockstep.errors import UsageError
 from lockstep.launcher.states.description import describe, examine, newest, summary_of
 from lockstep.launcher.states.places import Found, all_states, states_at

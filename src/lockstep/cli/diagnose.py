@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cli.screen import screen
+from lockstep.cli.under_way import screen
 from lockstep.launcher.diagnosis.findings import FINDINGS, Finding
 from lockstep.launcher.watch.diagnosis import Diagnosis
 from lockstep.launcher.watch.diagnosis import diagnose as look

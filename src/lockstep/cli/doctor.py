@@ -9,7 +9,7 @@ import sys
 import click
 
 from lockstep.cli.program import check_here
-from lockstep.cli.screen import screen
+from lockstep.cli.under_way import screen
 from lockstep.launcher.doctor.examination import examine
 from lockstep.protocol.version import version
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from lockstep.errors import LockstepError, UsageError, mistake_text
 from lockstep.machine.visible import hung
-from lockstep.protocol.import_failure import NEEDED, not_installed
+from lockstep.protocol.nursery_messages import NEEDED, not_installed
 
 try:
     import click

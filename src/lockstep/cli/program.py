@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lockstep.cli.script_source import check_module, check_python, is_module_here
+from lockstep.cli.script_words import check_module, check_python, is_module_here
 from lockstep.cli.shared_options import arithmetic_from
 from lockstep.errors import UsageError
 from lockstep.launcher.sizing import Machine, Wish, size
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.saying import Saying
-from lockstep.launcher.terminal.terminal import Terminal
+from lockstep.launcher.terminal.terminal import Saying, Terminal
 from lockstep.launcher.trials.trials import Program
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import usable_gpus
@@ -21,7 +20,7 @@ from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.machine.processes import open_file_limit
 from lockstep.machine.regular_file import other_kind
 from lockstep.machine.visible import visible
-from lockstep.protocol.gpu_sharing import ranks_per_gpu
+from lockstep.protocol.late_settings import ranks_per_gpu
 from lockstep.protocol.layout.mesh import Form
 
 

@@ -25,24 +25,19 @@ from lockstep.cli.torchrun_options import accept_torchrun_options, place_from, s
 from lockstep.errors import UsageError
 from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
-from lockstep.launcher.legacy_local_rank import local_rank_option, source_of
 from lockstep.launcher.nodes.key import KeySettings
 from lockstep.launcher.nodes.place import NodePlace
 from lockstep.launcher.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity
+from lockstep.launcher.script_source import local_rank_option, source_of
 from lockstep.launcher.sizing import Size, Wish, size
 from lockstep.launcher.supervise.joining import may_be_first, node_name
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.saying import Saying
-from lockstep.launcher.terminal.terminal import Terminal
+from lockstep.launcher.terminal.terminal import Saying, Terminal
 from lockstep.machine.gpus import gpu_names
 from lockstep.protocol.backends import BACKENDS, check_backend
-from lockstep.protocol.checks import parse_checks
-from lockstep.protocol.claim import check_name, claim
 from lockstep.protocol.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
 from lockstep.protocol.run_folder import RUNS, RUNS_VARIABLE, STATES, runs_folder
-from lockstep.protocol.saving import Saving
-from lockstep.protocol.schedule import Schedule
-from lockstep.protocol.snapshots import Keeping
+from lockstep.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
 from lockstep.protocol.url import below, check_shared
 
 OLD_RECOVERY = {

@@ -20,7 +20,7 @@ from lockstep.cli.program import check_program
 from lockstep.cli.run import run
 from lockstep.errors import UsageError
 from lockstep.machine.visible import visible
-from lockstep.protocol.claim import check_name
+from lockstep.protocol.saving import check_name
 
 EPILOG = """\b
 Examples:

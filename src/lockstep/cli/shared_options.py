@@ -80,3 +80,13 @@ def check_form(form: Form, ranks: int, lanes: int | None, device: str) -> None:
     mesh.check_device(device)
     if lanes is not None:
         mesh.check_lanes(lanes)
+
+
+def accept_in_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --in-place to a command."""
+    option = click.option(
+        "--in-place",
+        is_flag=True,
+        help="Let runs write where the script writes. [default: they see copies of all files]",
+    )
+    return option(command)

@@ -9,11 +9,16 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import click
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
 
-from lockstep.launcher.terminal.columns import cut
-from lockstep.machine.visible import visible
+from lockstep.launcher.terminal.terminal import cut
+from lockstep.machine.visible import visible, visible_lines
 
 FIRST_S, EVERY_S = 2.0, 1.0
 """On a terminal: after how many seconds they are shown, and how often from there on."""
@@ -100,3 +105,40 @@ def wait_s(lasts_s: float, *, updates: bool) -> float:
     if updates:
         return FIRST_S - lasts_s if lasts_s < FIRST_S else EVERY_S - lasts_s % EVERY_S
     return PLAIN_S - lasts_s % PLAIN_S
+
+
+LEAST_COLUMNS_OF_TABLES = 40
+"""In fewer a table would lose its texts; the terminal breaks the lines instead. COLUMNS=0 means none at all."""
+
+
+def screen() -> Console:
+    """A console for standard output. rich passes control characters through, so they are made visible first.
+
+    A newline is where rich broke a line. Callers remove the newlines of a name from elsewhere first (`visible`).
+    """
+    console = Console(highlight=False)
+    console.width = max(console.width, LEAST_COLUMNS_OF_TABLES)
+    console.push_render_hook(_Visible())
+    return console
+
+
+class _Visible(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(renderable) for renderable in renderables]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What `inner` shows, with its control characters visible; rich's own styles are not affected."""
+
+    inner: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._segments(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.inner)
+
+    def _segments(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self.inner, options):
+            yield Segment(text if control else visible_lines(text), style, control)

@@ -13,18 +13,21 @@ from typing import Any
 
 import click
 
-from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.program import check_program, machine_for, program_from
-from lockstep.cli.screen import screen
 from lockstep.cli.script_words import OptionsBeforeScript
-from lockstep.cli.shared_options import accept_arithmetic_options, accept_form_options, check_form, form_from
-from lockstep.cli.under_way import UnderWay
+from lockstep.cli.shared_options import (
+    accept_arithmetic_options,
+    accept_form_options,
+    accept_in_place,
+    check_form,
+    form_from,
+)
+from lockstep.cli.under_way import UnderWay, screen
 from lockstep.errors import UsageError
 from lockstep.launcher.trials.trials import Files, Trials
 from lockstep.machine.regular_file import other_kind
 from lockstep.protocol.layout.mesh import launched, on_ranks
-from lockstep.verify.continued import Continued
-from lockstep.verify.continued_report import show_continued
+from lockstep.verify.continued import Continued, show_continued
 from lockstep.verify.interruption import Interruption, interrupt
 from lockstep.verify.report import show
 from lockstep.verify.result import ACCEPTABLE, SCRIPT, Result

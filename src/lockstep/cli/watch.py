@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from lockstep.cli.screen import screen
+from lockstep.cli.under_way import screen
 from lockstep.launcher.watch.places import run_at
 from lockstep.launcher.watch.table import table_of, total_of
 from lockstep.launcher.watch.view import View, Viewer

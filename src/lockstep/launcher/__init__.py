@@ -4,7 +4,7 @@ request -> how many ranks, threads, devices        request, sizing
 launch(request):                                   launcher
 a run folder                                   folder
 a nursery, which forks the ranks               nursery/ -> in_rank/, guards/
-start, watch, stop                             supervise/; signals, stopping and verdict decide, purely
+start, watch, stop                             supervise/; signals, verdict and verdict decide, purely
 what a person sees                             screen/
 spawn(function) does the same from Python          spawning/
 """

@@ -14,11 +14,11 @@ from typing import Any
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.launcher.request import LaunchRequest
-from lockstep.machine.process_state import began_ticks
-from lockstep.protocol.claim import check_name
+from lockstep.machine.processes import began_ticks
 from lockstep.protocol.journal.ring import make_ring
-from lockstep.protocol.restart import Restart
+from lockstep.protocol.meeting_place import Restart
 from lockstep.protocol.run_folder import STATES, RunFolder, make_base, make_own
+from lockstep.protocol.saving import check_name
 
 
 def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) -> Path:

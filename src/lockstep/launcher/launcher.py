@@ -12,19 +12,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.launcher.calls_init import calls_init
 from lockstep.launcher.diagnosis.findings import CROWDED_CORES, EARLY_LEAVER, STARVED_LOADER
 from lockstep.launcher.folder import make_run_folder, remove_run_folder
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.nursery.preloading import modules_for
+from lockstep.launcher.nursery.kept import modules_for
 from lockstep.launcher.request import LaunchRequest, Outcome, Verbosity
+from lockstep.launcher.script_source import calls_init
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.supervise.attempts import World, Worlds, evidence_of
 from lockstep.launcher.supervise.joining import join_nodes
-from lockstep.launcher.terminal.cases import Cases
+from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.failure_block import failure_block, lost_block
-from lockstep.launcher.terminal.losses import Losses
 from lockstep.launcher.terminal.report import (
     Line,
     StatesLeft,
@@ -38,10 +37,9 @@ from lockstep.launcher.terminal.report import (
     unchecked_line,
     unsaved_line,
 )
-from lockstep.launcher.terminal.saying import Saying
-from lockstep.launcher.terminal.terminal import Terminal
-from lockstep.protocol.checks import OFF
+from lockstep.launcher.terminal.terminal import Saying, Terminal
 from lockstep.protocol.run_folder import RunFolder, write_private
+from lockstep.protocol.saving import OFF
 
 
 def launch(

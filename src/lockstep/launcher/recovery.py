@@ -19,9 +19,9 @@ from pathlib import Path
 
 from lockstep.launcher.request import OnDamage, Recover, Recovery
 from lockstep.launcher.verdict import RankEnd, Verdict
-from lockstep.machine.ending_signals import signal_name
+from lockstep.machine.processes import signal_name
 from lockstep.protocol.journal.failure import FailureKind
-from lockstep.protocol.journal.record import Record
+from lockstep.protocol.journal.ring import Record
 
 DEFAULT_RESTARTS = 3
 """How often the ranks of a script with `lockstep.init` start again, unless --max-restarts says otherwise."""

@@ -13,10 +13,8 @@ from lockstep.launcher.nodes.place import NodePlace
 from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.journal.failure import Failure
 from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.restart import Restart
-from lockstep.protocol.saving import Saving
-from lockstep.protocol.seat import Seat
-from lockstep.protocol.snapshots import Keeping, SnapshotPlace
+from lockstep.protocol.meeting_place import Restart, Seat
+from lockstep.protocol.saving import Keeping, Saving, SnapshotPlace
 
 Device = Literal["cpu", "cuda"]
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from lockstep.machine.ending_signals import ENDING
+from lockstep.machine.processes import ENDING
 
 
 class CaughtSignals:

@@ -13,7 +13,7 @@ from lockstep.errors import UsageError
 from lockstep.launcher.request import Device
 from lockstep.machine.cores import Cores, threads_per_rank
 from lockstep.machine.no_gpu import NO_GPU, NoGpu
-from lockstep.protocol.gpu_sharing import how_to_share
+from lockstep.protocol.late_settings import how_to_share
 
 MAX_AUTO_CPU_RANKS = 4
 MOST_RANKS, MOST_RANKS_PER_CORE = 1024, 64

@@ -5,14 +5,16 @@ Threads that lockstep runs inside a rank name themselves (`name_own_thread`) and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from platform import machine
 
+from lockstep.machine.cores import CGROUP_ROOT, group_folders, quotas
 from lockstep.machine.leftovers import PROC
-from lockstep.machine.process_state import TICK_S, sleeps_of
+from lockstep.machine.processes import TICK_S, sleeps_of
 
 OWN = "lockstep:"
 """How the kernel's names of lockstep's own threads begin."""
@@ -81,6 +83,57 @@ def _moves_data(thread: Path) -> bool:
 
 
 def _read(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text(errors="replace")
+    return ""
+
+
+_THROTTLED = re.compile(r"^throttled_(usec|time) (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """Of one process, in seconds since some moment that is always the same; 0 where the kernel does not tell."""
+
+    run_delay_s: float = 0.0
+    """How long its first thread could have run, and had no core."""
+    throttled_s: float = 0.0
+    """How long its control groups were held back by their quota, added up over cores."""
+    quota: float = 0.0
+    """The strictest quota, in cores; 0: none."""
+    major_faults: int = 0
+    """Pages that it had to wait for."""
+
+
+def held_back(pid: int, proc: Path = PROC, root: Path = CGROUP_ROOT) -> HeldBack:
+    """The counters of a process."""
+    folder = proc / str(pid)
+    groups = _text_of(folder / "cgroup")
+    throttled_s = 0.0
+    for group in group_folders(groups, root, "cpu"):
+        if match := _THROTTLED.search(_text_of(group / "cpu.stat")):
+            throttled_s += int(match.group(2)) / (1e6 if match.group(1) == "usec" else 1e9)
+    return HeldBack(
+        _run_delay_s(folder),
+        throttled_s,
+        min(quotas(groups, root), default=0.0),
+        _major_faults(folder),
+    )
+
+
+def _run_delay_s(folder: Path) -> float:
+    with suppress(ValueError, IndexError):
+        return int(_text_of(folder / "schedstat").split()[1]) / 1e9
+    return 0.0
+
+
+def _major_faults(folder: Path) -> int:
+    with suppress(ValueError, IndexError):
+        return int(_text_of(folder / "stat").rpartition(")")[2].split()[9])
+    return 0
+
+
+def _text_of(file: Path) -> str:
     with suppress(OSError):
         return file.read_text(errors="replace")
     return ""

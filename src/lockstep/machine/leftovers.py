@@ -33,7 +33,7 @@ CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 _SOCKET_FOLDER = re.compile(r"lsmp-\w+|\.lsmp-\w+\.\d+")
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 _KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+|\.lockstep-kept-\d+-[0-9a-f]+\.\d+")
-"""Snapshots of a run (`lockstep.protocol.snapshots`); behind a dot, a folder whose making was not finished."""
+"""Snapshots of a run (`lockstep.protocol.saving`); behind a dot, a folder whose making was not finished."""
 _GROUP_FILE = re.compile(r"lockstep-[0-9a-f]{32}$")
 """Memory of a group across PID namespaces, which has a name while the group is made (native/src/memory.hpp)."""
 

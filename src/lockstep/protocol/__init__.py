@@ -5,5 +5,5 @@ rank:      settings, position = decode(os.environ)                  environment
 both:      what can be known of a URL in the place of a path            url
 rank:      warn if the script set what comes too late               late_settings
 rank:      run_folder.journal(rank), .failure(rank), .evidence      run_folder
-verify:    reads what ranks wrote there                             recording, carried_tensor
+verify:    reads what ranks wrote there                             recording
 """

@@ -15,13 +15,9 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace
-from lockstep.protocol.restart import Restart
-from lockstep.protocol.saving import Saving
-from lockstep.protocol.seat import Seat
-from lockstep.protocol.snapshots import SnapshotPlace
-from lockstep.protocol.tasks.around import check_around
-from lockstep.protocol.tasks.innermost import innermost
+from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace, Restart, Seat
+from lockstep.protocol.saving import Saving, SnapshotPlace
+from lockstep.protocol.tasks.innermost import check_around, innermost
 from lockstep.protocol.tasks.task import Task
 
 OWN = "LOCKSTEP_RANK"

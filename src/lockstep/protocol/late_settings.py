@@ -6,8 +6,10 @@ remembered in a fresh interpreter.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from lockstep.errors import UsageError
 from lockstep.notices import say
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "LD_PRELOAD")
@@ -59,3 +61,29 @@ def _settings(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in variables.items()
         if name.startswith((*PREFIXES, *OF_GPUS)) and not name.startswith(IN_TIME) and name not in HARMLESS
     }
+
+
+NAME = "LOCKSTEP_SHARE_GPU"
+MOST = 64
+
+
+def ranks_per_gpu(variables: Mapping[str, str]) -> int:
+    """How many ranks may share a GPU; 1 unless the variable says more.
+
+    Raises:
+        UsageError: when it is no number that can be.
+    """
+    text = variables.get(NAME, "")
+    if text and (re.fullmatch("[0-9]{1,3}", text, re.ASCII) is None or not 1 <= int(text) <= MOST):
+        raise UsageError(f"{NAME} must be a number of ranks from 1 to {MOST}, but is {text!r}.", "Set it to 4.")
+    return int(text or 1)
+
+
+def index_of(local_rank: int, gpus: int) -> int:
+    """The GPU of a rank: its own number, and counted again from 0 where there are fewer GPUs than ranks."""
+    return local_rank % max(gpus, 1)
+
+
+def how_to_share(ranks: int, gpus: int) -> str:
+    """What lets so many ranks run on so many GPUs, of which there is at least one."""
+    return f"{NAME}={-(-ranks // gpus)} lets ranks share {'it' if gpus == 1 else 'them'}, for tests and proofs"

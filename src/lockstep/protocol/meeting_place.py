@@ -1,13 +1,11 @@
-"""What a rank inherits from its launcher to meet the others: a memory, and a port that nothing listens on yet.
-
-Descriptors are passed by number and identity. A process that the rank starts has the rank's environment, but not its
-descriptors, and the number may be some other file.
-"""
+"""What a rank inherits from its launcher: which start of its ranks this is, which node it is on, and where it meets the others."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,61 @@ class MeetingPlace:
     port: InheritedFile
     """A socket bound to MASTER_PORT on 127.0.0.1. Any rank may make it listen, as often as it likes."""
     news: InheritedFile
-    """The pipe on which ranks tell the launcher what has happened (`lockstep.protocol.journal.news`)."""
+    """The pipe on which ranks tell the launcher what has happened (`lockstep.protocol.journal.signals`)."""
 
 
 def _identity(descriptor: int) -> str:
     status = os.fstat(descriptor)
     return f"{status.st_dev}:{status.st_ino}"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """This node among the nodes of one round."""
+
+    round: int
+    """Which start of all ranks on all nodes this is, counted from 0."""
+    node: int
+    """This node's place among them, which ranks get as GROUP_RANK."""
+    sizes: tuple[int, ...]
+    """The ranks of each node."""
+    interface: str = ""
+    """The network interface for exchanges between nodes; empty: the library chooses."""
+
+    @property
+    def first_rank(self) -> int:
+        """The first rank of this node."""
+        return [0, *accumulate(self.sizes)][self.node]
+
+    @property
+    def world_size(self) -> int:
+        """The ranks of all nodes."""
+        return sum(self.sizes)
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One start of all ranks, in the words of torchrun."""
+
+    number: int = 0
+    """How often all ranks were started again before; 0 for the first start."""
+    most: int = 0
+    """How often that may happen."""
+    metrics_bytes: int = 0
+    """How much of metrics.jsonl the ranks before wrote; what of it still counts, the rank that goes on decides."""
+
+
+last: list[Callable[[], None]] = []
+left_at: list[str] = []
+"""The line of the `sys.exit` that ended the script, `train.py:31`; nothing where it came to its end."""
+
+
+def do_last() -> None:
+    """Do it. Registered with `atexit` before the script begins, so that it comes after all that the script registers."""
+    while last:
+        last.pop(0)()

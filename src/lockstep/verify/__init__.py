@@ -2,9 +2,9 @@
 
 for each number of ranks: a run, recorded            verify, ../trials
 what ranks recorded, read back                       evidence, saved_bits (`--save`, `--against`)
-the first difference                                 comparison, rows
-a closer look: values, cause                         explanation, values, cause
-one step over lanes against the whole batch          plain, least_squares
+the first difference                                 comparison
+a closer look: values, cause                         explanation, result, cause
+one step over lanes against the whole batch          plain
 -> Result, shown                                     result, report
-stopped, gone on, compared (`--interrupt`)           interruption, forgotten; continued, continued_report
+stopped, gone on, compared (`--interrupt`)           interruption, forgotten; continued, continued
 """

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lockstep.protocol.carried_tensor import CarriedTensor
-from lockstep.protocol.recording import AT_END
+from lockstep.protocol.recording import AT_END, CarriedTensor
 from lockstep.verify.evidence import Kind, Place
 
 NOT_REPEATABLE = (

@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.launcher.trials.trials import Trial, Trials
-from lockstep.protocol.carried_tensor import CarriedTensor, read_carried_tensor
-from lockstep.protocol.recording import AT_END
+from lockstep.protocol.recording import AT_END, CarriedTensor, read_carried_tensor
 from lockstep.verify.cause import Symptoms, usual_cause
 from lockstep.verify.comparison import Difference, Side
 from lockstep.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence
-from lockstep.verify.result import Explained
-from lockstep.verify.values import Deviation, constant_ratio, deviation, read_values
+from lockstep.verify.result import Deviation, Explained, constant_ratio, deviation, read_values
 
 WATCHED_STEPS = 3
 """With fewer steps two lanes would not hand on often enough to be sure."""

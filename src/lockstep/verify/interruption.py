@@ -18,14 +18,13 @@ from lockstep.launcher.trials.trials import Program, Trial, Trials
 from lockstep.protocol.run_folder import STATES, unsaved
 from lockstep.protocol.saving import Saving
 from lockstep.verify.cause import NOT_REPEATABLE
-from lockstep.verify.comparison import Difference, comparable, first_difference
+from lockstep.verify.comparison import Difference, comparable, first_difference, rows_of
 from lockstep.verify.continued import Continued
 from lockstep.verify.evidence import Evidence, Kind, Place, read_evidence
 from lockstep.verify.explanation import both_texts
-from lockstep.verify.failed_run import RunError, failed_run, nothing_recorded, why_no_end
 from lockstep.verify.forgotten import cause, forgotten
 from lockstep.verify.result import Explained, Failed, Run
-from lockstep.verify.rows import rows_of
+from lockstep.verify.verify import RunError, failed_run, nothing_recorded, why_no_end
 
 NEVER = f"{1 << 40}steps"
 """No state is saved by the run that goes on: it would cost time."""

@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.machine.visible import visible
+from lockstep.verify.comparison import Row
 from lockstep.verify.plain import Agreement, Plain, sentence
-from lockstep.verify.result import Against, Explained, Failed, Result
-from lockstep.verify.rows import Row
-from lockstep.verify.values import Deviation
+from lockstep.verify.result import Against, Deviation, Explained, Failed, Result
 
 GOOD, BAD, EXPECTED = "green", "bold red", "yellow"
 MOST_DIGESTS = 3

@@ -6,11 +6,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.rank.data.copy_stream import Copy, CopyStream
+from lockstep.rank.data.device_copies import Copy, CopyStream
 from lockstep.rank.init.streams import Streams
-from lockstep.rank.strategy.late import Late
+from lockstep.rank.strategy.pass_loss import Late
+from lockstep.rank.transport.device_sums import SlicedOnDevices
 from lockstep.rank.transport.gpu_ranks import GpuTransport
-from lockstep.rank.transport.sliced_on_devices import SlicedOnDevices
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.scenarios import Cnn, train
 

@@ -1,8 +1,8 @@
 """A death in the middle of sums, which overwrite what they are made of: the step begins again, with the same bits."""
 
 import pytest
-from tests.ranks.launcher.test_killed_ranks import straight
 
+from tests.ranks.launcher.test_killed_ranks import straight
 from tests.support.launching import run_script
 
 pytestmark = pytest.mark.ranks

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.ranks.launcher.test_stalls import TRAIN
 
+from tests.ranks.launcher.test_stalls import TRAIN
 from tests.support.launching import start, until, write_script
 
 pytestmark = pytest.mark.ranks

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lockstep.errors import UsageError
 from lockstep.launcher.trials.trials import Program, Trials
-from lockstep.verify.continued_report import show_continued
+from lockstep.verify.continued import show_continued
 from lockstep.verify.interruption import Interruption, interrupt
 from tests.scripts.verifying import nursery  # noqa: F401 - a fixture
 from tests.support.launching import write_script

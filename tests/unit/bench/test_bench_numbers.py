@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.bench.measures import PARTS, parts_of, refined, spread, stage_of, step_times
-from lockstep.bench.stages import Stage, explain_losses, ideal_speed_up, losses
+from lockstep.bench.measures import (
+    PARTS,
+    Stage,
+    explain_losses,
+    ideal_speed_up,
+    losses,
+    parts_of,
+    refined,
+    spread,
+    stage_of,
+    step_times,
+)
 
 MS = 1_000_000
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.bench.measures import PARTS, Interval, Memory, Round, StepTime
+from lockstep.bench.measures import PARTS, Interval, Memory, Round, Stage, StepTime
 from lockstep.bench.picture import draw, kind_of
 from lockstep.bench.plan import Amount, Bench, Configuration, configurations, parse_strategies
 from lockstep.bench.report import show
 from lockstep.bench.results import Measured, Results, is_faster
-from lockstep.bench.stages import Stage
 from lockstep.errors import UsageError
 from lockstep.launcher.trials.trials import Program
 

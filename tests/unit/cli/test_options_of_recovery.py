@@ -9,7 +9,7 @@ from lockstep.cli.run import old_options, recovery_from
 from lockstep.errors import UsageError
 from lockstep.launcher.request import Recover
 from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.snapshots import Keeping
+from lockstep.protocol.saving import Keeping
 
 
 def options(**given: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.calls_init import file_calls_init, text_calls_init
+from lockstep.launcher.script_source import file_calls_init, text_calls_init
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import pytest
 
 from lockstep.launcher.recovery import Loss
 from lockstep.launcher.request import Recover, Recovery
-from lockstep.launcher.stopping import Send, from_now
 from lockstep.launcher.supervise.last_snapshots import PATIENCE_S, LastSnapshots
-from lockstep.launcher.verdict import RankEnd
+from lockstep.launcher.verdict import RankEnd, Send, from_now
 from lockstep.protocol.journal.failure import Failure, FailureKind
-from lockstep.protocol.journal.news import Event, News
+from lockstep.protocol.journal.signals import Event, News
 
 RANKS = frozenset({0, 1})
 

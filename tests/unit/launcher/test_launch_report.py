@@ -19,7 +19,7 @@ from lockstep.launcher.terminal.report import StartTimes, done_here_line, done_l
 from lockstep.launcher.verdict import RankEnd, Verdict
 from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.record import Phase, Record
+from lockstep.protocol.journal.ring import Phase, Record
 from lockstep.protocol.run_folder import RunFolder, make_own
 
 REQUEST = LaunchRequest(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.rank.start.guards.meeting_rules import Asked, Launched, Surroundings, Way, judge_meeting, meeting_name
+from lockstep.rank.start.guards.meeting_guard import Asked, Launched, Surroundings, Way, judge_meeting, meeting_name
 
 HERE = Surroundings("127.0.0.1:4000")
 LAUNCHED = Launched(rank=1, local_rank=1, world_size=2, local_world_size=2, address="127.0.0.1:4000")

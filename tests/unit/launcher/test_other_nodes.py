@@ -10,8 +10,7 @@ from lockstep.launcher.diagnosis.stalls import Holdup, Judgement, Standing
 from lockstep.launcher.diagnosis.told import Teller
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.supervise.all_gauges import AllGauges
-from lockstep.launcher.supervise.other_nodes import OtherNodes
+from lockstep.launcher.supervise.all_nodes import AllGauges, OtherNodes
 from lockstep.launcher.supervise.stalls import NEWS_S, Stalls
 from lockstep.protocol.journal.gauges import Gauges, listed, unlist
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.launcher.nursery.preloading import modules_for
+from lockstep.launcher.nursery.kept import modules_for
 from lockstep.launcher.request import LaunchRequest
 
 DYNAMO, OURS = "torch._dynamo", "lockstep.rank.run.start"

@@ -8,8 +8,7 @@ import resource
 import socket
 from pathlib import Path
 
-from lockstep.protocol.nursery.channel import Channel
-from lockstep.protocol.nursery.messages import Message, NotSpawned, Spawn, StartStore
+from lockstep.protocol.nursery_messages import Channel, Message, NotSpawned, Spawn, StartStore
 from lockstep.rank.start.nursery import Nursery
 
 NOBODY = 65534

@@ -24,7 +24,7 @@ from lockstep.launcher.request import OnDamage, Recover, Recovery
 from lockstep.launcher.terminal.report import Whence, restart_line
 from lockstep.launcher.verdict import RankEnd, Verdict
 from lockstep.protocol.journal.failure import Failure, FailureKind, describe, kind_of
-from lockstep.protocol.journal.record import Phase, Record
+from lockstep.protocol.journal.ring import Phase, Record
 
 REPLACE = Recovery(Recover.AUTO)
 AT_1204 = Record(9, 0, 1204, 3, Phase.COMPUTE, "lane 2", "/home/me/train.py", 31)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.launcher.request import LaunchRequest, Recover, Recovery
-from lockstep.launcher.supervise.snapshot_folder import SnapshotFolder
+from lockstep.launcher.supervise.starting import SnapshotFolder
 
 
 def test_it_is_made_when_ranks_start_and_removed_at_the_end(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.launcher.request import LaunchRequest
-from lockstep.launcher.stopping import Send, after_bad_exit, after_failure, after_signal, due
-from lockstep.launcher.supervise.interruption import Interruption
-from lockstep.launcher.terminal.saying import Saying
-from lockstep.launcher.verdict import RankEnd, Verdict, judge
+from lockstep.launcher.supervise.ending_ranks import Interruption
+from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.verdict import RankEnd, Send, Verdict, after_bad_exit, after_failure, after_signal, due, judge
 from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.run_folder import RunFolder
 

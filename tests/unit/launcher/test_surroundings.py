@@ -14,7 +14,7 @@ import pytest
 
 from lockstep.launcher.supervise.surroundings import Surroundings
 from lockstep.launcher.terminal.cases import Cases
-from lockstep.launcher.terminal.saying import Saying
+from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.memory_pressure import Shortage
 from lockstep.protocol.case import cases_in

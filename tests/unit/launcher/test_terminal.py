@@ -15,15 +15,11 @@ import pytest
 from lockstep.launcher.folder import make_run_folder
 from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.supervise.observer import PLAIN_LINE_S, Observer
-from lockstep.launcher.terminal.cases import Cases
-from lockstep.launcher.terminal.columns import columns
-from lockstep.launcher.terminal.losses import Losses
+from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.saying import Saying
-from lockstep.launcher.terminal.terminal import END_OF_STRING, END_OF_STYLES, ERASE, ERR, OUT, Terminal
+from lockstep.launcher.terminal.terminal import END_OF_STRING, END_OF_STYLES, ERASE, ERR, OUT, Saying, Terminal, columns
 from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.record import Phase
-from lockstep.protocol.journal.ring import JournalWriter
+from lockstep.protocol.journal.ring import JournalWriter, Phase
 
 
 @pytest.fixture

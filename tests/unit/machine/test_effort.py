@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.machine.effort import effort
 from lockstep.machine.leftovers import descendants
-from lockstep.machine.process_state import process_state
+from lockstep.machine.processes import process_state
 from tests.support.launching import until
 
 BEGINNING = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.launcher.diagnosis.causes import Why, kept_from_running
-from lockstep.machine.held_back import HeldBack, held_back
-from lockstep.machine.process_state import process_state
+from lockstep.machine.effort import HeldBack, held_back
+from lockstep.machine.processes import process_state
 from tests.support.launching import until
 
 SPIN = "while True: pass"

@@ -27,8 +27,7 @@ from lockstep.machine.leftovers import (
     remove_unmarked_group_files,
     unmarked_group_files,
 )
-from lockstep.protocol.nursery.channel import Channel, ChannelClosed, channel_pair
-from lockstep.protocol.nursery.messages import Signal, Sweep
+from lockstep.protocol.nursery_messages import Channel, ChannelClosed, Signal, Sweep, channel_pair
 from lockstep.protocol.rank_task import RankTask, read_task, write_task
 
 WAITING = "import sys; print('up', flush=True); sys.stdin.read()"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
 from lockstep.protocol.arithmetic import ALIASES, ELSEWHERE, Arithmetic, allowed_named, arithmetic_text, precision_named
-from lockstep.rank.strategy.loss_scale import GROWTH_INTERVAL, LARGEST, SMALLEST, LossScale, Scaling
+from lockstep.rank.strategy.precision import GROWTH_INTERVAL, LARGEST, SMALLEST, LossScale, Scaling
 
 
 def test_every_spelling_names_one_precision():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
-from lockstep.protocol.checks import LEAST_STEPS, MOST_STEPS, chosen_steps, parse_checks
+from lockstep.protocol.saving import LEAST_STEPS, MOST_STEPS, chosen_steps, parse_checks
 
 
 def test_steps_or_off() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.protocol.gpu_sharing import MOST, how_to_share, index_of, ranks_per_gpu
+from lockstep.protocol.late_settings import MOST, how_to_share, index_of, ranks_per_gpu
 
 
 def test_ranks_share_only_where_the_variable_says_so():

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.protocol.claim import check_name, claim, let_go
 from lockstep.protocol.run_folder import RunFolder, runs_folder
-from lockstep.protocol.saving import SaidInScript, Saving
+from lockstep.protocol.saving import SaidInScript, Saving, check_name, claim, let_go
 
 TOLD = Saving("/runs/exp1/states", "5steps")
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
 from lockstep.protocol.environment import Position, decode
-from lockstep.protocol.tasks.hostlist import counts, hosts
 from lockstep.protocol.tasks.innermost import innermost
 from lockstep.protocol.tasks.meeting import TaskMeeting, meeting_of
 from lockstep.protocol.tasks.mpi import is_bound_unasked
+from lockstep.protocol.tasks.slurm import counts, hosts
 from lockstep.protocol.tasks.task import FIRST_PORT, NUM_PORTS, is_in_order, port_for
 from tests.support.launcher_variables import BATCH, MPICH, OPEN_MPI, SRUN
 

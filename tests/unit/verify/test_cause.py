@@ -4,8 +4,7 @@ from itertools import product
 
 import pytest
 
-from lockstep.protocol.carried_tensor import CarriedTensor
-from lockstep.protocol.recording import AT_END
+from lockstep.protocol.recording import AT_END, CarriedTensor
 from lockstep.verify.cause import Symptoms, usual_cause
 from lockstep.verify.evidence import Kind, Place
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.recording import AT_END
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.verify.comparison import Side, cell, comparable, first_difference
+from lockstep.verify.comparison import Side, cell, comparable, first_difference, rows_of
 from lockstep.verify.evidence import (
     End,
     Evidence,
@@ -20,7 +20,6 @@ from lockstep.verify.evidence import (
     read_evidence,
     with_samples_of_all,
 )
-from lockstep.verify.rows import rows_of
 
 ITEMS = (
     "loss",

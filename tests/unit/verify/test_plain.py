@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.verify.least_squares import combination, distance, fit, norm
-from lockstep.verify.plain import Agreement, Lanes, elements_for, judge, read_lanes, sentence
+from lockstep.verify.plain import (
+    Agreement,
+    Lanes,
+    combination,
+    distance,
+    elements_for,
+    fit,
+    judge,
+    norm,
+    read_lanes,
+    sentence,
+)
 
 SHARES = st.lists(st.floats(0.1, 10.0), min_size=2, max_size=5)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.verify.values import Captured, constant_ratio, deviation, read_values
+from lockstep.verify.result import Captured, constant_ratio, deviation, read_values
 
 FINITE = st.floats(-1e6, 1e6, allow_subnormal=False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lockstep.launcher.diagnosis.movement import Sample
 from lockstep.launcher.diagnosis.stack import Frame, Stack
-from lockstep.machine.held_back import HeldBack
+from lockstep.machine.effort import HeldBack
 
 MOST = 0.75
 """The share of samples that must show a call of the kernel that cannot be interrupted."""

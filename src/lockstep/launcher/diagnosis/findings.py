@@ -14,7 +14,7 @@ from lockstep.launcher.diagnosis.scene import Life, RankScene
 from lockstep.launcher.diagnosis.stalls import Judgement, Standing
 from lockstep.machine.memory_pressure import LACK, Shortage
 from lockstep.protocol.journal.failure import Failure
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lockstep.launcher.diagnosis.stack import Stack
-from lockstep.machine.effort import Effort
-from lockstep.machine.held_back import HeldBack
+from lockstep.machine.effort import Effort, HeldBack
 
 ENOUGH, WINDOW_S = 8, 2.5
 """Samples, and the time between the first and the last one, before anything is said about movement."""

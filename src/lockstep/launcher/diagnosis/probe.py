@@ -13,10 +13,9 @@ from pathlib import Path
 
 from lockstep.launcher.diagnosis.movement import Sample
 from lockstep.launcher.diagnosis.stack import Frame, Stack, Thread, line_in_worker, read_dump, waits_for_samples
-from lockstep.machine.effort import effort
-from lockstep.machine.held_back import held_back
+from lockstep.machine.effort import effort, held_back
 from lockstep.machine.leftovers import descendants
-from lockstep.machine.process_state import ProcessState, process_state
+from lockstep.machine.processes import ProcessState, process_state
 from lockstep.machine.socket_bytes import socket_bytes
 from lockstep.machine.stacks import ask, dump
 

@@ -11,7 +11,7 @@ from statistics import median
 
 from lockstep.launcher.diagnosis.movement import Sample
 from lockstep.launcher.diagnosis.stack import Stack, collective, is_in_backward
-from lockstep.protocol.journal.record import Phase, Record
+from lockstep.protocol.journal.ring import Phase, Record
 
 
 class Life(Enum):

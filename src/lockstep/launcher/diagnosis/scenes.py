@@ -12,9 +12,8 @@ from lockstep.launcher.diagnosis.probe import EVERY_S, Probe
 from lockstep.launcher.diagnosis.scene import LONG_S, Doing, Idleness, Life, Pace, RankScene, Wait, wait_of
 from lockstep.launcher.diagnosis.stack import Frame
 from lockstep.launcher.diagnosis.stalls import Judgement, judge, sentence
-from lockstep.machine.process_state import process_state, sleeps_of
-from lockstep.protocol.journal.record import Record
-from lockstep.protocol.journal.ring import JournalReader
+from lockstep.machine.processes import process_state, sleeps_of
+from lockstep.protocol.journal.ring import JournalReader, Record
 from lockstep.protocol.journal.waiting import Waiting
 
 RECORDS = 24

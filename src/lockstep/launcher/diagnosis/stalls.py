@@ -20,7 +20,7 @@ from lockstep.launcher.diagnosis.movement import Movement, exchanges, movement
 from lockstep.launcher.diagnosis.scene import Life, RankScene
 from lockstep.launcher.diagnosis.stack import Frame
 from lockstep.launcher.diagnosis.words import awaited_text, phase_text, ranks_text
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 
 SHORTEST_S = 4.7
 """Others wait at least so long before a rank is suspected: the launcher looks four times a second, and names it within 5 s."""

@@ -13,7 +13,7 @@ from typing import Any
 from lockstep.launcher.diagnosis.movement import exchanges
 from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
 from lockstep.launcher.diagnosis.stalls import LOOK_S, SHORTEST_S, awaited
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 
 LEAST_S = 1.0
 """A shorter wait is a part of each step, and nobody's business."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 
 PHASES = {
     Phase.START: "starting up",

@@ -23,7 +23,7 @@ from lockstep.launcher.nodes.roster import Member, NodeRecord, missing
 from lockstep.launcher.nodes.star import Star
 from lockstep.launcher.nodes.streams import Exit
 from lockstep.launcher.nodes.view import RunView, Sayings
-from lockstep.protocol.seat import Seat
+from lockstep.protocol.meeting_place import Seat
 
 SAY_EVERY_S = 5.0
 """How often it is said who is missing."""

@@ -21,7 +21,7 @@ from typing import Any
 from lockstep.launcher.nodes.roster import Member
 from lockstep.launcher.nodes.star import GIVEN_UP_S, SILENT_S, Star
 from lockstep.launcher.nodes.view import RunView
-from lockstep.machine.process_state import process_state
+from lockstep.machine.processes import process_state
 from lockstep.machine.socket_bytes import Connection, connections
 
 DOUBT_S, CUT_S = 1.5, 3.5

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from lockstep.launcher.nodes.wire import Wire
-from lockstep.machine.ticking import ticking
+from lockstep.machine.clocks import ticking
 
 
 class Loop:

@@ -1,6 +1,6 @@
 """The nursery: a process that imports torch once and forks every rank from there, in tens of milliseconds.
 
-    launcher:  NurseryHandle(modules)                   handle, preloading (what to import), channel (messages)
+    launcher:  NurseryHandle(modules)                   handle, kept (what to import), channel (messages)
     nursery:   import, then for each message            process
                    fork a rank                          -> ../in_rank
                    tell how a rank ended

@@ -29,9 +29,16 @@ from lockstep.machine.leftovers import (
 from lockstep.machine.private_view import ViewReport
 from lockstep.machine.processes import address_limit, interpreter_options
 from lockstep.machine.socket_folder import remove_socket_folder
-from lockstep.protocol.import_failure import check_import
-from lockstep.protocol.nursery.channel import ChannelClosed, channel_pair
-from lockstep.protocol.nursery.messages import Broken, MakeView, Message, Ready, ViewMade
+from lockstep.protocol.nursery_messages import (
+    Broken,
+    ChannelClosed,
+    MakeView,
+    Message,
+    Ready,
+    ViewMade,
+    channel_pair,
+    check_import,
+)
 
 END_S = 5.0
 """How long a nursery has to end everything below it and itself."""

@@ -11,10 +11,44 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.nursery.preloading import FOR_OPTIMIZERS, OURS, TORCH
+from lockstep.launcher.request import LaunchRequest
+from lockstep.machine.regular_file import read_regular
+from lockstep.machine.torch_private import COMPILER
 from lockstep.protocol.late_settings import PREFIXES
+
+TORCH = ("torch",)
+FOR_OPTIMIZERS = (*TORCH, COMPILER)
+OURS = ("lockstep.rank.run.start",)
+READ_BYTES = 1 << 20
+
+
+def modules_for(request: LaunchRequest) -> tuple[str, ...]:
+    """The modules for one run; none when every rank is a fresh interpreter."""
+    if request.fresh:
+        return ()
+    text = _text(request)
+    return (*(FOR_OPTIMIZERS if "optim" in text else TORCH), *(OURS if "lockstep" in text else ()))
+
+
+def _text(request: LaunchRequest) -> str:
+    """The beginning of the script, or of the module's file as far as a path leads to it; empty when there is none."""
+    paths = [request.script] if request.script is not None else _paths_of(request.module or "")
+    for path in paths:
+        try:
+            return read_regular(path, most_bytes=READ_BYTES).decode("utf-8", "replace")
+        except OSError:
+            continue
+    return ""
+
+
+def _paths_of(module: str) -> list[Path]:
+    folders = [Path(), *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    inside = Path(*module.split("."))
+    return [folder / file for folder in folders for file in (inside.with_suffix(".py"), inside / "__main__.py")]
+
 
 MODULES = (*TORCH, "cloudpickle")
 MODULES_OF_A_SESSION = (*FOR_OPTIMIZERS, *OURS, "cloudpickle")

@@ -2,5 +2,5 @@
 
 parcel = pack(function, args)           parcel
 launch(request with the parcel)         ../launcher
-returns, or raises what a rank raised   ending, spawn
+returns, or raises what a rank raised   spawn
 """

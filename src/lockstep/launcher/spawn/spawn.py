@@ -14,21 +14,20 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
-from lockstep.errors import UsageError
-from lockstep.launcher.calls_init import file_calls_init, text_calls_init
+from lockstep.errors import RankFailed, RankMisused, UsageError
 from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.kept import KeptNursery, main_file
-from lockstep.launcher.request import FunctionCall, LaunchRequest, Verbosity
+from lockstep.launcher.request import FunctionCall, LaunchRequest, Outcome, Verbosity
+from lockstep.launcher.script_source import file_calls_init, text_calls_init
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.sizing import Machine, Size, Wish, size
-from lockstep.launcher.spawn.ending import Ending
 from lockstep.launcher.spawn.parcel import Parcel, sources_without_file
 from lockstep.launcher.terminal.terminal import ERR, OUT, Terminal
 from lockstep.machine.cores import usable_cores
@@ -37,9 +36,48 @@ from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.machine.processes import open_file_limit
 from lockstep.notices import say
 from lockstep.protocol.backends import check_backend
-from lockstep.protocol.gpu_sharing import how_to_share, ranks_per_gpu
+from lockstep.protocol.journal.failure import FailureKind
+from lockstep.protocol.late_settings import how_to_share, ranks_per_gpu
 from lockstep.protocol.nested_ranks import check_spawn
 from lockstep.protocol.run_folder import runs_folder
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the ranks of a spawn ended."""
+
+    outcome: Outcome | None
+    error: BaseException | None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a person ended the ranks, and so knows."""
+        return self.outcome is not None and bool(self.outcome.interrupted_by)
+
+    def tell(self) -> None:
+        """Raise what the caller should see, if anything."""
+        if self.error is not None:
+            raise self.error
+        outcome = self.outcome
+        if outcome is None or outcome.exit_code == 0:
+            return
+        if outcome.interrupted_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        if outcome.interrupted_by:
+            signal.raise_signal(outcome.interrupted_by)  # as intended: for this process
+            return
+        raise _failure(outcome)
+
+
+def _failure(outcome: Outcome) -> RankFailed:
+    failure = outcome.failure
+    text = outcome.block.removeprefix("FAILED").strip()
+    rank = outcome.rank if outcome.rank is not None else -1
+    if failure is not None and failure.kind is FailureKind.USAGE:
+        problem, fix = failure.mistake
+        return RankMisused(f"rank {rank}: {problem}", fix, rank, failure.traceback, outcome.exit_code)
+    return RankFailed(text, rank, failure.traceback if failure is not None else "", outcome.exit_code)
+
 
 Device = Literal["auto", "cpu", "cuda"]
 _kept = KeptNursery()

@@ -13,7 +13,7 @@ from lockstep.machine.visible import visible
 from lockstep.notices import say
 from lockstep.protocol.run_folder import STATES
 from lockstep.protocol.state_files.folder import StateFolder, may_be_state
-from lockstep.protocol.state_files.foreign import of_others
+from lockstep.protocol.state_files.own_folder import of_others
 
 ASIDE = "damaged-"
 """How the name of a state begins that a resumed run found damaged."""

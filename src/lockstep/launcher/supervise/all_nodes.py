@@ -7,16 +7,23 @@ everywhere: decided         -> the next round, or the end with one exit code and
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
+from lockstep.launcher.diagnosis.findings import Finding
+from lockstep.launcher.diagnosis.scene import RankScene
+from lockstep.launcher.diagnosis.told import Teller, scenes_of
+from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.roster import Member
 from lockstep.launcher.nodes.view import RunView
 from lockstep.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
-from lockstep.launcher.terminal.report import Whence
+from lockstep.launcher.terminal.report import Line, Whence
 from lockstep.launcher.verdict import RankEnd, Verdict
 from lockstep.protocol.journal.failure import Failure, FailureKind
+from lockstep.protocol.journal.gauges import Gauges, listed, unlist
 
 LEFT_BEHIND = 2
 """The weight of a rank that only lost a peer."""
@@ -189,3 +196,99 @@ def decode_decision(decided: Mapping[str, Any]) -> tuple[Decision, Told, Whence]
 def verdict_everywhere(here: Verdict, told: Told) -> Verdict:
     """The verdict of this node when the run ends: the exit code of all, and the culprit, who may be elsewhere."""
     return replace(here, exit_code=told.exit_code, culprit=told.culprit)
+
+
+EVERY_S = 1.0
+"""Between two times that a node tells its gauges: ten steps of a tenth of a second."""
+NODES_PER_S = 1000
+"""So many nodes tell theirs in a second; where there are more, each tells them less often."""
+
+
+@dataclass
+class AllGauges:
+    """Those of one round.
+
+    Args:
+        cluster: the nodes; None on one node.
+    """
+
+    cluster: Cluster | None
+    _next_s: float = 0.0
+
+    def tell(self, own: Sequence[Gauges], now_s: float) -> bool:
+        """Tell the other nodes, if it is time; whether it was."""
+        if self.cluster is None or now_s < self._next_s:
+            return False
+        self._next_s = now_s + max(EVERY_S, len(self.cluster.view.members) / NODES_PER_S)
+        self.cluster.sayings.tell_gauges([listed(each) for each in own])
+        return True
+
+    def of(self, own: Sequence[Gauges]) -> tuple[Gauges, ...]:
+        """Those of all ranks, in their order, asked for on the run's first node; only this node's until all have told theirs."""
+        if self.cluster is None:
+            return tuple(own)
+        others = self.cluster.sayings.members_elsewhere()
+        told = [self.cluster.sayings.gauges.get(one.record.node, []) for one in others]
+        if any(len(gauges) != one.record.ranks for gauges, one in zip(told, others, strict=True)):
+            return tuple(own)
+        return (*own, *(unlist(values) for gauges in told for values in gauges))
+
+
+@dataclass
+class OtherNodes:
+    """Those of one round, in which this node takes part.
+
+    Args:
+        cluster: this node's part in the run.
+        teller: decides what is told.
+    """
+
+    cluster: Cluster
+    teller: Teller
+    _came: dict[str, tuple[Mapping[str, Any], float]] = field(default_factory=dict)
+    """What each node told last, and when that was heard."""
+
+    def __post_init__(self) -> None:
+        members = self.cluster.view.members
+        firsts = [0, *accumulate(one.record.ranks for one in members)]
+        own = self.cluster.record.node
+        self._ranks = {
+            one.record.node: range(first, first + one.record.ranks) for one, first in zip(members, firsts, strict=False)
+        }
+        self.homes = {rank: one.text for one in members for rank in self._ranks[one.record.node]}
+        """The node of each rank, for people."""
+        self.here = next(one.text for one in members if one.record.node == own)
+        self._ranks.pop(own)
+
+    def hear(self) -> None:
+        """Note what came just now; call it soon after it came."""
+        for node, told in self.cluster.view.waits.items():
+            if self._came.get(node, ({}, 0.0))[0] is not told:
+                self._came[node] = told, time.monotonic()
+
+    def scenes(self) -> dict[int, RankScene]:
+        """The ranks of other nodes, as far as these told."""
+        self.hear()
+        now, found = time.monotonic(), {}
+        for node, ranks in self._ranks.items():
+            told, at = self._came.get(node, ({}, now))
+            found.update(scenes_of(told, ranks, now - at))
+        return found
+
+    def tell(self, scenes: Mapping[int, RankScene]) -> None:
+        """Tell what the ranks here wait for, if others have to know.
+
+        Args:
+            scenes: of all ranks.
+        """
+        elsewhere = {rank for ranks in self._ranks.values() for rank in ranks}
+        here = {rank: scene for rank, scene in scenes.items() if rank not in elsewhere}
+        are_asked = any(scene.wait is not None for rank, scene in scenes.items() if rank in elsewhere)
+        told = self.teller.next(here, time.monotonic(), are_asked=are_asked)
+        if told is not None:
+            self.cluster.sayings.tell_waits(told)
+
+    def say(self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset()) -> None:
+        """Have a line about ranks of this node said on the other nodes as well."""
+        name = finding.name if finding is not None else ""
+        self.cluster.sayings.tell_said(line.label, line.text, name, sorted(ranks))

@@ -29,6 +29,7 @@ from lockstep.launcher.recovery import Decision, Loss, Regroup, RestartAll, Scen
 from lockstep.launcher.request import LaunchRequest, Recover, Verbosity
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.supervise.all_nodes import (
+    OtherNodes,
     Told,
     Whole,
     decode_decision,
@@ -39,13 +40,11 @@ from lockstep.launcher.supervise.all_nodes import (
     whole,
 )
 from lockstep.launcher.supervise.observer import Observer
-from lockstep.launcher.supervise.other_nodes import OtherNodes
-from lockstep.launcher.supervise.run_store import RunStore
-from lockstep.launcher.supervise.snapshot_folder import SnapshotFolder
+from lockstep.launcher.supervise.starting import RunStore, SnapshotFolder
 from lockstep.launcher.supervise.supervisor import Ending, Supervisor
 from lockstep.launcher.supervise.surroundings import Known, memory_line
+from lockstep.launcher.terminal.cases import Losses
 from lockstep.launcher.terminal.failure_block import Evidence, crash_stack, failure_block, last_work
-from lockstep.launcher.terminal.losses import Losses
 from lockstep.launcher.terminal.report import (
     Line,
     StatesLeft,
@@ -59,10 +58,9 @@ from lockstep.launcher.verdict import Verdict, judge
 from lockstep.machine.regular_file import open_regular
 from lockstep.protocol.journal.gauges import Gauges, listed, unlist
 from lockstep.protocol.layout.mesh import shrinks
-from lockstep.protocol.restart import Restart
+from lockstep.protocol.meeting_place import Restart, Seat
 from lockstep.protocol.run_folder import RunFolder, add_line, unsaved
-from lockstep.protocol.seat import Seat
-from lockstep.protocol.snapshots import newest_kept
+from lockstep.protocol.saving import newest_kept
 
 MOST_NAMED = 3
 MOST_LOG_BYTES = 1 << 22

@@ -4,18 +4,180 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockstep.launcher import stopping
+from lockstep.launcher import verdict
 from lockstep.launcher.nodes.cluster import Cluster
-from lockstep.launcher.supervise.interruption import Interruption
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.supervise.last_snapshots import LastSnapshots
-from lockstep.launcher.supervise.orders import Orders
 from lockstep.launcher.supervise.ranks import Ranks
 from lockstep.launcher.supervise.regrouping import Regrouping
-from lockstep.launcher.supervise.stop_plan import StopPlan
+from lockstep.launcher.terminal.report import asked_line, held_line
+from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
 from lockstep.protocol.journal.failure import Failure, FailureKind
+from lockstep.protocol.journal.signals import Asking
+from lockstep.protocol.nursery_messages import Signal
+from lockstep.protocol.run_folder import RunFolder
+
+
+@dataclass
+class Interruption:
+    """That of one world of ranks; at most one.
+
+    Args:
+        request: the run.
+        folder: its folder.
+        saying: where lines go.
+    """
+
+    request: LaunchRequest
+    folder: RunFolder
+    saying: Saying
+    by: int = 0
+    """The first signal; 0 when there was none."""
+    is_asked: bool = False
+    """Whether the ranks were asked to save and end, and have time for it."""
+    waited_s: float = 0.0
+    """The time of grace, if it went by in vain."""
+
+    def take(self, number: int, running: frozenset[int], *, may_ask: bool) -> verdict.Plan:
+        """Decide what follows a signal, and ask the ranks if they can be asked.
+
+        Args:
+            number: the signal.
+            running: the ranks that have not ended.
+            may_ask: whether nothing else is stopping the run.
+        """
+        again, self.by = bool(self.by), self.by or number
+        now, grace_s = time.monotonic(), self.request.grace_s
+        if again or not (may_ask and grace_s and running):
+            self.is_asked = False
+            return verdict.after_signal(now, number, running, again)
+        asking = Asking(self.folder.journal(self.request.numbers.start))
+        if not asking.listens:
+            return verdict.after_signal(now, number, running, again)
+        asking.ask(number)
+        self.is_asked = True
+        if self.request.verbosity is not Verbosity.QUIET:
+            self.saying.line(asked_line(number, grace_s))
+        return verdict.after_signal(now + grace_s, number, running, again)
+
+    def leave(self, number: int, running: frozenset[int]) -> verdict.Plan:
+        """The run goes on without this node, and says when the ranks here may end; they end by themselves if it is late."""
+        self.by = number
+        return verdict.after_signal(time.monotonic() + self.request.grace_s, number, running, again=False)
+
+    def gave_up(self, end: RankEnd, running: frozenset[int]) -> verdict.Plan | None:
+        """What follows when a rank does not end as it was asked to: the others would wait for it."""
+        if not self.is_asked or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):
+            return None
+        self.is_asked = False
+        self.waited_s = self.request.grace_s if end.stopped else 0.0
+        return None if end.stopped else verdict.after_signal(time.monotonic(), self.by, running, again=False)
+
+    def ended(self, ends: Iterable[RankEnd]) -> int:
+        """The signal that ended the run; 0 when all ranks came to the end of their script before they heard of it."""
+        return 0 if self.is_asked and all(end.code == 0 for end in ends) else self.by
+
+
+@dataclass
+class StopPlan:
+    """Of one world of ranks."""
+
+    sends: verdict.Plan = ()
+    _kind: FailureKind | None = None
+
+    def __bool__(self) -> bool:
+        """Whether the ranks are to end."""
+        return bool(self.sends or self._kind)
+
+    @property
+    def is_for_a_peer(self) -> bool:
+        """Whether all that is known here is that a rank lost another one."""
+        return self._kind is FailureKind.PEER
+
+    def fail(self, number: int, kind: FailureKind, running: frozenset[int]) -> None:
+        """A rank has failed and may still run: the others are to end, unless they are already."""
+        if self._takes(kind):
+            self.sends = verdict.after_failure(time.monotonic(), number, kind, running)
+
+    def end_badly(self, running: frozenset[int], *, at_once: bool = False) -> None:
+        """A rank has ended with a code other than 0, or by a signal.
+
+        Args:
+            running: the others.
+            at_once: as in `verdict.after_bad_exit`.
+        """
+        if self._takes(FailureKind.SCRIPT):
+            self.sends = verdict.after_bad_exit(time.monotonic(), running, at_once=at_once)
+
+    def _takes(self, kind: FailureKind) -> bool:
+        """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""
+        if self._kind not in (None, FailureKind.PEER) or (self._kind is FailureKind.PEER and kind is FailureKind.PEER):
+            return False
+        self._kind = kind
+        return True
+
+    def due(self, now: float) -> verdict.Plan:
+        """What to send now, in order; it is not told again."""
+        ready, self.sends = verdict.due(self.sends, now)
+        return ready
+
+
+class Orders:
+    """The orders to one nursery. It may hang, or somebody may have stopped it."""
+
+    def __init__(self, nursery: NurseryHandle, saying: Saying) -> None:
+        self._nursery, self._saying = nursery, saying
+        self._asked: deque[float] = deque()
+        """When each order that has no answer yet was sent."""
+        self._killed: dict[int, float] = {}
+        """When each rank was first to be killed."""
+        self.gave_up = False
+        """Whether the nursery was killed because it did not answer, or a rank did not end."""
+
+    def kill(self, number: int) -> None:
+        """End a rank in a way of which the supervisor takes no note: it is lost, as if somebody else had done it."""
+        self.signal(signal.SIGKILL, frozenset({number}))
+
+    def signal(self, number: int, ranks: Collection[int]) -> None:
+        """Ask it to send a signal to ranks."""
+        if ranks and self._nursery.send(Signal(number, tuple(sorted(ranks)))):
+            self._asked.append(time.monotonic())
+            if number == signal.SIGKILL:
+                self._killed = dict.fromkeys(ranks, time.monotonic()) | self._killed
+
+    def answered(self) -> None:
+        """Note that the oldest order was carried out."""
+        self._asked.popleft()
+
+    def give_up(self, now: float, running: Mapping[int, int], *, a_person_waits: bool) -> float:
+        """Kill a nursery that is too late, or whose ranks the kernel holds, with everything below it; return when to look again.
+
+        Args:
+            now: the time.
+            running: the process of each rank that has not ended. Another process in a rank's place comes after a look without one.
+            a_person_waits: whether somebody waits for the end.
+        """
+        self._killed = {rank: since for rank, since in self._killed.items() if rank in running}
+        moments = {rank: since + verdict.UNKILLABLE_S for rank, since in self._killed.items()}
+        held = sorted(rank for rank, until in moments.items() if until <= now)
+        late_at = [*moments.values()]
+        if self._asked:
+            late_at.append(self._asked[0] + (verdict.ANSWER_S if a_person_waits else verdict.PATIENT_ANSWER_S))
+        if self.gave_up or not late_at:
+            return float("inf")
+        if now < min(late_at):
+            return min(late_at)
+        for rank in held:
+            self._saying.line(held_line(rank, running[rank], verdict.UNKILLABLE_S))
+        self.gave_up = True
+        self._nursery.kill()
+        return float("inf")
 
 
 @dataclass
@@ -110,7 +272,7 @@ class EndingRanks:
             self._was_held = True
             return
         if self._was_held:
-            self._was_held, self.plan.sends = False, stopping.from_now(self.plan.sends, now)
+            self._was_held, self.plan.sends = False, verdict.from_now(self.plan.sends, now)
         for send in self.plan.due(now):
             self.send(send.signal, send.ranks & self.ranks.running)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.launcher.legacy_local_rank import source_of
 from lockstep.launcher.nodes.address import Choice
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, listen
@@ -26,8 +25,9 @@ from lockstep.launcher.nodes.place import JOIN_S, NodePlace
 from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.request import LaunchRequest, Verbosity
+from lockstep.launcher.script_source import source_of
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.saying import Saying
+from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.cores import model_and_instructions
 from lockstep.protocol.case import Case
 from lockstep.protocol.layout.mesh import choose_mesh

@@ -13,7 +13,7 @@ from lockstep.launcher.request import Recovery
 from lockstep.launcher.supervise.observer import Observer
 from lockstep.launcher.terminal.failure_block import last_work
 from lockstep.launcher.verdict import RankEnd
-from lockstep.protocol.journal.news import Event, News
+from lockstep.protocol.journal.signals import Event, News
 
 PATIENCE_S = 30.0
 """How long survivors may take to come to the exchange. Steps may be long; without it the newest older snapshot does."""

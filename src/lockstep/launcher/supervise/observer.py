@@ -9,17 +9,15 @@ from typing import Any
 
 from lockstep.launcher.diagnosis.spent import Spent, Summary, summary
 from lockstep.launcher.request import LaunchRequest, Verbosity
-from lockstep.launcher.supervise.all_gauges import AllGauges
-from lockstep.launcher.supervise.other_nodes import OtherNodes
-from lockstep.launcher.supervise.stragglers import Stragglers
-from lockstep.launcher.terminal.losses import Losses
+from lockstep.launcher.supervise.all_nodes import AllGauges, OtherNodes
+from lockstep.launcher.supervise.stalls import Stragglers
+from lockstep.launcher.terminal.cases import Losses
 from lockstep.launcher.terminal.progress import Progress, Snapshot
 from lockstep.launcher.terminal.report import lanes_line, numerics_line, still_alone_line
 from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.record import Phase, Record
-from lockstep.protocol.journal.ring import JournalReader
+from lockstep.protocol.journal.ring import JournalReader, Phase, Record
 from lockstep.protocol.run_folder import RunFolder, read_json
-from lockstep.protocol.states import newest_step
+from lockstep.protocol.saving import newest_step
 
 UPDATE_S = 0.25
 """Time between two looks, and two versions of the progress line on a terminal."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.launcher.verdict import RankEnd, was_stopped
 from lockstep.protocol.journal.failure import Failure, read_failure
-from lockstep.protocol.journal.lost_node import LostNode
-from lockstep.protocol.journal.news import News
-from lockstep.protocol.nursery.messages import Exited
+from lockstep.protocol.journal.signals import LostNode, News
+from lockstep.protocol.nursery_messages import Exited
 from lockstep.protocol.run_folder import RunFolder
 
 

@@ -13,10 +13,10 @@ from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.supervise.observer import Observer
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.saying import Saying
-from lockstep.protocol.journal.asking import Asking
+from lockstep.launcher.terminal.terminal import Saying
+from lockstep.protocol.journal.signals import Asking
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.protocol.snapshots import newest_kept
+from lockstep.protocol.saving import newest_kept
 
 PATIENCE_S = 30.0
 """How long a leaving node is kept for a snapshot. Steps may be long; without one the newest older state does."""

@@ -20,29 +20,34 @@ from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.recovery import Loss
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.signals import CaughtSignals
-from lockstep.launcher.supervise.ending_ranks import EndingRanks
-from lockstep.launcher.supervise.interruption import Interruption
+from lockstep.launcher.supervise.all_nodes import OtherNodes
+from lockstep.launcher.supervise.ending_ranks import EndingRanks, Interruption, Orders
 from lockstep.launcher.supervise.last_snapshots import LastSnapshots
 from lockstep.launcher.supervise.observer import UPDATE_S, Observer
-from lockstep.launcher.supervise.orders import Orders
-from lockstep.launcher.supervise.other_nodes import OtherNodes
 from lockstep.launcher.supervise.ranks import Ranks
 from lockstep.launcher.supervise.regrouping import Regrouping
-from lockstep.launcher.supervise.run_store import RunStore
 from lockstep.launcher.supervise.stalls import Stalls
-from lockstep.launcher.supervise.starting import Start
+from lockstep.launcher.supervise.starting import RunStore, Start
 from lockstep.launcher.supervise.surroundings import Known, Surroundings
-from lockstep.launcher.terminal.losses import Losses
-from lockstep.launcher.terminal.rank_streams import RankStreams
+from lockstep.launcher.terminal.cases import Losses
+from lockstep.launcher.terminal.rank_output import RankStreams
 from lockstep.launcher.terminal.report import plain_line
-from lockstep.launcher.terminal.saying import Saying
+from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.processes import address_limit
-from lockstep.protocol.import_failure import check_import
-from lockstep.protocol.journal.asking import Asking
-from lockstep.protocol.journal.news import Event, read_news
-from lockstep.protocol.nursery.channel import ChannelClosed
-from lockstep.protocol.nursery.messages import Broken, Exited, NotSpawned, Ready, Signalled, Spawned, Sweep, Swept
+from lockstep.protocol.journal.signals import Asking, Event, read_news
+from lockstep.protocol.nursery_messages import (
+    Broken,
+    ChannelClosed,
+    Exited,
+    NotSpawned,
+    Ready,
+    Signalled,
+    Spawned,
+    Sweep,
+    Swept,
+    check_import,
+)
 from lockstep.protocol.run_folder import RunFolder
 
 IDLE_S = 0.5

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from lockstep.launcher.diagnosis.findings import KILLED_FOR_MEMORY, SHARED_CORE, End, Finding, finding_of_end
 from lockstep.launcher.terminal.cases import Cases
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.saying import Saying
+from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.cores import one_core_of
-from lockstep.machine.ending_signals import signal_name
 from lockstep.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure, shortage
-from lockstep.machine.process_state import resident_bytes
+from lockstep.machine.processes import resident_bytes, signal_name
 from lockstep.protocol.journal.failure import FailureKind
 
 EVERY_S = 0.5

@@ -1,10 +1,10 @@
 """What a person sees of a run: everything that reaches the terminal passes through here.
 
-    pipes of the ranks -> log, and lines with labels     rank_streams, rank_log, rank_output
+    pipes of the ranks -> log, and lines with labels     rank_output
     gauges -> the progress line                          progress
-    decisions, endings -> the launcher's own lines       report, saying
+    decisions, endings -> the launcher's own lines       report, terminal
     how it failed -> one block, printed last             failure_block
-    all of them -> Terminal                              terminal, columns
+    all of them -> Terminal                              terminal
 
-`losses` says once what could not be written.
+`cases` says once what could not be written.
 """

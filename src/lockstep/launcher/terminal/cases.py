@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockstep.launcher.diagnosis.findings import Finding
+from lockstep.launcher.diagnosis.findings import FULL_DISK, Finding, is_full
 from lockstep.launcher.terminal.report import Line
+from lockstep.launcher.terminal.terminal import Saying
 from lockstep.protocol.case import Case, cases_in, names_of
 
 
@@ -40,3 +41,20 @@ class Cases:
         names = names_of(cases_in(self.path))
         said = f"{', '.join(names)}: `lockstep diagnose {folder}` says why, and what to do"
         return Line("found", said) if names else None
+
+
+@dataclass
+class Losses:
+    """The losses of one run."""
+
+    saying: Saying
+    cases: Cases
+    sentences: list[str] = field(default_factory=list)
+
+    def add(self, sentence: str) -> None:
+        """Say what is lost, unless that was said already or is empty."""
+        if sentence and sentence not in self.sentences:
+            self.sentences.append(sentence)
+            self.saying.line(Line("warning", sentence))
+            if is_full(sentence):
+                self.cases.add(FULL_DISK, sentence)

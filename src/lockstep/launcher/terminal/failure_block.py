@@ -11,11 +11,11 @@ from lockstep.errors import DIFFERENT_BITS, mistake_text
 from lockstep.launcher.diagnosis.findings import Finding
 from lockstep.launcher.diagnosis.words import PHASES, ranks_text
 from lockstep.launcher.verdict import RankEnd, Verdict
-from lockstep.machine.ending_signals import signal_name
+from lockstep.machine.processes import signal_name
 from lockstep.machine.regular_file import is_regular
 from lockstep.machine.visible import visible
 from lockstep.protocol.journal.failure import Failure, FailureKind
-from lockstep.protocol.journal.record import Phase, Record
+from lockstep.protocol.journal.ring import Phase, Record
 
 INDENT = "  "
 QUOTED = "  | "

@@ -14,7 +14,7 @@ from lockstep.launcher.diagnosis.spent import Summary
 from lockstep.launcher.diagnosis.words import ranks_text
 from lockstep.launcher.recovery import Loss, Regroup, RestartAll
 from lockstep.launcher.request import LaunchRequest
-from lockstep.machine.ending_signals import signal_name
+from lockstep.machine.processes import signal_name
 from lockstep.protocol.arithmetic import arithmetic_text
 from lockstep.protocol.layout.mesh import choose_mesh
 

@@ -11,12 +11,55 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import unicodedata
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TextIO
 
-from lockstep.launcher.terminal.columns import cut, folded
+from lockstep.launcher.terminal.report import LABEL_WIDTH, Line
 from lockstep.machine.visible import visible, visible_lines
+
+_WORD = re.compile(r" *[^ ]+")
+
+
+def columns(text: str) -> int:
+    """The columns that `text` takes."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def cut(text: str, most: int) -> str:
+    """As much of the beginning as fits in `most` columns."""
+    if text.isascii():
+        return text[:most]
+    left = most
+    for number, letter in enumerate(text):
+        left -= _columns(letter)
+        if left < 0:
+            return text[:number]
+    return text
+
+
+def folded(text: str, most: int) -> list[str]:
+    """The text in rows of at most `most` columns, broken only at spaces: a longer path stays whole.
+
+    Invariant: the rows have the same words in the same order.
+    """
+    rows = [""]
+    for word in _WORD.findall(text):
+        if rows[-1] and columns(rows[-1]) + columns(word) > most:
+            rows.append(word.lstrip(" "))
+        else:
+            rows[-1] += word
+    return rows
+
+
+def _columns(letter: str) -> int:
+    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
 
 _Utf8 = getincrementaldecoder("utf-8")
 OUT, ERR = 1, 2
@@ -139,3 +182,38 @@ def _is_terminal(descriptor: int | None) -> bool:
         return descriptor is not None and os.isatty(descriptor)
     except OSError:
         return False
+
+
+_STYLES = {"lockstep": BOLD, "done": BOLD, "warning": RED}
+
+
+@dataclass(frozen=True)
+class Saying:
+    """Says lines on `terminal`; None says nothing, for runs that `verify` starts."""
+
+    terminal: Terminal | None
+
+    def line(self, line: Line) -> None:
+        """Say one line with its label."""
+        if self.terminal is not None:
+            self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM))
+
+    def plain(self, text: str) -> None:
+        """Say text without a label."""
+        if self.terminal is not None:
+            self.terminal.say(text)
+
+    def block(self, text: str) -> None:
+        """Say a failure block; its first word stands out."""
+        if self.terminal is not None:
+            self.terminal.block(text, RED)
+
+    def lost(self) -> list[str]:
+        """What could not be said because standard error could not be written; empty when it could."""
+        reason = self.terminal.lost.get(ERR) if self.terminal is not None else None
+        return [f"standard error cannot be written ({reason})"] if reason else []
+
+    def settle(self) -> None:
+        """End what the ranks left open on the terminal, once none writes any more."""
+        if self.terminal is not None:
+            self.terminal.settle()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -12,15 +15,55 @@ from typing import Any
 
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.nursery.preloading import FOR_OPTIMIZERS, OURS
+from lockstep.launcher.nursery.kept import FOR_OPTIMIZERS, OURS
 from lockstep.launcher.request import Device, LaunchRequest, OnStall, Outcome, Recovery, Verbosity
-from lockstep.launcher.trials.runs_folder import RunsFolder
 from lockstep.launcher.trials.workplace import Workplaces
-from lockstep.machine.ending_signals import ENDING
+from lockstep.machine.held_folder import is_left, make_held
+from lockstep.machine.private_view import remove_tree
+from lockstep.machine.processes import ENDING
 from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.layout.mesh import Form, launched, on_ranks
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.saving import Saving
+
+PURPOSES = ("verify", "bench")
+KEPT = ".kept"
+"""The mark of one that is kept; its time is when that was."""
+YOUNG_S = 24 * 3600.0
+_NAME = "lockstep-{}-{}.held"
+
+
+class RunsFolder:
+    """A folder of runs, made and locked as long as this object is open."""
+
+    def __init__(self, purpose: str) -> None:
+        self.path = Path(tempfile.gettempdir()).resolve() / _NAME.format(purpose, secrets.token_hex(4))
+        self._lock = make_held(self.path)
+        for other in (path for one in PURPOSES for path in self.path.parent.glob(_NAME.format(one, "*"))):
+            if is_left(other) and not _is_young(other / KEPT):
+                remove_tree(other)
+
+    def keep(self) -> str:
+        """Keep it: a person may want to look into it. Where it is, in a sentence."""
+        (self.path / KEPT).touch(mode=0o600)
+        return f"The runs are kept in {self.path} for a day"
+
+    def remove(self) -> None:
+        """Remove it with everything in it."""
+        remove_tree(self.path)
+
+    def close(self) -> None:
+        """Let go of it: without `keep` the next command removes it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+
+def _is_young(mark: Path) -> bool:
+    with suppress(OSError):
+        return time.time() - mark.lstat().st_mtime < YOUNG_S
+    return False
+
 
 PRELOADED = (*FOR_OPTIMIZERS, *OURS)
 """What the nursery imports for all ranks of all runs."""

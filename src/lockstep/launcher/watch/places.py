@@ -11,7 +11,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.launcher.diagnosis.words import ranks_text
-from lockstep.machine.process_state import began_ticks
+from lockstep.machine.processes import began_ticks
 from lockstep.machine.visible import visible
 from lockstep.protocol.run_folder import RunFolder, read_json, read_lines
 

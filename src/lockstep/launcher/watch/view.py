@@ -12,11 +12,10 @@ from lockstep.errors import UsageError
 from lockstep.launcher.diagnosis.words import PHASES, awaited_text, phase_text
 from lockstep.launcher.watch.places import Run
 from lockstep.machine.leftovers import MARKER
-from lockstep.machine.process_state import process_state, resident_bytes, started_with
+from lockstep.machine.processes import process_state, resident_bytes, started_with
 from lockstep.protocol.journal.failure import read_failure
 from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.record import Phase
-from lockstep.protocol.journal.ring import JournalReader
+from lockstep.protocol.journal.ring import JournalReader, Phase
 
 LONG_WAIT_S = 1.0
 """A shorter wait is a part of each step."""

@@ -15,6 +15,8 @@ import mmap
 import os
 import struct
 import time
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,62 @@ from lockstep.machine.visible import visible
 from lockstep.protocol.journal import gauges as gauge_format
 from lockstep.protocol.journal import waiting as waiting_format
 from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.record import FORMAT, Phase, Record
 from lockstep.protocol.journal.waiting import Waiting
+
+FORMAT = struct.Struct("<QQqIHHHxxI16xQ")
+"""sequence, time_ns, step, epoch, phase, operation, file, line, sequence again."""
+
+
+class Phase(IntEnum):
+    """What a rank does with its time."""
+
+    START = 0
+    """Before `lockstep.init`: imports."""
+    SCRIPT = 1
+    """In the script, outside everything below."""
+    DATA = 2
+    """Waiting for samples."""
+    COMPUTE = 3
+    """Inside a lane: forward and backward."""
+    EXCHANGE = 4
+    """Exchanging with other ranks; the operation says what."""
+    UPDATE = 5
+    """Between a step's lanes and its end: the optimizer."""
+    EVALUATE = 6
+    """Inside plain iteration of a prepared loader."""
+    PAUSED = 7
+    """In `breakpoint()`."""
+    FAILED = 8
+    FINISHED = 9
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a rank noted at one moment."""
+
+    sequence: int
+    """1 for the first record, without gaps; 0 for a ring without records."""
+    time_ns: int
+    """time.monotonic_ns(): the same clock for all processes of a node."""
+    step: int
+    """The current step, counted from 1; 0 before the first."""
+    epoch: int
+    phase: Phase
+    operation: str
+    file: str
+    line: int
+
 
 MAGIC = b"lkstpJ02"
 HEADER = struct.Struct("<8sIIIIQ")
 """magic, capacity, rank, pid, number of texts, last sequence."""
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
 ASKING_OFFSET = 64
-"""Three numbers (`lockstep.protocol.journal.asking`)."""
+"""Three numbers (`lockstep.protocol.journal.signals`)."""
 LOST_NODE_OFFSET = 104
-"""One number (`lockstep.protocol.journal.lost_node`)."""
+"""One number (`lockstep.protocol.journal.signals`)."""
 REACHED_OFFSET = 112
-"""Two numbers (`lockstep.protocol.journal.reached`)."""
+"""Two numbers (`lockstep.protocol.journal.signals`)."""
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
 WAITING_OFFSET = 4096

@@ -1,21 +1,62 @@
-"""Which rank carries which lanes.
-
-Every rank carries a contiguous range of lanes, in rank order. Among the placements whose sizes differ by at most one,
-the one whose ranks hand over the fewest subtrees wins, because the wire carries as many buffers as the worst rank has
-subtrees (8 lanes on 3 ranks: 3 + 3 + 2 lanes, 2 + 2 + 1 buffers). On several nodes those that the nodes hand over count
-first: 6 lanes on 2 x 2 ranks are 2 + 2 and 1 + 1, two whole subtrees.
-"""
+"""Which rank carries which lanes, which ranks are on which node, and how a sum over the lane tree crosses between nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from lockstep.errors import UsageError
-from lockstep.protocol.layout.nodes import Nodes, sized
 from lockstep.protocol.layout.tree import Node, maximal_subtrees, merges_after
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Ranks on nodes. Node `n` has the ranks `bounds[n]` up to `bounds[n + 1]`, at least one.
+
+    Invariant: every rank is on one node, and nodes are in the order of their ranks.
+    """
+
+    bounds: tuple[int, ...]
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def num_ranks(self) -> int:
+        return self.bounds[-1]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many ranks each node has."""
+        return [len(self.ranks(node)) for node in range(self.num_nodes)]
+
+    def ranks(self, node: int) -> range:
+        """The ranks of a node."""
+        return range(self.bounds[node], self.bounds[node + 1])
+
+    def node_of(self, rank: int) -> int:
+        """The node that `rank` is on."""
+        return next(node for node in range(self.num_nodes) if rank in self.ranks(node))
+
+    def among(self, ranks: Sequence[int]) -> Nodes:
+        """The nodes of some ranks only (ascending), which count from 0 then."""
+        return sized([len([*group]) for _, group in groupby(ranks, self.node_of)])
+
+
+def sized(sizes: Sequence[int]) -> Nodes:
+    """Nodes with so many ranks each."""
+    return Nodes((0, *accumulate(sizes)))
+
+
+def nodes_of(told: Sequence[str]) -> Nodes | None:
+    """Find the nodes from what each rank told of its own; None where a node's ranks are not neighbours."""
+    runs = [(name, len([*run])) for name, run in groupby(told)]
+    if len({name for name, _ in runs}) < len(runs):
+        return None
+    return sized([size for _, size in runs])
 
 
 @dataclass(frozen=True)
@@ -132,3 +173,77 @@ def _even_shares(num_lanes: int, nodes: Nodes) -> tuple[int, ...]:
 def _possible(ranks: int, larger_left: int, ranks_after: int) -> range:
     """How many of so many ranks may be larger ones."""
     return range(max(0, larger_left - ranks_after), min(ranks, larger_left) + 1)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The way of a sum between nodes; the same on every rank.
+
+    Args:
+        nodes: the ranks on nodes.
+        placement: the lanes on ranks.
+        num_parts: into how many parts it is cut.
+        in_one_step: whether every node adds up everything.
+    """
+
+    nodes: Nodes
+    placement: Placement
+    num_parts: int
+    in_one_step: bool
+
+    def subtrees(self, node: int) -> list[Node]:
+        """The maximal subtrees that a node hands over, in lane order."""
+        return node_subtrees(self.nodes, self.placement, node)
+
+    def carrier(self, node: int, part: int) -> int:
+        """The rank that carries a part for its node."""
+        return carrier(self.nodes, node, part, self.num_parts)
+
+    def parts(self, rank: int) -> list[int]:
+        """The parts that `rank` carries for its node; neighbours, none for some where there are few parts."""
+        node = self.nodes.node_of(rank)
+        return [part for part in range(self.num_parts) if self.carrier(node, part) == rank]
+
+    def carried(self, rank: int, size: int) -> slice:
+        """The elements of `size` that `rank` carries for its node."""
+        parts = self.parts(rank)
+        return (
+            slice(piece(size, parts[0], self.num_parts).start, piece(size, parts[-1], self.num_parts).stop)
+            if (parts)
+            else slice(0, 0)
+        )
+
+    def share(self, part: slice, node: int) -> slice:
+        """The elements of a part that a node adds up for all, in two steps."""
+        cut = piece(part.stop - part.start, node, self.nodes.num_nodes)
+        return slice(part.start + cut.start, part.start + cut.stop)
+
+    def sent(self, node: int) -> float:
+        """How much leaves a node, in sizes of the sum."""
+        num_nodes, subtrees = self.nodes.num_nodes, len(self.subtrees(node))
+        return (num_nodes - 1) * (subtrees if self.in_one_step else (subtrees + 1) / num_nodes)
+
+
+def piece(size: int, number: int, count: int) -> slice:
+    """Piece `number` of `size` elements cut into `count`; sizes differ by at most one."""
+    return slice(number * size // count, (number + 1) * size // count)
+
+
+def carrier(nodes: Nodes, node: int, part: int, num_parts: int) -> int:
+    """The rank of a node that carries part `part` of `num_parts`."""
+    ranks = nodes.ranks(node)
+    return ranks[part * len(ranks) // num_parts]
+
+
+def node_subtrees(nodes: Nodes, placement: Placement, node: int) -> list[Node]:
+    """The maximal subtrees of a node's lanes."""
+    ranks = nodes.ranks(node)
+    return maximal_subtrees(placement.num_lanes, placement.bounds[ranks.start], placement.bounds[ranks.stop])
+
+
+def choose_crossing(nodes: Nodes, placement: Placement, *, is_small: bool) -> Crossing:
+    """Choose the way that sends the fewest bytes from the node that sends most; a small sum goes in one part and step."""
+    if is_small:
+        return Crossing(nodes, placement, 1, in_one_step=True)
+    ways = [Crossing(nodes, placement, max(nodes.sizes), in_one_step=one) for one in (True, False)]
+    return min(ways, key=lambda way: max(way.sent(node) for node in range(nodes.num_nodes)))

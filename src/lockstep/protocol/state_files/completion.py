@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import WorldError
-from lockstep.machine.growing_time import growing_time
+from lockstep.machine.clocks import growing_time
 from lockstep.protocol.state_files.flushed import write_synced
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import DOCUMENTS, NAME, NOT_FINITE, Manifest, SavedFile

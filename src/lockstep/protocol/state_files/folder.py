@@ -17,11 +17,9 @@ from pathlib import Path
 
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.machine.regular_file import read_regular
-from lockstep.protocol.state_files.flushed import make_synced, sync
-from lockstep.protocol.state_files.foreign import of_others
+from lockstep.protocol.state_files.flushed import exchange, make_synced, sync
 from lockstep.protocol.state_files.manifest import DOCUMENTS, MOST_BYTES, NAME, Manifest, damage, is_manifest
-from lockstep.protocol.state_files.own_folder import MARK, NAMES, empty, is_ours, mark, remove
-from lockstep.protocol.state_files.rename_exchange import exchange
+from lockstep.protocol.state_files.own_folder import MARK, NAMES, empty, is_ours, mark, of_others, remove
 
 _PREVIOUS = (".{}.previous", ".{}.lockstep-previous")
 """Where PATH moves when it cannot be exchanged; the second if the first is somebody else's."""

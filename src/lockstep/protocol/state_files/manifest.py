@@ -16,7 +16,24 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.machine.regular_file import open_regular
-from lockstep.protocol.state_files.unique_json import loads
+
+
+def loads(text: str | bytes) -> Any:
+    """Decode `text`.
+
+    Raises:
+        ValueError: when it is no JSON, or an object has a key twice.
+        RecursionError: when it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
 
 NAME = "manifest.json"
 FORMAT = "lockstep-state"

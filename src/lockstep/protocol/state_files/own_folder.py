@@ -1,8 +1,4 @@
-"""Whether a folder was made by lockstep, and so may be emptied or replaced: a state (perhaps damaged), or the stage of one.
-
-A stage is ours when it is empty or holds the mark that is written into it first; a state when it holds what its manifest
-names and nothing else. Links, folders and other files inside make a folder somebody else's.
-"""
+"""Folders and files where a state is expected: those that lockstep made and may replace, and those of others, with what to do about them."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import stat
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.machine.regular_file import is_regular, read_regular
+from lockstep.machine.regular_file import is_regular, other_kind, read_regular
 from lockstep.protocol.state_files.flushed import sync, write_synced
 from lockstep.protocol.state_files.manifest import FORMAT, MOST_BYTES, NAME, Manifest, is_manifest
 
@@ -76,3 +72,35 @@ def remove(folder: Path) -> None:
     with contextlib.suppress(OSError):
         empty(folder)
         folder.rmdir()
+
+
+def of_others(place: Path, name: str) -> UsageError:
+    """Why what is at `place` is no state of ours.
+
+    Args:
+        place: something that exists.
+        name: what to call it.
+    """
+    if not place.is_dir():
+        kind = other_kind(place) or "a file"
+        fix = "Use lockstep.load_weights for weights." if kind == "a file" else "Check the path."
+        return UsageError(f"{name} is {kind}, not a state that run.save_state wrote.", fix)
+    if (problem := of_torch(place, name)) is not None:
+        return problem
+    if (place / NAME).exists():
+        return UsageError(f"{name} has a {NAME} that lockstep did not write.", "Check the path.")
+    return UsageError(
+        f"{name} is a folder without {NAME}, not a state that run.save_state wrote.",
+        "Use lockstep.load_weights for weights.",
+    )
+
+
+def of_torch(folder: Path, name: str) -> UsageError | None:
+    """Why a checkpoint of torch.distributed.checkpoint cannot be read; None where it is none."""
+    if not (folder / ".metadata").exists() and not any(folder.glob("*.distcp")):
+        return None
+    return UsageError(
+        f"{name} was written by torch.distributed.checkpoint, not by lockstep.",
+        "Read it with torch.distributed.checkpoint, or make one file of it with "
+        "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch`.",
+    )

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.notices import say
+from lockstep.protocol.saving import step_of
 from lockstep.protocol.state_files.folder import StateFolder, trouble_of
 from lockstep.protocol.state_files.manifest import Manifest
 from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles
 from lockstep.protocol.state_files.remote_state import RemoteState, trouble_in
-from lockstep.protocol.states import step_of
 from lockstep.protocol.url import below, shown
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lockstep.errors import UsageError
 from lockstep.protocol.tasks import mpi, slurm
-from lockstep.protocol.tasks.hostlist import hosts
+from lockstep.protocol.tasks.slurm import hosts
 from lockstep.protocol.tasks.task import Task
 
 
@@ -30,3 +32,44 @@ def _allocated(variables: Mapping[str, str], task: Task) -> tuple[str, ...]:
     except (KeyError, ValueError):
         return ()
     return names if len(names) == task.nodes or (task.local_size == 1 and len(names) == task.size) else ()
+
+
+def check_around(task: Task, variables: Mapping[str, str]) -> None:
+    """Raise `UsageError` where this rank is not one of `task`'s run, though the person believes so.
+
+    Args:
+        task: what srun or mpirun said to this process, or to the launcher above it.
+        variables: its environment.
+    """
+    if "RANK" not in variables:
+        return
+    if "TORCHELASTIC_RUN_ID" in variables:
+        _check_torchrun(task, variables)
+    elif variables.get("WORLD_SIZE") == str(task.size) and variables["RANK"] != str(task.rank):
+        raise UsageError(
+            f"RANK is {variables['RANK']}, but {task.command} started this as task {task.rank} of {task.size}.",
+            f"Unset RANK and WORLD_SIZE: {task.command}'s own variables are read.",
+        )
+
+
+def _check_torchrun(task: Task, variables: Mapping[str, str]) -> None:
+    """Raise `UsageError` where torchrun was started several times but knows of one node only.
+
+    A torchrun that was not told of other nodes names its run with a UUID. One that was may be alone for a while
+    (--nnodes 1:4), which is right.
+    """
+    text = variables.get("GROUP_WORLD_SIZE", "1")
+    agents = int(text) if text.isdecimal() else 1
+    if agents < task.local_size or (agents == 1 and _is_uuid(variables["TORCHELASTIC_RUN_ID"])):
+        raise UsageError(
+            f"{task.command} started torchrun {task.size} times {task.where}, and each of them started ranks of its own.",
+            f"Leave one of them out: `{task.command} -n {task.size} python SCRIPT`, or torchrun alone.",
+        )
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

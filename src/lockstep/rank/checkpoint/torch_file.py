@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from lockstep.errors import UsageError
-from lockstep.protocol.state_files.foreign import of_torch
+from lockstep.protocol.state_files.own_folder import of_torch
 from lockstep.rank.checkpoint.tensor_file import TensorFile
 
 HEAD_BYTES = 512

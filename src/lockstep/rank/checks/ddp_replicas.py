@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from lockstep.machine import torch_private
 from lockstep.notices import say
 from lockstep.protocol.case import Case
-from lockstep.protocol.checks import BYTES_PER_NS, TENSOR_NS
 from lockstep.protocol.run_folder import RunFolder, read_json, write_private
-from lockstep.rank.strategy.bit_sums import bit_sums
+from lockstep.protocol.saving import BYTES_PER_NS, TENSOR_NS
+from lockstep.rank.strategy.agreement import bit_sums
 
 FINDING = "replicas-apart"
 EVERY = 500

@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep.errors import UsageError
-from lockstep.rank.run.position.region import LoopPosition, Region
-from lockstep.rank.strategy.right_form import RIGHT_FORM, misplaced
+from lockstep.rank.run.position.moment import LoopPosition, Region
+from lockstep.rank.strategy.contract import RIGHT_FORM, misplaced
 
 _grad = attrgetter("grad")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.contents import digest
 from lockstep.rank.checkpoint.exact_json import encode
+from lockstep.rank.checkpoint.inventory import digest
 from lockstep.rank.checks.script_objects import is_of_the_users_class, script_frames
 from lockstep.rank.strategy.agreement import tensor_hash
 
@@ -94,3 +95,19 @@ def _digest(value: Any) -> str:
 
 def _hashes(tensors: Sequence[Tensor]) -> list[str]:
     return [tensor_hash(tensor) for tensor in tensors]
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something of the script that changes, or may, and that no state holds."""
+
+    name: str
+    where: str
+    """File and line; empty where it is no single line's."""
+    advice: str
+    kind: str
+
+    def sentence(self) -> str:
+        """For the person whose script it is."""
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}no state holds {self.name}, so a resumed run begins with it anew; {self.advice}."

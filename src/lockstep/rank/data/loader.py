@@ -9,24 +9,144 @@ pinning and prefetching are torch's own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
+from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import Cut, StepCut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.rank.data.acceptance import refuse_unsupported
-from lockstep.rank.data.batches import Batches, CopiedBatches
-from lockstep.rank.data.copy_stream import CopyStream
+from lockstep.rank.data.device_copies import CollatePinnable, Copy, CopyStream
 from lockstep.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
-from lockstep.rank.data.lazy import LazyIterable, LazyList
-from lockstep.rank.data.order import EpochPlan, plan_epoch, undistributed
-from lockstep.rank.data.pinning import CollatePinnable
+from lockstep.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
 from lockstep.rank.data.under_way import UnderWay
 from lockstep.rank.data.worker_batches import FetchedByWorkers, InnerLoader
+
+OWN_ORDER_FIX = "Leave generator= out: lockstep keys the order by the run's seed and the epoch."
+
+
+def refuse_unsupported(loader: DataLoader[Any]) -> None:
+    """Raise `UsageError`, with the fix, for a loader that cannot be cut into lanes."""
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    if not is_stream and not isinstance(loader.dataset, Sized):
+        raise UsageError(
+            f"The data set {type(loader.dataset).__name__} has no length, so it cannot be cut into lanes.",
+            "Give it __len__ and __getitem__, or make it a torch.utils.data.IterableDataset.",
+        )
+    if is_stream and isinstance(loader.dataset, IterDataPipe):
+        raise UsageError(
+            "A data pipe of torch shuffles and splits in its own way, which depends on the loader workers.",
+            "Write an IterableDataset whose __iter__ yields the samples.",
+        )
+    if getattr(loader, "in_order", True) is False:
+        raise UsageError(
+            "The DataLoader has in_order=False, so its batches would come in the order of the clock.", "Leave it out."
+        )
+    if loader.batch_sampler is None:
+        raise UsageError(
+            "The DataLoader has batch_size=None, so lockstep cannot see its samples.",
+            "Give the DataLoader batch_size= (the global batch) or batch_sampler=, and let the data set return single "
+            "samples.",
+        )
+    own = [
+        name for name in ("__iter__", "_get_iterator") if getattr(type(loader), name) is not getattr(DataLoader, name)
+    ]
+    if own and not is_stateful(loader):
+        raise UsageError(
+            f"{type(loader).__name__} iterates in its own way ({own[0]}), which lockstep cannot cut into lanes.",
+            "Pass run.prepare a plain DataLoader over its data set, and move the rest into collate_fn.",
+        )
+    if not is_stream and len(loader.dataset) == 0:  # type: ignore[arg-type]
+        raise UsageError("The data set is empty.", "Check the path or the filter that it was made with.")
+
+
+def is_stateful(loader: DataLoader[Any]) -> bool:
+    """Whether it is torchdata's StatefulDataLoader: a DataLoader that can say how far it is, which lockstep's states do."""
+    kind = type(loader)
+    return kind.__name__ == "StatefulDataLoader" and kind.__module__.startswith("torchdata.")
+
+
+def own_order(loaders: Sequence[DataLoader[Any]]) -> str:
+    """Why a state could not bring back the order of some loader's samples; empty when it can."""
+    for number, loader in enumerate(loaders, 1):
+        samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+        if any(getattr(one, "generator", None) is not None for one in samplers):
+            return f"The order of loader {number} comes from a generator of its own, which a state does not hold."
+    return ""
+
+
+def leftover_of(loader: DataLoader[Any]) -> str | None:
+    """What to say about what lockstep does itself, or None: a DistributedSampler that another launcher needed, say."""
+    if is_stateful(loader):
+        return (
+            "lockstep's states hold the place in the epoch, so StatefulDataLoader is used as a plain DataLoader: its "
+            "state_dict is not needed."
+        )
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if not isinstance(sampler, DistributedSampler):
+        return None
+    return (
+        f"DistributedSampler is not needed and was removed: lockstep cuts each global batch itself, so "
+        f"batch_size={loader.batch_size} is now the global batch, and set_epoch does nothing."
+    )
+
+
+class Batches(Iterator[Any]):
+    """Batches as the DataLoader yields them, for ranks on the CPU.
+
+    Args:
+        fetched: the DataLoader's iterator, or one over its workers' batches.
+    """
+
+    def __init__(self, fetched: Iterator[Any]) -> None:
+        self._fetched = fetched
+
+    def __next__(self) -> Any:
+        return next(self._fetched)
+
+    def look_ahead(self) -> None:
+        """Begin with the next batch, now that the current lane's work is queued. Draws from the process's random
+        streams, so the caller sets them afterwards.
+        """
+
+
+class CopiedBatches(Batches):
+    """Batches for a GPU, copied on their own stream.
+
+    Args:
+        fetched: the DataLoader's iterator.
+        copies: the copying stream.
+        ahead: whether the next batch may be fetched before it is asked for. True with loader workers, which fetch
+            ahead anyway. Without them, ranks with many lanes, but not the others, would read a data set too early that
+            the script changes between steps.
+    """
+
+    def __init__(self, fetched: Iterator[Any], copies: CopyStream, *, ahead: bool) -> None:
+        super().__init__(fetched)
+        self._copies, self._ahead = copies, ahead
+        self._under_way: list[Copy] = []
+        self._failure: Exception | None = None
+
+    def __next__(self) -> Any:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if not self._under_way:
+            self._under_way.append(self._copies.begin(next(self._fetched)))
+        return self._copies.hand_over(self._under_way.pop())
+
+    def look_ahead(self) -> None:
+        if not self._ahead or self._under_way or self._failure is not None:
+            return
+        try:
+            self._under_way.append(self._copies.begin(next(self._fetched)))
+        except Exception as failure:  # noqa: BLE001 - the end, or a data set's error: raised with the next batch
+            self._failure = failure
+
 
 CPU = torch.device("cpu")
 

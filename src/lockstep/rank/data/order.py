@@ -8,18 +8,126 @@ sampler that uses the global generators it is a pure function of (seed, epoch), 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from itertools import islice
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from lockstep.protocol.layout.cut import steps_of
-from lockstep.rank.data.cut_order import CutOrder, Numbers
+from lockstep.protocol.layout.cut import num_steps, steps_of
+
+T = TypeVar("T")
+KEPT = 256
+"""Items that are kept: workers fetch ahead of the loop that takes them."""
+
+
+class LazyList(Sequence[T]):
+    """Items that are made one by one; the last ones are kept.
+
+    Args:
+        make: of an item's number.
+        length: how many there are.
+    """
+
+    def __init__(self, make: Callable[[int], T], length: int) -> None:
+        self._make, self._length = lru_cache(KEPT)(make), length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        numbers = range(self._length)[place]
+        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
+
+
+class LazyIterable(Sequence[T]):
+    """What an iterator yields, which is begun anew for each loop.
+
+    Args:
+        begin: makes the iterator.
+        length: how many items it yields.
+        first: how many of them are left out at the beginning.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[T]], length: int, first: int = 0) -> None:
+        self._begin, self._length, self._first = begin, length, first
+
+    def __len__(self) -> int:
+        return self._length - self._first
+
+    def __iter__(self) -> Iterator[T]:
+        return islice(self._begin(), self._first, None)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> LazyIterable[T]: ...
+    def __getitem__(self, place: int | slice) -> T | LazyIterable[T]:
+        """One item, or all from `place.start`."""
+        if isinstance(place, slice):
+            return LazyIterable(self._begin, self._length, self._first + place.indices(len(self))[0])
+        return next(islice(iter(self), range(len(self))[place], None))
+
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class CutOrder(Sequence[list[int]]):
+    """The steps of an order of whole numbers.
+
+    Args:
+        order: 1-D, the samples of all steps.
+        batch_size: samples of a step; only the last may have fewer.
+    """
+
+    def __init__(self, order: Numbers, batch_size: int) -> None:
+        self.order, self.batch_size = order, batch_size
+
+    @classmethod
+    def of(cls, order: Numbers, batch_size: int, drop_last: bool) -> CutOrder:
+        """Cut an epoch's order; `drop_last` leaves a short last step out."""
+        return cls(order[: num_steps(len(order), batch_size, drop_last) * batch_size], batch_size)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of samples of each step."""
+        full, left = divmod(len(self.order), self.batch_size)
+        return [self.batch_size] * full + [left] * bool(left)
+
+    def between(self, low: int, high: int) -> Numbers:
+        """What lies between these positions of each step."""
+        full = len(self.order) // self.batch_size * self.batch_size
+        whole = self.order[:full].reshape(-1, self.batch_size)[:, low:high].reshape(-1)
+        return np.concatenate([whole, self.order[full:][low:high]])
+
+    def __len__(self) -> int:
+        return (len(self.order) + self.batch_size - 1) // self.batch_size
+
+    @overload
+    def __getitem__(self, place: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, place: slice) -> CutOrder: ...
+    def __getitem__(self, place: int | slice) -> list[int] | CutOrder:
+        if isinstance(place, slice):
+            first, end, _ = place.indices(len(self))
+            return CutOrder(self.order[first * self.batch_size : max(first, end) * self.batch_size], self.batch_size)
+        first = range(len(self))[place] * self.batch_size
+        samples: list[int] = self.order[first : first + self.batch_size].tolist()
+        return samples
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.protocol.layout.cut import Cut
-from lockstep.rank.data.batches import Batches
-from lockstep.rank.data.loader import PreparedLoader, StepPlan
+from lockstep.rank.data.loader import Batches, PreparedLoader, StepPlan
 from lockstep.rank.data.order import EpochPlan
 from lockstep.rank.data.uses import Uses, sum_of_hashes
 

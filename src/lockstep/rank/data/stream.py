@@ -21,10 +21,9 @@ from torch.utils.data import DataLoader, Sampler
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.rank.data.batches import Batches, CopiedBatches
-from lockstep.rank.data.copy_stream import CopyStream
+from lockstep.rank.data.device_copies import CopyStream
 from lockstep.rank.data.lane_dataset import LaneIndices
-from lockstep.rank.data.loader import LanePart, PreparedLoader, Standing, StepPlan
+from lockstep.rank.data.loader import Batches, CopiedBatches, LanePart, PreparedLoader, Standing, StepPlan
 from lockstep.rank.data.stream_dataset import (
     NOTHING_READ,
     Kept,

@@ -28,8 +28,8 @@ from lockstep.errors import SAMPLE_NOTE
 from lockstep.machine.torch_private import loader_worker
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.data.lane_dataset import PR_SET_PDEATHSIG
-from lockstep.rank.data.sample_hash import update_digest
 from lockstep.rank.data.under_way import UnderWay
+from lockstep.rank.data.uses import update_digest
 
 NOTHING_READ = "0" * 16
 """The hash of a stream of which nothing is read."""

@@ -7,24 +7,98 @@ one of many exceptions, by what was noticed first; and shutting down waits for l
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader
 
 from lockstep.machine.torch_private import WorkerIterator, remove_worker_pids
 from lockstep.notices import say
-from lockstep.rank.data.child_ends import ChildEnded, Interruptible, announce
-from lockstep.rank.data.pinning import Pinnable
+from lockstep.rank.data.device_copies import Pinnable
 from lockstep.rank.data.under_way import UnderWay
+
+
+class ChildEnded(Exception):  # noqa: N818 - what happened, as people say it
+    """A process that was waited for has ended."""
+
+
+class Interruptible:
+    """A wait that a child's end interrupts: `with Interruptible(has_lost): ...` raises `ChildEnded`.
+
+    Outside the main thread nothing interrupts, and torch looks at its workers every five seconds.
+
+    Args:
+        has_lost: whether a child that matters has ended; called in a signal handler.
+    """
+
+    def __init__(self, has_lost: Callable[[], bool]) -> None:
+        self._has_lost = has_lost
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            _listen()
+            _waits.append(self)
+        if self._has_lost():  # a signal that came before had nobody to interrupt
+            self._leave()
+            raise ChildEnded
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        with suppress(ValueError):
+            _waits.remove(self)
+
+    def look(self) -> None:
+        """Raise `ChildEnded`, at most once, if it has come to that."""
+        if self._has_lost():
+            self._leave()  # first: whoever catches it may be in our own `__exit__`
+            raise ChildEnded
+
+
+_waits: list[Interruptible] = []
+
+
+class _Handler:
+    def __init__(self, before: Any) -> None:
+        self._before = before if callable(before) else None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if _waits:
+            _waits[-1].look()
+        if self._before is not None:
+            self._before(number, frame)
+
+
+def _listen() -> None:
+    present = signal.getsignal(signal.SIGCHLD)
+    if not isinstance(present, _Handler):
+        signal.signal(signal.SIGCHLD, _Handler(present))
+
+
+def announce(sentinel: int) -> None:
+    """Let the end of a process that is not a child of this one (a fork server's) send SIGCHLD as well.
+
+    Args:
+        sentinel: the descriptor that becomes readable when it ends.
+    """
+    with suppress(OSError):
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGCHLD)
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
 
 ENDS_WITHIN_S = 5.0
 """How long a worker may take to end after its connection broke."""

@@ -5,14 +5,67 @@ Each rank has a device of its own, unless the user lets ranks share one (`protoc
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
+from torch.distributed.distributed_c10d import Store
 
 from lockstep.errors import UsageError
+from lockstep.machine.no_gpu import NoGpu, ask_why, first_sentence, why_none
+from lockstep.notices import say
 from lockstep.protocol.environment import Position
-from lockstep.protocol.gpu_sharing import how_to_share, index_of
-from lockstep.rank.init.idle_gpu import no_device
+from lockstep.protocol.late_settings import how_to_share, index_of
+
+_said: list[str] = []
+"""What this process has said."""
+
+
+def tell_why_cpu(variables: Mapping[str, str], position: Position) -> None:
+    """Say it once in a process, and on each node once."""
+    if position.local_rank == 0 and (why := why_cpu(variables, position)) and why not in _said:
+        _said.append(why)
+        say(why)
+
+
+def why_cpu(variables: Mapping[str, str], position: Position) -> str:
+    """What to say; empty if there is nothing that could be used, or it was hidden on purpose.
+
+    Args:
+        variables: the environment.
+        position: the rank's, on a node whose ranks have no device each.
+    """
+    ranks = position.local_world_size
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus:
+        if gpus >= ranks:
+            return ""
+        sees = "torch sees only one GPU" if gpus == 1 else f"torch sees only {gpus} GPUs"
+        hint = " (does each rank's CUDA_VISIBLE_DEVICES or --gpus-per-task name its own?)" if gpus == 1 else ""
+        return (
+            f"{ranks} ranks compute on the CPU: {sees} here{hint}. Start at most {gpus}, show all GPUs of a node to each of its "
+            'ranks, or say device="cpu".'
+        )
+    other = torch.accelerator.current_accelerator(check_available=True)
+    if other is not None and other.type != "cuda":
+        return f'There is an accelerator of the kind {other.type!r}, but lockstep trains on "cpu" and "cuda". The CPU computes.'
+    return why_none(variables, ask=_words).in_python.note
+
+
+def no_device(variables: Mapping[str, str]) -> NoGpu:
+    """Why `device="cuda"` cannot be, where torch sees no GPU."""
+    return why_none(variables, ask=_words).in_python
+
+
+def _words(variables: Mapping[str, str]) -> str:
+    """Torch's own words in this process, which has asked the driver already."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return first_sentence(str(error).partition("\n")[0])
+    return ask_why(variables)
 
 
 def pin_device(kind: str | None, position: Position, most_ranks: int = 1) -> torch.device:
@@ -54,3 +107,29 @@ def pin_device(kind: str | None, position: Position, most_ranks: int = 1) -> tor
 def is_shared(device: torch.device, position: Position) -> bool:
     """Whether ranks of this node share GPUs, which NCCL refuses."""
     return device.type == "cuda" and position.local_world_size > torch.cuda.device_count()
+
+
+HEARING = dt.timedelta(seconds=5)
+
+
+def check_same_kind(store: Store, position: Position, device: torch.device) -> None:
+    """Wait for the others. Collective: call it on every rank.
+
+    Raises:
+        UsageError: on every rank, where some have a GPU and others compute on the CPU.
+    """
+    store.add("lockstep ranks on GPUs", int(device.type == "cuda"))
+    if store.add("lockstep ranks with a device", 1) == position.world_size:
+        store.set("lockstep devices", "")
+    store.wait(["lockstep devices"])
+    on_gpus = store.add("lockstep ranks on GPUs", 0)
+    if store.add("lockstep ranks that know", 1) == position.world_size:
+        store.set("lockstep all know", "")
+    if 0 < on_gpus < position.world_size:
+        with suppress(RuntimeError):  # the store may end with rank 0
+            store.wait(["lockstep all know"], HEARING)
+        mine = "a GPU" if device.type == "cuda" else "the CPU"
+        raise UsageError(
+            f"Rank {position.rank} would compute on {mine}, but {on_gpus} of {position.world_size} ranks have a GPU.",
+            'Try `lockstep doctor` on each node, or say device="cpu".',
+        )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -18,29 +19,52 @@ from lockstep.machine.this_machine import nearest
 from lockstep.notices import say
 from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, check_address
 from lockstep.protocol.journal.waiting_note import waits
+from lockstep.protocol.layout.placement import Nodes, nodes_of
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.tasks.meeting import meeting_of
 from lockstep.protocol.tasks.mpi import SERVERS
 from lockstep.protocol.tasks.task import Task
-from lockstep.rank.init.device import is_shared
-from lockstep.rank.init.neighbours import learn_nodes, node_name
-from lockstep.rank.init.same_kind import check_same_kind
+from lockstep.rank.init.device import check_same_kind, is_shared
 from lockstep.rank.init.task_store import task_store
-from lockstep.rank.process_group.errors import CollectiveFailed
+from lockstep.rank.process_group.arguments import CollectiveFailed
 from lockstep.rank.process_group.self_test import group_problem
 from lockstep.rank.process_group.watched import NAME
 from lockstep.rank.transport.across import PATIENCE
 from lockstep.rank.transport.alone import AloneTransport
-from lockstep.rank.transport.backend_order import BackendOrderTransport
 from lockstep.rank.transport.contract import Transport
-from lockstep.rank.transport.gpu_ranks import GpuTransport
-from lockstep.rank.transport.host_memory import HostMemoryTransport
+from lockstep.rank.transport.device_sums import BackendOrderTransport
+from lockstep.rank.transport.gpu_ranks import GpuTransport, HostMemoryTransport
 from lockstep.rank.transport.local import native
-from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, store_of_all_nodes
+from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, store_of_all_nodes, told_by_all
+from lockstep.rank.transport.local.process import RankProcess
 from lockstep.rank.transport.local.shared_store import inherited_store
 from lockstep.rank.transport.over_nodes import OverNodesTransport
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport
 from lockstep.rank.transport.torch_group import GroupTransport
+
+
+def node_name(task: Task | None, variables: Mapping[str, str] = os.environ) -> str:
+    """A name of this rank's node: what the launcher says, and the machine, because memory is shared on one machine only.
+
+    Args:
+        task: of srun or mpirun, which this rank is.
+        variables: its environment.
+    """
+    here = RankProcess.here()
+    said = variables.get("GROUP_RANK") if task is None else task.rank - task.local_rank
+    return json.dumps([said, here.boot, here.process_names])
+
+
+def learn_nodes(store: Store, rank: int, world_size: int, name: str) -> Nodes | None:
+    """Tell the others on which node this rank is, and hear the same of them. Collective: call it on every rank.
+
+    None where a node's ranks are not neighbours, the same on every rank.
+    """
+    store.set(f"node of {rank}", name)
+    with waits("the ranks' nodes", [other for other in range(world_size) if other != rank]):
+        told = told_by_all(store, [f"node of {other}" for other in range(world_size)])
+    return nodes_of([name.decode() for name in told])
+
 
 CONNECT = dt.timedelta(minutes=30)
 """How long Gloo may take to connect the ranks of all nodes; torch's own default."""

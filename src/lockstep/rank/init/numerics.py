@@ -1,20 +1,21 @@
-"""What makes one lane's bits repeatable on one machine: threads, deterministic kernels, no choice of kernels by timing.
-
-Under numerics="fast" only the threads are set: the backends choose their kernels, by timing where they can.
-"""
+"""What makes one lane's bits repeatable on one machine: threads, deterministic kernels, no choice of kernels by speed; and what keeps a script's own lines from undoing it."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.utils import deterministic
 
-from lockstep.machine.torch_private import if_imported
+from lockstep.errors import UsageError
+from lockstep.machine.torch_private import has_kernel, if_imported, operator_names
 from lockstep.notices import say
 from lockstep.protocol import cublas_workspace
 
@@ -121,3 +122,183 @@ def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
         "device": device_name(device),
         "threads": threads,
     }
+
+
+KEYS = ("CPU", "CUDA")
+"""torch's names for the kinds of kernels that are wrapped. `torch.compile` asks others for shapes; they raise as ever."""
+NAMESPACE = "aten"
+
+_wrapped: list[torch.library.Library] = []
+"""What is wrapped in this process; it lasts as long as the library object."""
+
+
+def allow(operators: Sequence[str]) -> None:
+    """Let these operators, and no others, run without a deterministic form. Call after `set_numerics`.
+
+    Args:
+        operators: names as in torch.ops.aten, without what is behind a dot. A name stands for all that begin with it at
+            a "_": "nll_loss2d" for its forward and its backward.
+
+    Raises:
+        UsageError: when torch has no such operator.
+    """
+    while _wrapped:
+        _wrapped.pop()._destroy()  # type: ignore[no-untyped-call]  # noqa: SLF001 - else whenever it is collected
+    if not operators:
+        return
+    known = [name for name in operator_names() if name.startswith(f"{NAMESPACE}::")]
+    library = torch.library.Library(NAMESPACE, "IMPL")  # type: ignore[no-untyped-call]
+    _wrapped.append(library)
+    for name in {overload: None for operator in operators for overload in overloads(operator, known)}:
+        for key in KEYS:
+            if has_kernel(name, key):
+                _wrap(library, name, key)
+
+
+def refuse_several_devices(operators: Sequence[str]) -> None:
+    """Raise `UsageError` if any operator is allowed, in a process that computes on several devices.
+
+    Autograd has a thread for each; a kernel of another one could run while the switch is off, and nobody would know.
+    """
+    if operators:
+        raise UsageError(
+            f"`allow` ({', '.join(operators)}) needs one device in each process, but the model is on several here.",
+            "Leave the model on one device, or start as many ranks as GPUs.",
+        )
+
+
+def overloads(operator: str, known: Iterable[str]) -> list[str]:
+    """All of an operator's overloads, forward and backward, among torch's.
+
+    Args:
+        operator: as a person names it.
+        known: all operators, as "aten::cumsum.out".
+
+    Raises:
+        UsageError: when there is none, with what is spelled alike.
+    """
+    wanted = operator.removeprefix(f"{NAMESPACE}::").strip("_")
+    bare = {name: _bare(name) for name in known}
+    found = [name for name, word in bare.items() if word == wanted or word.startswith(f"{wanted}_")]
+    if wanted and found:
+        return found
+    alike = difflib.get_close_matches(wanted, sorted({*bare.values()}), n=1)
+    raise UsageError(
+        f"`allow` names {operator!r}, but torch has no such operator.",
+        f"Try {alike[0]}." if alike else "Take the name that the error about it says.",
+    )
+
+
+def _bare(name: str) -> str:
+    return name.partition("::")[2].partition(".")[0].strip("_")
+
+
+def _wrap(library: torch.library.Library, name: str, key: str) -> None:
+    kernel = torch.library.get_kernel(name, key)
+    with warnings.catch_warnings(action="ignore"):  # that the kernel is replaced is what we want
+        bare = name.partition("::")[2]
+        library.impl(bare, _freely(kernel), key, with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def _freely(kernel: Any) -> Callable[..., Any]:
+    def run(keys: Any, *args: Any, **named: Any) -> Any:
+        before = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("default")
+        try:
+            return kernel.call_boxed(keys, *args, **named)
+        finally:
+            torch.set_deterministic_debug_mode(before)
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Setting:
+    name: str
+    """The script's line; {0} is what it says."""
+    wanted: Any
+    look: Callable[[], Any]
+    put: Callable[[Any], object]
+    why: str
+    """{0} is what it was set to, {1} what it is set back to."""
+
+
+class KeptNumerics:
+    """What `set_numerics` set, for as long as the run lasts.
+
+    Args:
+        threads: of this rank.
+        exact: whether anything is kept at all.
+    """
+
+    def __init__(self, threads: int, *, exact: bool) -> None:
+        self._settings = _settings(threads) if exact else ()
+        self._said: set[str] = set()
+
+    def keep(self) -> None:
+        """Set back what the script has changed, and say so, once for each setting."""
+        if self._settings:
+            set_compiler()
+        for setting in self._settings:
+            found = setting.look()
+            if found == setting.wanted:
+                continue
+            setting.put(setting.wanted)
+            if setting.name not in self._said:
+                self._said.add(setting.name)
+                say(f"{setting.name.format(found)} in the script is taken back: {setting.why.format(found)}")
+
+
+def _stance() -> str:
+    """The compiler's stance if it depends on what came first; those that do not count as the default."""
+    frames = if_imported("compiler_stance")
+    found: str = frames._stance.stance if frames is not None else "default"  # noqa: SLF001 - torch has no name for it
+    return "default" if found in ("force_eager", "fail_on_recompile") else found
+
+
+def _settings(threads: int) -> tuple[_Setting, ...]:
+    cudnn = torch.backends.cudnn
+    return (
+        _Setting(
+            "torch.set_num_threads({0})",
+            threads,
+            torch.get_num_threads,
+            torch.set_num_threads,
+            f"threads change bits, and this run has {threads}. Write lockstep.init(threads={{0}}), or --threads {{0}}, for more.",
+        ),
+        _Setting(
+            "torch.backends.cudnn.benchmark = {0}",
+            False,
+            lambda: cudnn.benchmark,
+            lambda value: setattr(cudnn, "benchmark", value),
+            'it chooses kernels by timing. numerics="fast" allows that.',
+        ),
+        _Setting(
+            "torch.backends.cudnn.deterministic = {0}",
+            True,
+            lambda: cudnn.deterministic,
+            lambda value: setattr(cudnn, "deterministic", value),
+            'the bits would differ from run to run. numerics="fast" allows that.',
+        ),
+        _Setting(
+            "torch.set_deterministic_debug_mode({0}), or what does the same,",
+            2,
+            torch.get_deterministic_debug_mode,
+            torch.set_deterministic_debug_mode,
+            "operations without a deterministic form must raise. `allow=` lets single ones through.",
+        ),
+        _Setting(
+            "suppress_errors = {0} for torch.compile",
+            False,
+            lambda: getattr(if_imported("compiler_settings"), "suppress_errors", False),
+            lambda value: setattr(if_imported("compiler_settings"), "suppress_errors", value),
+            "a rank on which a compilation fails would go on without the compiler, with other bits.",
+        ),
+        _Setting(
+            "torch.compiler.set_stance({0!r})",
+            "default",
+            _stance,
+            torch.compiler.set_stance,
+            "which lanes are computed without the compiler would depend on the number of ranks.",
+        ),
+    )

@@ -17,9 +17,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Generator, Tensor
 
 from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.rank.init.generators import gpu_generators
+
+
+def gpu_generators() -> Sequence[Generator]:
+    """One for each GPU that this process may use; a module may span several. None before CUDA is initialised."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ()
+    return tuple(torch.cuda.default_generators)
+
+
+def generators() -> Sequence[Generator]:
+    """All of them; the CPU's is the first."""
+    return (torch.default_generator, *gpu_generators())
+
+
+def states() -> list[Tensor]:
+    """Where each stands, as tensors of the CPU. No device is waited for."""
+    return [generator.get_state() for generator in generators()]
+
 
 NOT_TORCHS = 0x9E3779B9
 """Keeps NumPy's seed apart from torch's when the key is below 2^32."""

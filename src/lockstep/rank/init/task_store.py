@@ -13,14 +13,16 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.machine.this_machine import address_towards, interface_with
+from lockstep.machine.this_machine import address_towards, interface_with, nearest
 from lockstep.notices import say
 from lockstep.protocol.tasks.meeting import TaskMeeting, is_loopback
+from lockstep.protocol.tasks.mpi import SERVERS, is_bound_unasked
 from lockstep.protocol.tasks.task import Task, is_in_order
 from lockstep.rank.transport.across import PATIENCE
 
@@ -205,3 +207,27 @@ def _use_interface(meeting: TaskMeeting, address: str) -> None:
     elif name := interface_with(address):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def undo_binding(variables: Mapping[str, str]) -> None:
+    """Use the cores of the mpirun that started this process, where it bound it to one of them by default."""
+    server = nearest(SERVERS) if is_bound_unasked(variables) else None
+    if server is not None:
+        os.sched_setaffinity(0, os.sched_getaffinity(server))
+
+
+def threads_of(task: Task, variables: Mapping[str, str]) -> int:
+    """An equal share of the node's cores that the launcher may use, but no more than this task may.
+
+    Invariant: at least 1, and the same on all tasks of a node that are bound alike.
+    """
+    return max(1, min(len(os.sched_getaffinity(0)), _together(task, variables) // task.local_size))
+
+
+def _together(task: Task, variables: Mapping[str, str]) -> int:
+    """The cores that all tasks of this node have together."""
+    given = variables.get("SLURM_CPUS_ON_NODE", "")
+    if task.command == "srun" and given.isdecimal():
+        return int(given)
+    server = nearest(SERVERS) if task.command == "mpirun" else None
+    return len(os.sched_getaffinity(0 if server is None else server))

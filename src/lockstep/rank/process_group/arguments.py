@@ -1,14 +1,48 @@
-"""What a collective is called with: torch's lists and options, and checks that need no other rank."""
+"""What a collective is called with: torch's lists and options, its dtypes and reduce operations as numbers, and checks that need
+no other rank.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import profiler
+from torch.nn import Parameter
 
-from lockstep.rank.process_group.errors import CollectiveMisused
+from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.machine.torch_private import dispatching
+from lockstep.rank.transport.local.native import ABORTED, DISAGREEMENT, LOST, SAME_CALLS, compiled
+from lockstep.rank.transport.shared_memory import DTYPES
+
+SAME_AMOUNTS = "Receive what is sent: as many elements, in the same shape and dtype."
+
+
+class CollectiveMisused(UsageError, dist.DistBackendError):  # noqa: N818 - named like its bases
+    """A call that cannot be right: unsupported tensors, ranks that call different operations, a group after its end."""
+
+
+class CollectivePeerLost(PeerLost, dist.DistBackendError):
+    """Another rank ended, left the group or gave up while this one waits for it."""
+
+
+class CollectiveFailed(WorldError, dist.DistBackendError):  # noqa: N818
+    """A rank did not come in time, or there is too little memory."""
+
+
+def error_for(trouble: int, text: str) -> Exception:
+    """The exception for a trouble that the compiled part reports."""
+    if trouble == DISAGREEMENT:
+        error = CollectiveMisused(text, SAME_CALLS if ": The ranks " in text else SAME_AMOUNTS)
+        error.finding = "mismatched-collective"
+        return error
+    return CollectivePeerLost(text) if trouble in {LOST, ABORTED} else CollectiveFailed(text)
 
 
 def options(
@@ -103,3 +137,92 @@ def check_list(size: int, name: str, tensors: Sequence[Tensor], like: Tensor | N
         )
     for tensor in tensors:
         check_same_dtype(name, tensor, like if like is not None else tensor)
+
+
+SUM, AVERAGE = 0, 1
+
+_PAIRS = {torch.complex128: 0, torch.complex64: 1, torch.complex32: 2}
+_BY_WIDTH = {1: 8, 2: 5, 4: 6, 8: 7}
+_WIDENED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+
+_Op = dist.ReduceOp
+_NAMES = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
+OP_CODES = {hash(getattr(_Op, name)): code for code, name in enumerate(_NAMES)}
+"""By torch's own hash of an operation: comparing or reading `.op` costs two to four times as much. Not PREMUL_SUM."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the terms of a reduction are passed to the compiled part."""
+
+    op: int
+    dtype: int
+    width: int = 1
+    """How many numbers make one element."""
+    factor: float | Tensor | None = None
+    """What this rank's term is multiplied by first."""
+    wide: torch.dtype | None = None
+    """The dtype in which the terms are added up, if it is a different one."""
+
+    @property
+    def are_tensors(self) -> bool:
+        """Whether the tensors are the terms as they are."""
+        return self.factor is None and self.wide is None
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The term of a tensor: itself, or a new contiguous one."""
+        if self.are_tensors:
+            return tensor
+        term = tensor.detach().to(self.wide or tensor.dtype)
+        return (term * self.factor if self.factor is not None else term).to(term.dtype).contiguous()
+
+
+def terms_of(op: Any, dtype: torch.dtype) -> Terms:
+    """What to add up, for a `dist.ReduceOp` and the dtype of the tensors.
+
+    Raises:
+        CollectiveMisused: for dtypes that cannot be reduced, or not with this operation.
+    """
+    code = OP_CODES.get(hash(op))
+    factor = None
+    if code is None:  # PREMUL_SUM: torch shows its factor only this way
+        code, factor = SUM, op.__getstate__()[1]
+        if not dtype.is_floating_point:
+            raise CollectiveMisused(
+                f"PREMUL_SUM needs a floating-point dtype, not {dtype}.", "Convert the tensor first."
+            )
+    known = DTYPES.get(dtype)
+    if known is not None:
+        return Terms(code, known, factor=factor)
+    if dtype in _PAIRS:
+        if code in {SUM, AVERAGE}:
+            return Terms(code, _PAIRS[dtype], width=2)
+        raise CollectiveMisused(
+            f"Complex numbers can be reduced with SUM and AVG only; this tensor is {dtype}.",
+            "Reduce torch.view_as_real(tensor) instead.",
+        )
+    if dtype in _WIDENED:
+        return Terms(code, DTYPES[torch.float32], factor=factor, wide=torch.float32)
+    names = ", ".join(str(known).removeprefix("torch.") for known in DTYPES)
+    raise CollectiveMisused(
+        f"lockstep reduces {names}, float8 and complex numbers, not {dtype}.", "Convert the tensor first."
+    )
+
+
+def for_moving(dtype: torch.dtype) -> tuple[int, int]:
+    """(code, how many of them make one element); every dtype can be moved, by its width if need be."""
+    code = DTYPES.get(dtype)
+    if code is not None:
+        return code, 1
+    if dtype in _PAIRS:
+        return _PAIRS[dtype], 2
+    width = dtype.itemsize
+    return (_BY_WIDTH[width], 1) if width in _BY_WIDTH else (8, width)
+
+
+@lru_cache
+def tensors() -> compiled.Tensors:
+    """The reader of tensors; one object per process."""
+    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    watchers = [(vars(dispatching), "_is_in_torch_dispatch_mode"), (vars(profiler), "_is_profiler_enabled")]
+    return compiled.Tensors(exchange, [Tensor, Parameter], watchers, list(OP_CODES.items()))

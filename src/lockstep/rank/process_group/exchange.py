@@ -14,12 +14,10 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.rank.process_group.errors import CollectiveMisused, error_for
+from lockstep.rank.process_group.arguments import CollectiveMisused, error_for, tensors
 from lockstep.rank.process_group.operands import Buffers
-from lockstep.rank.process_group.reading import tensors
 from lockstep.rank.process_group.work import DONE, Handle, Transfer
-from lockstep.rank.transport.local.native import compiled
-from lockstep.rank.transport.local.troubles import SHUT_DOWN
+from lockstep.rank.transport.local.native import SHUT_DOWN, compiled
 
 (BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
 """Kinds of operation, as numbered in native/src/control.hpp."""

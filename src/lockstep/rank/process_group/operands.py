@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.machine.torch_private import FakeTensor
-from lockstep.rank.process_group.errors import CollectiveMisused
-from lockstep.rank.process_group.reading import tensors
+from lockstep.rank.process_group.arguments import CollectiveMisused, tensors
 
 _STRIDED = torch.strided
 ONLY_ITSELF = Tensor.__torch_dispatch__

@@ -21,11 +21,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from lockstep.errors import UsageError
 from lockstep.machine import torch_private
 from lockstep.machine.torch_versions import tested_range
-from lockstep.rank.process_group.joining import register, withdraw
+from lockstep.rank.process_group.group import register, withdraw
 from lockstep.rank.process_group.watched import NAME
 from lockstep.rank.transport.local import native
+from lockstep.rank.transport.local.native import trouble_of
 from lockstep.rank.transport.local.shared_store import new_store, store_trouble
-from lockstep.rank.transport.local.trial import trouble_of
 
 
 def group_problem() -> str:

@@ -8,17 +8,20 @@ first time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lockstep.machine.torch_private import BatchNorm
 from lockstep.protocol.recording import NAN_MARK
+from lockstep.rank.recording.calm import autocast_dtypes
 from lockstep.rank.strategy.agreement import tensor_hash
+from lockstep.rank.strategy.contract import LaneObserver
 
 MAX_COMPARED = 2_000_000
 """Of gradients and values with more elements than this, every k-th element is written."""
@@ -141,3 +144,32 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value.item()
     elif isinstance(value, (Tensor, int, float, str, bool, type(None))):
         yield path, value
+
+
+class LaneGradients(LaneObserver):
+    """The gradients of each lane's first pass.
+
+    Args:
+        folder: the evidence folder of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lanes: dict[int, dict[str, Any]] = {}
+
+    def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
+        if self._lanes.get(lane, {}).get("weight"):  # 0: it has only been looked at, for `over_batch=`
+            return
+        self._lanes[lane] = {
+            "weight": weight,
+            "explicit": explicit,
+            "dtypes": [dtype_name(flat) for flat in gradients],
+        }
+        values = torch.cat([flat.detach().float().cpu() for flat in gradients])
+        values[:: stride_of(values.numel())].contiguous().numpy().tofile(self._folder / f"lane-{lane:05d}.f32")
+
+    def after_first_pass(self, models: Sequence[nn.Module]) -> None:
+        """Write them, once all lanes of the first pass are done."""
+        norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
+        told = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
+        (self._folder / "lanes.json").write_text(json.dumps(told))

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from lockstep.machine.torch_private import TorchDispatchMode, pytree
-from lockstep.protocol.carried_tensor import CarriedTensor
+from lockstep.protocol.recording import CarriedTensor
 from lockstep.rank.caller import PACKAGE
 from lockstep.rank.checks.script_objects import is_a_frame_of_the_script
 from lockstep.rank.recording.evidence_file import dtype_name
-from lockstep.rank.run.position.region import LoopPosition, Region
+from lockstep.rank.run.position.moment import LoopPosition, Region
 from lockstep.rank.strategy.contract import LaneObserver
 
 ENOUGH = 2

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.rank.run.position.step_timer import Ledger
 

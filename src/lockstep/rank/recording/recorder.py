@@ -21,11 +21,10 @@ from lockstep.protocol.recording import AT_END, NAN_MARK
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.rank.checks.script_objects import Holdings
 from lockstep.rank.checks.variables import plain_variables
-from lockstep.rank.data.move import tensors_in
+from lockstep.rank.data.device_copies import tensors_in
 from lockstep.rank.data.order import EpochPlan
-from lockstep.rank.data.sample_hash import batch_digest
-from lockstep.rank.recording.evidence_file import Recorder
-from lockstep.rank.recording.lane_gradients import LaneGradients
+from lockstep.rank.data.uses import batch_digest
+from lockstep.rank.recording.evidence_file import LaneGradients, Recorder
 
 
 @dataclass(frozen=True)

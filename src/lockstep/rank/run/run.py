@@ -17,19 +17,18 @@ from lockstep.rank.checkpoint.saving.at_url import load_state, save_state, save_
 from lockstep.rank.checkpoint.saving.tracking import track
 from lockstep.rank.checks.script.labels import label_gradients, say_names
 from lockstep.rank.data.loader import PreparedLoader
-from lockstep.rank.run.loop import rows
-from lockstep.rank.run.loop.agreed import Agreed
+from lockstep.rank.run.loop import tally
 from lockstep.rank.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from lockstep.rank.run.loop.lane_sum import lane_sum
 from lockstep.rank.run.loop.loop_variables import note_loop_variables, restore_loop_variables
-from lockstep.rank.run.loop.tally import Tally
+from lockstep.rank.run.loop.tally import Agreed, Tally
 from lockstep.rank.run.loop.testimony import is_over, settle
 from lockstep.rank.run.loop.training import Steps
 from lockstep.rank.run.position.kept_values import KeptValues
-from lockstep.rank.run.position.region import Region
+from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.prepare.preparation import prepare
 from lockstep.rank.run.run_state import RunState
-from lockstep.rank.strategy.right_form import ORDERED_FORM, RIGHT_FORM
+from lockstep.rank.strategy.contract import ORDERED_FORM, RIGHT_FORM
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -302,7 +301,7 @@ class Run:
         indices = self._run.progress.evaluated if loader is None else self._evaluated_by(loader)
         if not self._run.setup.counts:
             rows_of_rank, indices = rows_of_rank[:0], []
-        return rows.gather_rows(rows_of_rank, indices, self._run.machinery.transport, self._run.setup.device, where())
+        return tally.gather_rows(rows_of_rank, indices, self._run.machinery.transport, self._run.setup.device, where())
 
     def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
         if not isinstance(loader, PreparedLoader):

@@ -18,30 +18,26 @@ from lockstep.protocol.journal.failure import FailureKind, kind_of
 from lockstep.protocol.layout.mesh import Mesh
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.checks.named import Named
 from lockstep.rank.checks.unprepared_optimizers import Strangers
 from lockstep.rank.checks.unreduced_metrics import Shares
+from lockstep.rank.checks.variables import Named
 from lockstep.rank.checks.written_files import WrittenFiles
 from lockstep.rank.data.loader import PreparedLoader
 from lockstep.rank.data.planned_steps import PlannedSteps
 from lockstep.rank.data.stream import SavedStream, StreamedSteps
-from lockstep.rank.init.kept_numerics import KeptNumerics
+from lockstep.rank.init.numerics import KeptNumerics
 from lockstep.rank.init.streams import Streams
 from lockstep.rank.recording.meter import Meter
 from lockstep.rank.recording.recorder import Witness
-from lockstep.rank.run.position.epoch_count import EpochCount
-from lockstep.rank.run.position.inside_epoch import InsideEpoch
-from lockstep.rank.run.position.kept_values import KeptValues
-from lockstep.rank.run.position.members import Members
+from lockstep.rank.run.position.epoch_count import EpochCount, InsideEpoch
+from lockstep.rank.run.position.kept_values import KeptValues, Tallies
 from lockstep.rank.run.position.metrics import MetricsFile
-from lockstep.rank.run.position.modes import Modes
-from lockstep.rank.run.position.preparations import Preparations
-from lockstep.rank.run.position.region import LoopPosition
+from lockstep.rank.run.position.moment import LoopPosition
+from lockstep.rank.run.position.preparations import Members, Modes, Preparations
 from lockstep.rank.run.position.step_timer import Ledger
-from lockstep.rank.run.position.tallies import Tallies
 from lockstep.rank.strategy.contract import OpenLane, Strategy
-from lockstep.rank.strategy.loss_scale import LossScale
 from lockstep.rank.strategy.pass_loss import PassLoss
+from lockstep.rank.strategy.precision import LossScale
 from lockstep.rank.transport.contract import Transport
 
 

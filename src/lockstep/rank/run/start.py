@@ -20,47 +20,47 @@ from lockstep.machine.half_written import compiler_cache, remove_half_written
 from lockstep.machine.standard_streams import flush_output, write_error
 from lockstep.notices import say
 from lockstep.protocol.arithmetic import Arithmetic, allowed_named
-from lockstep.protocol.checks import parse_checks
-from lockstep.protocol.claim import let_go
 from lockstep.protocol.environment import MEASURE, RankEnvironment, decode
-from lockstep.protocol.gpu_sharing import ranks_per_gpu
 from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.failure import describe, write_failure
-from lockstep.protocol.late_settings import say_too_late
+from lockstep.protocol.late_settings import ranks_per_gpu, say_too_late
 from lockstep.protocol.layout.mesh import Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.protocol.layout.placement import place
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.protocol.saving import SaidInScript, Saving
+from lockstep.protocol.saving import SaidInScript, Saving, let_go, parse_checks
 from lockstep.protocol.tasks.innermost import innermost
-from lockstep.rank.checkpoint.outlive.arrangement import outlive
+from lockstep.rank.checkpoint.outlive.last_snapshot import outlive
 from lockstep.rank.checkpoint.saving.asked import LauncherAsks, NobodyAsks, SignalAsks
 from lockstep.rank.checkpoint.saving.automatic import Automatic
 from lockstep.rank.checkpoint.saving.snapshots import Snapshots
 from lockstep.rank.checks.unprepared_optimizers import Strangers
 from lockstep.rank.checks.unreduced_metrics import Shares
 from lockstep.rank.checks.written_files import WrittenFiles
-from lockstep.rank.init.allowed import allow as allow_operators
-from lockstep.rank.init.allowed import refuse_several_devices
-from lockstep.rank.init.device import pin_device
-from lockstep.rank.init.idle_gpu import tell_why_cpu
+from lockstep.rank.init.device import pin_device, tell_why_cpu
 from lockstep.rank.init.join import join
-from lockstep.rank.init.kept_numerics import KeptNumerics
 from lockstep.rank.init.memory import keep_freed_memory
-from lockstep.rank.init.numerics import device_name, set_numerics, unlike_devices, unlike_hashes
+from lockstep.rank.init.numerics import (
+    KeptNumerics,
+    device_name,
+    refuse_several_devices,
+    set_numerics,
+    unlike_devices,
+    unlike_hashes,
+)
+from lockstep.rank.init.numerics import allow as allow_operators
 from lockstep.rank.init.streams import Streams
-from lockstep.rank.init.task_cores import threads_of, undo_binding
+from lockstep.rank.init.task_store import threads_of, undo_binding
 from lockstep.rank.recording.calm import calm, calm_random_numbers, compile_nothing
 from lockstep.rank.recording.lane_watch import LaneWatch
 from lockstep.rank.recording.meter import Meter
 from lockstep.rank.recording.recorder import Witness
-from lockstep.rank.run.device_memory import watch_device
-from lockstep.rank.run.ending import end
+from lockstep.rank.run.ending import end, watch_device
 from lockstep.rank.run.loop.replicas import nothing_to_check
 from lockstep.rank.run.plain_help import help_with_errors
 from lockstep.rank.run.position.metrics import MetricsFile
 from lockstep.rank.run.position.step_timer import Ledger
-from lockstep.rank.run.prepare.precision import make_precision
+from lockstep.rank.run.prepare.overflow import make_precision
 from lockstep.rank.run.run import Run
 from lockstep.rank.run.run_state import Machinery, Progress, RunState, Setup
 from lockstep.rank.strategy.choice import choose_strategy, devices_for_stages

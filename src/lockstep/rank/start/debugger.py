@@ -14,8 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lockstep.protocol.journal.record import Phase
-from lockstep.protocol.journal.ring import JournalReader, JournalWriter
+from lockstep.protocol.journal.ring import JournalReader, JournalWriter, Phase
 
 
 def stop_at(frame: FrameType, journal: Path, *args: Any, **kwargs: Any) -> Any:

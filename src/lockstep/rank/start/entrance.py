@@ -26,7 +26,6 @@ from lockstep.machine.leftovers import MARKER
 from lockstep.machine.processes import die_with_parent, let_read
 from lockstep.machine.socket_folder import share_socket_folder
 from lockstep.machine.stacks import answer_into
-from lockstep.protocol.at_the_end import do_last, left_at
 from lockstep.protocol.environment import decode, encode_place
 from lockstep.protocol.journal.failure import (
     CAUSE_S,
@@ -38,20 +37,18 @@ from lockstep.protocol.journal.failure import (
     user_line,
     write_failure,
 )
-from lockstep.protocol.journal.news import Event, News
+from lockstep.protocol.journal.signals import Event, News
 from lockstep.protocol.journal.waiting_note import note_waits
 from lockstep.protocol.late_settings import remember
-from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace
+from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace, do_last, left_at
 from lockstep.protocol.rank_task import RankTask, apply_variables, read_task
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.rank.start.first_streams import say_equal_draws, start_streams
-from lockstep.rank.start.function_main import function_program
 from lockstep.rank.start.guards.backend_guard import guard_backends
 from lockstep.rank.start.guards.device_guard import guard_devices
 from lockstep.rank.start.guards.meeting_guard import Launcher, guard_meetings
-from lockstep.rank.start.guards.nested_guard import guard_nested_ranks
-from lockstep.rank.start.guards.replica_guard import guard_replicas
-from lockstep.rank.start.script_main import Program, module_program, script_program
+from lockstep.rank.start.guards.nested_guard import guard_nested_ranks, guard_replicas
+from lockstep.rank.start.script_main import Program, function_program, module_program, script_program
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""

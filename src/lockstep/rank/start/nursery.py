@@ -38,9 +38,10 @@ from lockstep.machine.leftovers import (
 from lockstep.machine.private_view import PrivateView, make_view
 from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
 from lockstep.machine.socket_folder import remove_socket_folder
-from lockstep.protocol.nursery.channel import Channel, ChannelClosed
-from lockstep.protocol.nursery.messages import (
+from lockstep.protocol.nursery_messages import (
     Broken,
+    Channel,
+    ChannelClosed,
     Exited,
     MakeView,
     NotSpawned,

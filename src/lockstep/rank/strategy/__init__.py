@@ -4,8 +4,8 @@
     strategy.adopt(models)                                   contract; agreement (do ranks have the same?), other_users
     for each step:  begin_pass, then for each lane
                     begin_lane, backward, end_lane;          replica/ is what the others build on
-                    end_pass                                 norm, losses, precision, loss_scale
-    optimizer.step                                           step_watch, optimizer_kinds
+                    end_pass                                 norm, pass_loss, precision
+    optimizer.step                                           optimizer_kinds
 
-`around` is the base of strategies that change little of another one. `right_form` holds the loops that messages show.
+`around` is the base of strategies that change little of another one. `contract` holds the loops that messages show.
 """

@@ -15,11 +15,10 @@ from lockstep.rank.strategy.replica.replica import Replica
 from lockstep.rank.strategy.stages.cut_at_first_call import CutAtFirstCall
 from lockstep.rank.strategy.stages.cut_model import CutModel
 from lockstep.rank.strategy.stages.device_stages import DeviceStages
-from lockstep.rank.strategy.stages.pipeline_pass import PipelinePass
+from lockstep.rank.strategy.stages.passes import PipelinePass, StagedPass
 from lockstep.rank.strategy.stages.rank_stages import RankStages
-from lockstep.rank.strategy.stages.staged_pass import StagedPass
 from lockstep.rank.strategy.zero1.node_shared_parameters import OncePerNode
-from lockstep.rank.strategy.zero1.visibility import HandedAround
+from lockstep.rank.strategy.zero1.update_agreement import HandedAround
 from lockstep.rank.strategy.zero1.zero1 import Zero1
 from lockstep.rank.transport.contract import Transport
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import profiler
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.schedule import Action, Kind
+from lockstep.rank.caller import where
 from lockstep.rank.strategy.pass_loss import PassLoss
 from lockstep.rank.strategy.precision import Precision
 
@@ -279,3 +283,60 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the models: remove hooks; parameters stay usable."""
+
+
+RIGHT_FORM = (
+    "for step in run.steps(loader):\n    for batch in step:\n        run.backward(loss_of(batch))\n"
+    "    optimizer.step()\n    optimizer.zero_grad()"
+)
+
+ORDERED_FORM = (
+    "for step in run.steps(loader):\n    step.backward(lambda batch: loss_of(model, batch))  # calls the model once\n"
+    "    optimizer.step()\n    optimizer.zero_grad()"
+)
+"""For strategies that do the lanes' forwards and backwards in their own order."""
+
+INNER_FORM = (
+    "A module that trains in forward does so with copies, whose gradients torch.autograd.grad returns:\n"
+    "fast = {name: one - lr * gradient for (name, one), gradient in zip(inner.named_parameters(), gradients)}\n"
+    "torch.func.functional_call(inner, fast, x)"
+)
+
+
+def misplaced(problem: str, fix: str) -> UsageError:
+    """The error for a script that trains where it must not, with its line; where its forward does, with what that may do."""
+    if threading.current_thread() is not threading.main_thread():
+        return UsageError(f"{problem}.", fix)  # the thread of a GPU's backward has no line of the script
+    return UsageError(f"{problem} ({where()}).", INNER_FORM if _is_in_forward() else fix)
+
+
+def _is_in_forward() -> bool:
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
+    while frame.f_back is not None and frame.f_code.co_name != "forward":
+        frame = frame.f_back
+    return frame.f_code.co_name == "forward"
+
+
+class Range:
+    """A range from here to `end`, or to the end of a `with`. Ranges may end in any order.
+
+    Args:
+        title: as traces show it.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._record = profiler.record_function(title) if profiler._is_profiler_enabled else None  # noqa: SLF001
+        if self._record is not None:
+            self._record.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """End the range. A second call does nothing."""
+        record, self._record = self._record, None
+        if record is not None:
+            record.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.end()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import multiply_each, norm_each
@@ -79,3 +79,8 @@ def combine_norms(values: Sequence[float], norm_type: float) -> float:
 
 def _dtype(flat: Tensor) -> torch.dtype:
     return torch.float64 if flat.dtype is torch.float64 else torch.float32
+
+
+def has_synchronised_norm(models: Iterable[nn.Module]) -> bool:
+    """Whether some layer exchanges its statistics over ranks."""
+    return any(isinstance(module, nn.SyncBatchNorm) for model in models for module in model.modules())

@@ -7,8 +7,63 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
 from lockstep.protocol.layout.tree import tree_sum
-from lockstep.rank.strategy.late import Late
+
+
+def stacked(losses: Sequence[Tensor]) -> Tensor:
+    """Stack the losses in one float64 tensor."""
+    return torch.stack([loss.double().reshape(()) for loss in losses])
+
+
+def numbers(losses: Sequence[Tensor]) -> list[float]:
+    """Return the values, in one read from the device."""
+    return [float(losses[0])] if len(losses) == 1 else stacked(losses).tolist() if losses else []
+
+
+def check_loss(loss: Tensor, weight: float | None) -> None:
+    """Raise `UsageError` for anything but a scalar that needs a gradient, and for a weight below 0."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise UsageError(
+            f"run.backward needs a scalar loss, but got {shape}.", "Take the mean over the lane's samples."
+        )
+    if not loss.requires_grad:
+        raise UsageError(
+            "The loss does not require grad: it was detached, computed under torch.no_grad(), or no parameter is "
+            "trainable.",
+            "Compute it from the model's outputs, with gradients.",
+        )
+    if weight is not None and not weight >= 0:
+        raise UsageError(f"weight= must be 0 or more, but is {weight}.", "Pass the number of items in the loss.")
+
+
+class Late:
+    """Some float64 values of a device.
+
+    Args:
+        values: 1-D, on a GPU; whatever its current stream does to them later is not seen.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = torch.empty(values.shape, dtype=torch.float64, device="cpu", pin_memory=True)
+        self._values.copy_(values, non_blocking=True)
+        self._copied: torch.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._copied.record(torch.cuda.current_stream(values.device))
+
+    def is_there(self) -> bool:
+        """Whether `read` need not wait."""
+        return self._copied.query()
+
+    def read(self) -> list[float]:
+        """Wait for the values, and return them."""
+        if not self._copied.query():
+            self._copied.synchronize()
+        numbers: list[float] = self._values.tolist()
+        return numbers
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ import contextlib
 import datetime as dt
 import json
 import os
+import queue
+import select
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,11 +27,61 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import PeerLost, WorldError
+from lockstep.errors import LockstepError, PeerLost, WorldError
+from lockstep.machine.effort import name_own_thread
 from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
 from lockstep.protocol.journal.waiting_note import waits
-from lockstep.rank.transport.errands import Errands
+from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, told_by_all
+
+Job = Callable[[], None]
+"""Does not raise."""
+
+LAST_JOB_S = 0.5
+"""How long the end of the thread is waited for."""
+
+
+class Errands:
+    """A thread that does jobs in their order; it begins with the first one, and sleeps while there is none.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._has_stopped = False
+
+    def do(self, job: Job) -> None:
+        """Do this after the others; here and now if the thread was stopped."""
+        with self._lock:
+            if not self._has_stopped:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+                    self._thread.start()
+                self._jobs.put(job)
+                return
+        job()
+
+    def stop(self) -> None:
+        """End the thread, after the jobs that it has, and wait a while for it; not for the thread itself."""
+        with self._lock:
+            if not self._has_stopped:
+                self._has_stopped = True
+                self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join(LAST_JOB_S)
+
+
+def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
+    name_own_thread("errand")
+    while (job := jobs.get()) is not None:
+        job()
+        del job
+
 
 JOIN = dt.timedelta(seconds=60)
 """How long ranks that have met already may take to connect."""
@@ -253,3 +305,104 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+LOOK_MS = 50
+"""Between two looks."""
+TOLD = "Another node is lost. Its launcher has ended, or it cannot be reached."
+CLOSER_LOOK_S = 0.002
+"""While something that was sent before a connection ended has not been read yet."""
+
+
+class Watch:
+    """Looks until it is stopped, or something is wrong.
+
+    Args:
+        across: the connections, if there are any.
+        local: what can be looked at: the groups of this rank's node.
+        give_up: called once, with what is wrong, in the thread.
+        is_told: whether somebody knows of a loss that connections do not show.
+    """
+
+    def __init__(
+        self,
+        across: Across | None,
+        local: Sequence[Transport],
+        give_up: Callable[[PeerLost], object],
+        is_told: Callable[[], bool],
+    ) -> None:
+        self._stop = os.eventfd(0)
+        self._owner = os.getpid()
+        args = (across, tuple(local), give_up, is_told, self._stop)
+        self._thread = threading.Thread(target=_look, args=args, name="lockstep watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it; not for the thread itself."""
+        if self._stop < 0 or self._owner != os.getpid():
+            return
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._stop)
+        self._stop = -1
+
+
+def _look(
+    across: Across | None,
+    local: Sequence[Transport],
+    give_up: Callable[[PeerLost], object],
+    is_told: Callable[[], bool],
+    stop: int,
+) -> None:
+    name_own_thread("watch")
+    watched = {os.dup(one.descriptor): peer for one, peer in across.connections()} if across is not None else {}
+    lost = None
+    try:
+        lost = _first_loss(across, local, watched, is_told, stop)
+    finally:
+        for descriptor in watched:
+            os.close(descriptor)
+    if lost is not None:
+        give_up(lost)
+
+
+def _first_loss(
+    across: Across | None,
+    local: Sequence[Transport],
+    watched: dict[int, int],
+    is_told: Callable[[], bool],
+    stop: int,
+) -> PeerLost | None:
+    poller = select.poll()
+    poller.register(stop, select.POLLIN)
+    for descriptor in watched:
+        poller.register(descriptor, select.POLLRDHUP)
+    while True:
+        closed = [descriptor for descriptor, _ in poller.poll(LOOK_MS)]
+        if stop in closed:
+            return None
+        for descriptor in closed:
+            peer = watched[descriptor]
+            assert across is not None
+            is_over = across.is_over(descriptor, peer)
+            if is_over:
+                return across.lost(peer)
+            if is_over is None:
+                time.sleep(CLOSER_LOOK_S)
+            else:
+                poller.unregister(descriptor)
+        if is_told():
+            return PeerLost(TOLD, is_dead=True)
+        if (lost := _loss_in_node(local)) is not None:
+            return lost
+
+
+def _loss_in_node(local: Sequence[Transport]) -> PeerLost | None:
+    try:
+        for group in local:
+            group.look()
+    except PeerLost as error:
+        return error
+    except LockstepError as error:
+        return PeerLost(str(error))
+    return None

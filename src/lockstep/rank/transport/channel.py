@@ -7,7 +7,7 @@ channels-last; an expanded gradient stays expanded, and travels as what it was e
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -113,3 +113,20 @@ def _flat(tensor: Tensor) -> Tensor:
     if is_dense(tensor):
         return tensor.as_strided((tensor.numel(),), (1,))
     return tensor.reshape(-1).contiguous()  # reshape alone would give a strided view of, say, every second column
+
+
+class Scratch:
+    """Buffers that are not in use."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+
+    def take(self, like: Tensor, size: int) -> Tensor:
+        """A 1-D buffer of `size` elements; what is in it is anybody's guess."""
+        idle = self._idle.get((size, like.dtype))
+        return idle.pop() if idle else like.new_empty(size)
+
+    def give_back(self, tensors: Iterable[Tensor]) -> None:
+        """Let the next one have them."""
+        for tensor in tensors:
+            self._idle.setdefault((tensor.numel(), tensor.dtype), []).append(tensor)

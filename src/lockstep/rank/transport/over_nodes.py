@@ -21,22 +21,16 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, WorldError
-from lockstep.protocol.layout.crossing import carrier, choose_crossing, piece
-from lockstep.protocol.layout.nodes import Nodes
-from lockstep.protocol.layout.placement import Placement
+from lockstep.protocol.layout.placement import Nodes, Placement, carrier, choose_crossing, piece
 from lockstep.rank.caller import where
-from lockstep.rank.transport.across import Across, bytes_of
-from lockstep.rank.transport.all_or_lost import all_or_lost
+from lockstep.rank.transport.across import Across, Errands, Watch, bytes_of
 from lockstep.rank.transport.alone import AloneTransport
+from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
-from lockstep.rank.transport.errands import Errands
 from lockstep.rank.transport.local.nodes_store import told_by_all
-from lockstep.rank.transport.loss import Loss
-from lockstep.rank.transport.node_rows import NodeRows
-from lockstep.rank.transport.node_sum import LostSum, NodeSum, SumPlan, Sums
-from lockstep.rank.transport.scratch import Scratch
+from lockstep.rank.transport.loss import Loss, all_or_lost
+from lockstep.rank.transport.node_sum import LostSum, NodeRows, NodeSum, SumPlan, Sums
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport
-from lockstep.rank.transport.watch import Watch
 
 SMALL_BYTES = 32 * 1024
 """Up to this size only the first rank of each node exchanges: latency decides."""

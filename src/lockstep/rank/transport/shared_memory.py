@@ -23,9 +23,8 @@ from lockstep.protocol.layout.tree import Node, children
 from lockstep.rank.caller import where
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.contract import Pending, Sent, SharedOnce, Transport
-from lockstep.rank.transport.local.meeting import meet
-from lockstep.rank.transport.local.native import compiled
-from lockstep.rank.transport.local.troubles import ABORTED, DISAGREEMENT, LOST, NO_MEMORY, SAME_CALLS
+from lockstep.rank.transport.local.native import ABORTED, DISAGREEMENT, LOST, NO_MEMORY, SAME_CALLS, compiled
+from lockstep.rank.transport.local.rendezvous import meet
 
 BROADCAST, ALL_GATHER = 4, 5
 """Kinds of operations, as the compiled part numbers them."""

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.errors import PeerLost, UsageError, WorldError
-from lockstep.rank.process_group.errors import SAME_AMOUNTS
+from lockstep.rank.process_group.arguments import SAME_AMOUNTS
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectiveFailed, CollectiveMisused, CollectivePeerLost
 from tests.scripts.collectives import fuzz

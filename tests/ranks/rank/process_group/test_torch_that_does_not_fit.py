@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from lockstep.errors import UsageError
-from lockstep.rank.process_group import joining, self_test
+from lockstep.rank.process_group import group, self_test
 from lockstep.rank.transport.local import shared_store
 from lockstep.testing.ranks import Started, run_ranks
 from tests.support.launching import Finished, run_script
@@ -104,7 +104,7 @@ def test_a_script_under_another_launcher_hears_it_when_it_asks_for_the_back_end(
 
 def a_fit() -> list[object]:
     told = self_test.group_problem()
-    return [told, dist.is_initialized(), joining._withdrawn, shared_store.store_trouble()]
+    return [told, dist.is_initialized(), group._withdrawn, shared_store.store_trouble()]
 
 
 def test_this_torch_fits() -> None:

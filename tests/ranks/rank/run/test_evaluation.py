@@ -13,8 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.rank.process_group.default_group import num_exchanges
-from lockstep.rank.process_group.joining import register
+from lockstep.rank.process_group.group import num_exchanges, register
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 

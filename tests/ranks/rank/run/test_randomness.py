@@ -13,7 +13,7 @@ import lockstep
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.rank.init.streams import Streams
 from lockstep.rank.recording.calm import calm_random_numbers
-from lockstep.rank.run.position.region import LoopPosition, Region
+from lockstep.rank.run.position.moment import LoopPosition, Region
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 

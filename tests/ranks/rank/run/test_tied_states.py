@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lockstep
 from lockstep.protocol.layout.mesh import Form
 from lockstep.rank.checkpoint.export import export
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+from lockstep.testing.ranks import Started, digest_of, run_ranks
 
 pytestmark = pytest.mark.ranks
 

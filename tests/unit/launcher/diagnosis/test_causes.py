@@ -5,8 +5,7 @@ import pytest
 from lockstep.launcher.diagnosis.causes import Why, cause, kept_from_running
 from lockstep.launcher.diagnosis.movement import Sample
 from lockstep.launcher.diagnosis.stack import Frame, Stack, Thread
-from lockstep.machine.effort import Effort
-from lockstep.machine.held_back import HeldBack
+from lockstep.machine.effort import Effort, HeldBack
 
 LINE = Frame("load", "/home/me/data.py", 3)
 INNER = Frame("wait", "/usr/lib/python3.11/threading.py", 359)

@@ -12,7 +12,7 @@ from lockstep.launcher.diagnosis.stalls import Holdup, Judgement, Standing
 from lockstep.machine.memory_pressure import Shortage
 from lockstep.protocol.case import Case, cases_in, latest, names_of
 from lockstep.protocol.journal.failure import Failure, FailureKind
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 
 
 def failure(error: str, finding: str = "") -> Failure:

@@ -4,8 +4,7 @@ import os
 import time
 
 from lockstep.launcher.diagnosis.scenes import Scenes
-from lockstep.protocol.journal.record import Phase
-from lockstep.protocol.journal.ring import JournalReader, JournalWriter, make_ring
+from lockstep.protocol.journal.ring import JournalReader, JournalWriter, Phase, make_ring
 from lockstep.protocol.journal.waiting import Waiting
 from lockstep.protocol.journal.waiting_note import WaitingNote
 

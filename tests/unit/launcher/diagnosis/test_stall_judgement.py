@@ -8,9 +8,8 @@ from lockstep.launcher.diagnosis.movement import Sample
 from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
 from lockstep.launcher.diagnosis.stack import Frame, Stack, Thread
 from lockstep.launcher.diagnosis.stalls import Standing, judge, sentence
-from lockstep.machine.effort import Effort
-from lockstep.machine.held_back import HeldBack
-from lockstep.protocol.journal.record import Phase
+from lockstep.machine.effort import Effort, HeldBack
+from lockstep.protocol.journal.ring import Phase
 
 ALL_REDUCE = "all_reduce(sum) of [4] float32 (train.py:88)"
 

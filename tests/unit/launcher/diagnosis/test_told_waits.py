@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
 from lockstep.launcher.diagnosis.stalls import judge
 from lockstep.launcher.diagnosis.told import Teller, scenes_of, spans, unspan
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 
 
 def exchanges(rank, seconds, *behind, usual_s=None):

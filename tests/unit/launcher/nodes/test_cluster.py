@@ -18,7 +18,7 @@ from lockstep.errors import UsageError, WorldError
 from lockstep.launcher.nodes.cluster import Cluster, Interrupted
 from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.nodes.star import Loop
-from lockstep.protocol.seat import Seat
+from lockstep.protocol.meeting_place import Seat
 
 LIMIT_S = 20.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.launcher.trials import workplace
-from lockstep.launcher.trials.runs_folder import KEPT, YOUNG_S, RunsFolder
+from lockstep.launcher.trials.trials import KEPT, YOUNG_S, RunsFolder
 from lockstep.launcher.trials.workplace import copy_folder
 from lockstep.machine.private_view import remove_tree
 

@@ -26,10 +26,9 @@ from lockstep.launcher.watch.diagnosis import is_stuck
 from lockstep.launcher.watch.places import roster_of, run_at
 from lockstep.launcher.watch.table import duration_text, grouped, table_of, total_of
 from lockstep.launcher.watch.view import Row, State, View, Viewer
-from lockstep.machine.process_state import began_ticks
+from lockstep.machine.processes import began_ticks
 from lockstep.protocol.case import Case
-from lockstep.protocol.journal.record import Phase
-from lockstep.protocol.journal.ring import JournalWriter, make_ring
+from lockstep.protocol.journal.ring import JournalWriter, Phase, make_ring
 from lockstep.protocol.journal.waiting import Waiting
 from lockstep.protocol.journal.waiting_note import WaitingNote
 from lockstep.protocol.run_folder import RunFolder, add_line

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
-from lockstep.protocol.layout.crossing import choose_crossing
 from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.protocol.layout.nodes import nodes_of, sized
-from lockstep.protocol.layout.placement import place
+from lockstep.protocol.layout.placement import choose_crossing, nodes_of, place, sized
 
 SIZES = st.lists(st.integers(1, 5), min_size=2, max_size=6)
 

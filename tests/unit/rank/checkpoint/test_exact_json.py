@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
 from lockstep.rank.checkpoint.exact_json import decode, encode
-from lockstep.rank.run.loop.agreed import Agreed
+from lockstep.rank.run.loop.tally import Agreed
 
 
 def round_trip(value):

@@ -9,8 +9,7 @@ from torch import nn
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
-from lockstep.protocol.state_files.unique_json import loads
+from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile, loads
 
 
 def foreign(place):

@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lockstep.rank.data.batches import Batches, CopiedBatches
-from lockstep.rank.data.copy_stream import CopyStream
-from lockstep.rank.data.loader import PreparedLoader, Standing
-from lockstep.rank.data.move import tensors_in
-from lockstep.rank.data.pinning import pinned
+from lockstep.rank.data.device_copies import CopyStream, pinned, tensors_in
+from lockstep.rank.data.loader import Batches, CopiedBatches, PreparedLoader, Standing
 from lockstep.rank.init.streams import seed_process
 
 CPU, META = torch.device("cpu"), torch.device("meta")

@@ -11,11 +11,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from torch.utils.data.distributed import DistributedSampler
 
 from lockstep.protocol.layout.placement import place
-from lockstep.rank.data.acceptance import leftover_of
+from lockstep.rank.data.device_copies import to_device
 from lockstep.rank.data.lane_dataset import LaneDataset, LaneIndices
-from lockstep.rank.data.loader import PreparedLoader, Standing
-from lockstep.rank.data.move import to_device
-from lockstep.rank.data.sample_hash import dataset_digest
+from lockstep.rank.data.loader import PreparedLoader, Standing, leftover_of
+from lockstep.rank.data.uses import dataset_digest
 from lockstep.rank.init.streams import Streams, seed_process
 
 META = torch.device("meta")

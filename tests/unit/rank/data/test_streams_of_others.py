@@ -3,8 +3,7 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from lockstep.rank.data.acceptance import leftover_of
-from lockstep.rank.data.loader import PreparedLoader, Standing
+from lockstep.rank.data.loader import PreparedLoader, Standing, leftover_of
 from lockstep.rank.data.stream import Place, PreparedStream
 from lockstep.rank.init.streams import seed_process
 

@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.protocol.journal.failure import FailureKind, describe, kind_of
-from lockstep.rank.data.child_ends import ChildEnded, Interruptible
 from lockstep.rank.data.loader import PreparedLoader, Standing
 from lockstep.rank.data.under_way import user_line
+from lockstep.rank.data.worker_batches import ChildEnded, Interruptible
 from lockstep.rank.init.streams import seed_process
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import operator_names
 from lockstep.protocol.journal.torch_words import operator_of
-from lockstep.rank.init.allowed import allow, overloads
+from lockstep.rank.init.numerics import allow, overloads
 
 SAID = [
     *("nll_loss2d_forward_out_cuda_template", "nll_loss2d_backward_out_cuda_template", "ctc_loss_backward_gpu"),

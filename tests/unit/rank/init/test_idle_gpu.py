@@ -9,8 +9,7 @@ from lockstep.errors import UsageError
 from lockstep.machine import no_gpu
 from lockstep.machine.no_gpu import Signs
 from lockstep.protocol.environment import Position
-from lockstep.rank.init.device import pin_device
-from lockstep.rank.init.idle_gpu import why_cpu
+from lockstep.rank.init.device import pin_device, why_cpu
 
 
 def node(ranks: int) -> Position:

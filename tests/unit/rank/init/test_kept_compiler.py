@@ -3,19 +3,17 @@
 import pytest
 import torch
 
-from lockstep.rank.init import kept_numerics
-from lockstep.rank.init.kept_numerics import KeptNumerics
+from lockstep.rank.init import numerics
+from lockstep.rank.init.numerics import KeptNumerics
 
 
 @pytest.fixture
 def said(monkeypatch):
     told = []
-    monkeypatch.setattr(kept_numerics, "say", told.append)
+    monkeypatch.setattr(numerics, "say", told.append)
     wanted = {"torch.compiler.set_stance({0!r})", "suppress_errors = {0} for torch.compile"}
-    all_settings = kept_numerics._settings
-    monkeypatch.setattr(
-        kept_numerics, "_settings", lambda threads: [s for s in all_settings(threads) if s.name in wanted]
-    )
+    all_settings = numerics._settings
+    monkeypatch.setattr(numerics, "_settings", lambda threads: [s for s in all_settings(threads) if s.name in wanted])
     with torch._dynamo.config.patch(
         automatic_dynamic_shapes=True, fail_on_recompile_limit_hit=False, suppress_errors=False
     ):

@@ -13,8 +13,8 @@ if not hasattr(Tensor, "__dlpack_c_exchange_api__"):
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lockstep.rank.process_group.arguments import tensors
 from lockstep.rank.process_group.operands import Buffers
-from lockstep.rank.process_group.reading import tensors
 from lockstep.rank.transport.local.native import compiled
 from lockstep.rank.transport.shared_memory import DTYPES
 

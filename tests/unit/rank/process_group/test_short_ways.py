@@ -13,8 +13,8 @@ if not hasattr(Tensor, "__dlpack_c_exchange_api__"):
     pytest.skip("this torch hands out no table for DLPack", allow_module_level=True)
 
 from lockstep.machine.torch_private import AllgatherOptions
+from lockstep.rank.process_group.arguments import tensors
 from lockstep.rank.process_group.exchange import ALL_GATHER, BROADCAST, REDUCE_SCATTER
-from lockstep.rank.process_group.reading import tensors
 from lockstep.rank.transport.local.native import compiled
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.rank.run.loop.rows import gather_rows
+from lockstep.rank.run.loop.tally import gather_rows
 from lockstep.rank.transport.contract import Transport
 from lockstep.testing.fake_transport import FakeWorld
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.growing_time import go_on_from, growing_time
+from lockstep.machine.clocks import go_on_from, growing_time
 from lockstep.rank.run.position.metrics import MetricsFile
 from lockstep.rank.run.position.step_timer import Ledger
 

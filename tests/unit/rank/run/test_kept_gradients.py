@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.contents import TensorSet
+from lockstep.rank.checkpoint.inventory import TensorSet
 from lockstep.rank.checkpoint.saving.kept_gradients import ROWS, add_gradient, kept_gradients
 from lockstep.rank.checkpoint.tensor_file import TensorFile
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from lockstep.rank.run.position.modes import Modes
+from lockstep.rank.run.position.preparations import Modes
 
 
 def models() -> list[nn.Module]:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
-from lockstep.protocol.snapshots import Keeping, kept_in, newest_kept
-from lockstep.rank.checkpoint.saving.pace import FIRST_S, SHARE, Pace, no_room, steps_between
+from lockstep.protocol.saving import Keeping, kept_in, newest_kept
+from lockstep.rank.checkpoint.saving.snapshots import FIRST_S, SHARE, Pace, no_room, steps_between
 
 
 @given(cost_s=st.floats(1e-6, 1e3), step_s=st.floats(1e-5, 1e3))

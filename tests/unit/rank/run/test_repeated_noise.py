@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, Normal
 
-from lockstep.rank.recording.repeated_noise import RepeatedNoise
-from lockstep.rank.run.position.region import LoopPosition, Region
+from lockstep.rank.recording.calm import RepeatedNoise
+from lockstep.rank.run.position.moment import LoopPosition, Region
 
 OWN_GENERATOR = torch.Generator().manual_seed(3)
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {

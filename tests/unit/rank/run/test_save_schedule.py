@@ -4,11 +4,11 @@ import pytest
 
 import lockstep
 from lockstep.errors import UsageError
-from lockstep.protocol.schedule import Schedule
+from lockstep.protocol.saving import Schedule
 from lockstep.protocol.state_files.flushed import write_synced
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile
-from lockstep.protocol.state_files.saved_counters import wrong_counters
+from lockstep.protocol.state_files.whole_state import wrong_counters
 from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.run.position.epoch_count import EpochCount
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.rank.checks.named import Named
 from lockstep.rank.checks.script import script_state
 from lockstep.rank.checks.script.script_state import named_in
+from lockstep.rank.checks.variables import Named
 from lockstep.rank.run.loop import training
 from lockstep.rank.run.run_state import RunState
 from tests.scripts.idioms import NAMED, SAVED, script

@@ -7,11 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.rank.checkpoint.contents import Contents, TensorSet
-from lockstep.rank.checkpoint.inventory import Source, inventory_of, sources
+from lockstep.rank.checkpoint.inventory import Contents, Source, TensorSet, inventory_of, sources
 from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import copy_pieces, lay_out
-from lockstep.rank.checkpoint.saving.async_checkpoint.memory import StateMemory
-from lockstep.rank.checkpoint.saving.async_checkpoint.shares import PIECE_BYTES, share_out
+from lockstep.rank.checkpoint.saving.async_checkpoint.memory import PIECE_BYTES, StateMemory, share_out
 from lockstep.rank.checkpoint.tensor_file import Described, TensorFileWriter, order_of
 
 MANY = 3 * PIECE_BYTES // 4

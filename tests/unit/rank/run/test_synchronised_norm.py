@@ -6,8 +6,8 @@ from torch import nn
 
 from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.rank.run.loop.synchronised_norm import objection_to_lanes, objection_to_steps
-from lockstep.rank.strategy.norm_exchange import has_synchronised_norm
+from lockstep.rank.run.loop.randomness import objection_to_lanes, objection_to_steps
+from lockstep.rank.strategy.norm import has_synchronised_norm
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.tree import maximal_subtrees, merges_after
 from lockstep.rank.strategy.replica.gradient_buffers import COPIED_BYTES, PartialSums, SlotPool
-from lockstep.rank.strategy.replica.slot_lane import SlotLane
+from lockstep.rank.strategy.replica.lanes import SlotLane
 from lockstep.rank.transport.alone import AloneTransport
 
 VALUES = (-0.0, 0.0, 1e-8, 0.1, -0.1, 3.0, 16777216.0, -16777216.0)

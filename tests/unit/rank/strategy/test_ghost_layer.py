@@ -5,8 +5,7 @@ import random
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.stages.ghosts.ghost import Ghosts
-from lockstep.rank.strategy.stages.ghosts.ghost_layer import GhostLayer
+from lockstep.rank.strategy.stages.ghosts.ghost import GhostLayer, Ghosts
 from lockstep.rank.strategy.stages.ghosts.meta_placeholder import Absent
 
 STATE = {"calls": 0}

@@ -6,7 +6,7 @@ from torch import nn
 
 from lockstep.errors import UsageError
 from lockstep.rank.strategy.replica.gradient_buffers import SlotPool
-from lockstep.rank.strategy.replica.only_lane import OnlyLane
+from lockstep.rank.strategy.replica.lanes import OnlyLane
 from lockstep.rank.transport.alone import AloneTransport
 
 

@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from lockstep.rank.strategy.stages.cutting.operation_clock import OperationClock
+from lockstep.rank.strategy.stages.cutting.watch import OperationClock
 
 LONG_S = 0.02
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from lockstep.protocol.layout.placement import place
 from lockstep.rank.strategy.replica.gradient_buffers import PartialSums, SlotPool
-from lockstep.rank.strategy.replica.rows import Rows, agreed
+from lockstep.rank.strategy.replica.sparse_embedding import Rows, agreed
 from lockstep.rank.transport.alone import AloneTransport
 
 SHAPES = [(3, 2), (40, 4), (5,), (50, 3)]

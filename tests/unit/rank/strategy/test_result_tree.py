@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lockstep.rank.strategy.stages.result_form import built, form_of
-from lockstep.rank.strategy.stages.result_tree import tensors_of, with_tensors
+from lockstep.rank.strategy.stages.results import built, form_of, tensors_of, with_tensors
 
 
 class Pair(NamedTuple):

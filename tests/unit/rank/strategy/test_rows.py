@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.layout.placement import place
 from lockstep.rank.strategy.replica.arena import Segment
-from lockstep.rank.strategy.replica.rows import Rows, added_over_ranks, agreed, around, is_rows, sum_of
+from lockstep.rank.strategy.replica.sparse_embedding import Rows, added_over_ranks, agreed, around, is_rows, sum_of
 from lockstep.rank.transport.alone import AloneTransport
 
 NUM_ROWS, WIDTH = 12, 3

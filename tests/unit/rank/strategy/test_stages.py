@@ -13,17 +13,16 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from lockstep.errors import UsageError
-from lockstep.protocol.layout.balance import TOLERANCE, balance
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.mesh import Form, choose_mesh
 from lockstep.protocol.layout.placement import place
-from lockstep.protocol.layout.schedule import Kind, schedule
+from lockstep.protocol.layout.schedule import TOLERANCE, Kind, balance, schedule
 from lockstep.rank.strategy.agreement import spans_devices
 from lockstep.rank.strategy.choice import on_several_devices
 from lockstep.rank.strategy.replica.replica import Replica
+from lockstep.rank.strategy.stages.cutting.first_lane import WatchedCall
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates, decide_cut
 from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
-from lockstep.rank.strategy.stages.cutting.watched_call import WatchedCall
 from lockstep.rank.transport.alone import AloneTransport
 
 

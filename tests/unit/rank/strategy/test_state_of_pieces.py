@@ -9,10 +9,9 @@ from torch import nn
 from lockstep.errors import UsageError
 from lockstep.rank.strategy.optimizer_kinds import UpdatesBy
 from lockstep.rank.strategy.replica.arena import ParameterArena
-from lockstep.rank.strategy.zero1.division import share_out
-from lockstep.rank.strategy.zero1.spread_state import SpreadState
+from lockstep.rank.strategy.zero1.spread_state import SpreadState, share_out
 from lockstep.rank.strategy.zero1.state_assembly import assemble
-from lockstep.rank.strategy.zero1.visibility import HandedAround
+from lockstep.rank.strategy.zero1.update_agreement import HandedAround
 from lockstep.testing.fake_transport import FakeWorld
 
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])

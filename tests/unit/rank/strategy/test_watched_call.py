@@ -11,10 +11,14 @@ from torch import nn
 
 from lockstep.errors import UsageError
 from lockstep.rank.init.streams import seed_process
-from lockstep.rank.strategy.stages.cutting.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
+from lockstep.rank.strategy.stages.cutting.first_lane import (
+    FirstLane,
+    WatchedCall,
+    digest_of_lane,
+    refuse_different_lanes,
+)
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates
 from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
-from lockstep.rank.strategy.stages.cutting.watched_call import WatchedCall
 
 CPU = torch.device("cpu")
 

@@ -13,24 +13,154 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import WorldError
-from lockstep.machine.growing_time import growing_time
-from lockstep.machine.process_state import process_state
+from lockstep.machine.clocks import growing_time
+from lockstep.machine.processes import process_state
 from lockstep.notices import say
-from lockstep.protocol.journal.news import Event
-from lockstep.protocol.journal.reached import Reached, place_of
+from lockstep.protocol.environment import RankEnvironment, decode_place
 from lockstep.protocol.journal.ring import JournalReader
+from lockstep.protocol.journal.signals import Event, LostNode, News, Reached, place_of
 from lockstep.protocol.layout.stream_key import Domain
+from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.rank.checkpoint.outlive.step_snapshot import Beginning
+from lockstep.rank.checkpoint.saving.changes import Bits, Small, Versions
 from lockstep.rank.checkpoint.saving.snapshots import Snapshots
+from lockstep.rank.checkpoint.saving.state import counters, optimizers_of, write_alone
+from lockstep.rank.checks.script.script_state import may_write_uncounted
 from lockstep.rank.run.loop.loop_variables import lacks_loop_variables
-from lockstep.rank.run.position.inside_epoch import InsideEpoch
+from lockstep.rank.run.position.epoch_count import InsideEpoch
+from lockstep.rank.run.position.moment import Moment
 from lockstep.rank.run.run_state import NoLastSnapshot, RunState
+from lockstep.rank.transport.contract import Transport
+from lockstep.rank.transport.gpu_ranks import GpuTransport
+from lockstep.rank.transport.over_nodes import OverNodesTransport
+
+CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
+UNHEARD = "a tally holds what only the dead rank knew"
+
+
+class Beginning:
+    """That of one rank.
+
+    Args:
+        run: whose it is.
+    """
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self.moment: Moment | None = None
+        """None before the first one."""
+        self._written: Versions | Bits = Versions(run.progress)
+        """What changes with every write of the script to what a state holds."""
+        self.small = Small.of(run.progress)
+        self._of_updates: list[Any] = []
+        self._of_lanes: list[Any] = []
+        self._gradients: tuple[list[int], list[int]] = [], []
+        """Which there were, and how often each had been written to."""
+        self._tallies = 0
+
+    def look_at_source(self) -> None:
+        """Compare bits from here on, if the script writes what torch does not count. Call it inside the loops."""
+        if may_write_uncounted():
+            self._written = Bits(self._run.progress)
+
+    def note(self, inside: InsideEpoch, *, keeps_streams: bool) -> None:
+        """The run can go on from here.
+
+        Args:
+            inside: where in the epoch.
+            keeps_streams: whether what comes next draws from the random streams of here; a step has its own.
+        """
+        progress, streams = self._run.progress, self._run.machinery.streams
+        self.small = Small.of(progress)
+        self._of_updates, self._of_lanes = self._written.of_updates(), self._written.of_lanes()
+        self._gradients, self._tallies = self._gradients_now(), progress.tallies.changes
+        told = counters(self._run, inside, with_tallies=keeps_streams)
+        snapshot, body = streams.snapshot() if keeps_streams else None, progress.body_streams
+        self.moment = Moment(
+            counters=told,
+            body_streams=body,
+            streams=snapshot,
+            states=self.small.states,
+            left=dict(progress.left),
+            values=self.small.values,
+            modes=progress.modes(),
+            lines=self._run.machinery.metrics.recent(self._run.machinery.ledger.step),
+            seen=streams.seen,
+        )
+
+    def _gradients_now(self) -> tuple[list[int], list[int]]:
+        """Those that there are, and how often each was written to."""
+        members = self._run.progress.members
+        members.follow()
+        found = [one for one in map(_grad, members.parameters) if one is not None]
+        return list(map(id, found)), list(map(_written, found))
+
+    def change(self) -> str:
+        """What the script has changed since then and would change once more; empty for nothing.
+
+        Call it before the lanes, which write to buffers; ask `updated` where a rank has died, in the lanes or behind them.
+        """
+        if self.moment is None:
+            return ""
+        if self.small.objection:
+            return self.small.objection
+        if self._written.of_lanes() != self._of_lanes:
+            return CHANGED
+        now = self._gradients_now()
+        if any(now) and now != self._gradients:  # if all are gone, the script has dropped them, and will do so again
+            return CHANGED
+        if "tallies" not in self.moment.counters and self._run.progress.tallies.changes != self._tallies:
+            return UNHEARD
+        return ""
+
+    def updated(self) -> str:
+        """The same of weights and the states of optimizers, which nobody writes to from the lanes' beginning to the update."""
+        return CHANGED if self.moment is not None and self._written.of_updates() != self._of_updates else ""
+
+    def write(self, folder: Path, taken_s: float | None) -> None:
+        """Write the state of then, without the others.
+
+        Args:
+            folder: where it goes.
+            taken_s: see `protocol.state_files.completion.complete`.
+
+        Raises:
+            OSError: when it cannot be written.
+            WorldError: when somebody else is writing there.
+        """
+        moment = self.moment
+        assert moment is not None
+        if "tallies" not in moment.counters:
+            moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode(inside=True)}
+        moment.counters = {**moment.counters, "lines": list(moment.lines)}
+        with self._options_of_then():
+            write_alone(self._run, StateFolder(folder), moment, taken_s)
+
+    @contextmanager
+    def _options_of_then(self) -> Iterator[None]:
+        """Let the optimizers have the options that they had at the moment."""
+        now = Small.of(self._run.progress)
+        self._set_options(self.small)
+        try:
+            yield
+        finally:
+            self._set_options(now)
+
+    def _set_options(self, small: Small) -> None:
+        for (_, optimizer), groups in zip(optimizers_of(self._run.progress), small.options, strict=True):
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
+                group.update(options)
+
+
+_grad, _written = attrgetter("grad"), attrgetter("_version")
+
 
 CLAIM = ".claim-{}"
 """Made by the rank of a node that writes, by the start of the ranks."""
@@ -169,3 +299,35 @@ class LastSnapshot(NoLastSnapshot):
                     raise
                 time.sleep(LOOK_S)
         self._snapshots.forget_older()
+
+
+def outlive(run: RunState, variables: dict[str, str]) -> None:
+    """Let this rank take a snapshot when something is lost, where each has the whole state.
+
+    Args:
+        run: the run.
+        variables: the environment of this process.
+    """
+    transport, environment = run.machinery.transport, run.setup.environment
+    _hear_of_lost_nodes(transport.control if isinstance(transport, GpuTransport) else transport, environment)
+    settings, snapshots, place = environment.settings, run.progress.snapshots, decode_place(variables)
+    if settings is None or not isinstance(snapshots, Snapshots) or place is None or not place.news.is_open():
+        return
+    if run.setup.mesh.strategy not in {"single", "ddp"} or run.setup.device.type != "cpu":
+        return
+
+    def tell(event: Event, code: int) -> None:
+        News(transport.rank, event, code).tell(place.news.number)
+
+    position = environment.position
+    is_first_node = position.rank == position.local_rank
+    first = RunFolder(settings.run_folder).journal(0) if is_first_node else None
+    last = LastSnapshot(run, snapshots, settings.restart.number, tell, first)
+    run.progress.last, transport.on_loss = last, last.take
+
+
+def _hear_of_lost_nodes(transport: Transport, environment: RankEnvironment) -> None:
+    """Let the transport ask the launcher for losses that no connection shows."""
+    settings = environment.settings
+    if isinstance(transport, OverNodesTransport) and settings is not None:
+        transport.is_told = LostNode(RunFolder(settings.run_folder).journal(transport.rank)).is_told

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lockstep.machine.ending_signals import ENDING, signal_name
-from lockstep.protocol.journal.asking import Asking
+from lockstep.machine.processes import ENDING, signal_name
+from lockstep.protocol.journal.signals import Asking
 
 
 class NobodyAsks:

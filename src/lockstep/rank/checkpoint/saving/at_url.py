@@ -19,8 +19,7 @@ from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles
 from lockstep.protocol.state_files.remote_state import RemoteState, named, trouble_in
 from lockstep.protocol.url import check_url, is_url, parted, shown
 from lockstep.rank.caller import where
-from lockstep.rank.checkpoint.contents import Contents
-from lockstep.rank.checkpoint.inventory import Found
+from lockstep.rank.checkpoint.inventory import Contents, Found
 from lockstep.rank.checkpoint.saving import resume, state, weights
 from lockstep.rank.checkpoint.saving.brought import private_room
 from lockstep.rank.run.run_state import RunState

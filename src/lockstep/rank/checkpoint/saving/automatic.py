@@ -20,17 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
-from lockstep.machine.ending_signals import signal_name
+from lockstep.machine.processes import signal_name
 from lockstep.machine.regular_file import read_regular
 from lockstep.notices import say
-from lockstep.protocol.claim import claim
 from lockstep.protocol.run_folder import write_private
-from lockstep.protocol.saving import Saving
-from lockstep.protocol.schedule import Schedule
+from lockstep.protocol.saving import Saving, Schedule, claim, step_of
 from lockstep.protocol.state_files.folder import is_state, not_finite_in, trouble_of
 from lockstep.protocol.state_files.remote_files import RemoteError
 from lockstep.protocol.state_files.remote_ring import RemoteRing
-from lockstep.protocol.states import step_of
 from lockstep.protocol.url import shown
 from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.saving.asked import NobodyAsks
@@ -39,7 +36,7 @@ from lockstep.rank.checkpoint.saving.resume import load_state
 from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
 from lockstep.rank.checks.script.labels import skips_states
-from lockstep.rank.data.acceptance import OWN_ORDER_FIX, own_order
+from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
 from lockstep.rank.run.loop.testimony import stops_after_saving, testify_saved
 from lockstep.rank.run.run_state import NoStates, RunState
 from lockstep.rank.transport.together import Together

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from lockstep.rank.checkpoint.saving.state import optimizers_of, schedulers_of
 from lockstep.rank.run.run_state import Progress
-from lockstep.rank.strategy.bit_sums import bit_sums, packed
+from lockstep.rank.strategy.agreement import bit_sums, packed
 
 _written = attrgetter("_version")
 _PLAIN = frozenset({bool, int, float, str, type(None)})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.contents import TensorSet
+from lockstep.rank.checkpoint.inventory import TensorSet
 from lockstep.rank.checkpoint.tensor_file import CODES, TensorFile
 from lockstep.rank.run.run_state import RunState
 

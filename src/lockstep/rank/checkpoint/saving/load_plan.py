@@ -17,18 +17,20 @@ from lockstep.errors import UsageError
 from lockstep.notices import say
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.protocol.state_files.manifest import GRADIENTS, Manifest
-from lockstep.protocol.state_files.saved_counters import wrong_counters
+from lockstep.protocol.state_files.whole_state import wrong_counters
 from lockstep.rank.checkpoint.optimizer_state import parameter_names
 from lockstep.rank.checkpoint.saving.changes import Small, bits_of
-from lockstep.rank.checkpoint.saving.plan_checks import (
+from lockstep.rank.checkpoint.saving.planned_parts import (
+    PREPARE_IT,
     UNCHANGED,
+    PlannedParts,
     checked_gradients,
     checked_modes,
+    kind_of,
     saved_stream,
     unfit,
     wrong_inside,
 )
-from lockstep.rank.checkpoint.saving.planned_parts import PREPARE_IT, PlannedParts, kind_of
 from lockstep.rank.checkpoint.saving.saved_streams import wrong_streams
 from lockstep.rank.checkpoint.saving.state import (
     BODY_STREAMS,
@@ -45,10 +47,10 @@ from lockstep.rank.checkpoint.saving.state import (
 )
 from lockstep.rank.data.stream import SavedStream
 from lockstep.rank.run.loop.loop_variables import wrong_loop_variables
-from lockstep.rank.run.position.inside_epoch import InsideEpoch
+from lockstep.rank.run.position.epoch_count import InsideEpoch
 from lockstep.rank.run.position.kept_values import restore
+from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.position.preparations import KINDS, MODEL
-from lockstep.rank.run.position.region import Region
 from lockstep.rank.run.position.step_timer import Ledger
 from lockstep.rank.run.run_state import RunState
 

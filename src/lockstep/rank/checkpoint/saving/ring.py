@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.errors import LockstepError
+from lockstep.protocol.saving import state_name, step_of
 from lockstep.protocol.state_files.flushed import sync
 from lockstep.protocol.state_files.folder import StateFolder, is_locked, not_finite_in
 from lockstep.protocol.state_files.own_folder import NAMES, is_ours, remove
-from lockstep.protocol.states import state_name, step_of
 
 _STAGE = re.compile(r"\.step-\d{8,}\.saving")
 

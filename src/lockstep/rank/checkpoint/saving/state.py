@@ -20,22 +20,29 @@ from lockstep.protocol.state_files.completion import complete, not_written
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.rank.caller import where
-from lockstep.rank.checkpoint.contents import Contents, TensorSet, differing, digest
-from lockstep.rank.checkpoint.elsewhere import put_elsewhere
 from lockstep.rank.checkpoint.exact_json import encode
-from lockstep.rank.checkpoint.inventory import Found, inventory_of, sources, write_tensors
+from lockstep.rank.checkpoint.inventory import (
+    Contents,
+    Found,
+    TensorSet,
+    differing,
+    digest,
+    inventory_of,
+    sources,
+    write_tensors,
+)
 from lockstep.rank.checkpoint.model_state import ModelState
 from lockstep.rank.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.rank.checkpoint.saving.kept_gradients import add_gradients
 from lockstep.rank.checkpoint.tensor_file import FORMAT
+from lockstep.rank.checkpoint.weights import put_elsewhere
 from lockstep.rank.data.stream import PreparedStream
 from lockstep.rank.init.numerics import fingerprint
 from lockstep.rank.run.loop.loss_gauge import settle_losses
 from lockstep.rank.run.loop.replicas import bits_held, compare, compared
-from lockstep.rank.run.position.inside_epoch import InsideEpoch
-from lockstep.rank.run.position.moment import Moment
+from lockstep.rank.run.position.epoch_count import InsideEpoch
+from lockstep.rank.run.position.moment import Moment, Region
 from lockstep.rank.run.position.preparations import OPTIMIZER, SCHEDULER
-from lockstep.rank.run.position.region import Region
 from lockstep.rank.run.run_state import Machinery, Progress, RunState
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.together import Together

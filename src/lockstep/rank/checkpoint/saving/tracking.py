@@ -12,7 +12,7 @@ from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.exact_json import encode
 from lockstep.rank.checkpoint.model_state import infinite_parts
 from lockstep.rank.checkpoint.saving.state import is_stateful
-from lockstep.rank.run.position.region import Region
+from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import Progress, RunState
 from lockstep.rank.transport.together import Together
 

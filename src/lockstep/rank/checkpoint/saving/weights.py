@@ -11,9 +11,16 @@ from torch import nn
 from lockstep.errors import UsageError, WorldError
 from lockstep.machine.regular_file import other_kind
 from lockstep.rank.caller import where
-from lockstep.rank.checkpoint.contents import TensorSet, digest
 from lockstep.rank.checkpoint.export import PICKLED
-from lockstep.rank.checkpoint.inventory import Inventory, Source, inventory_of, sources, write_tensors
+from lockstep.rank.checkpoint.inventory import (
+    Inventory,
+    Source,
+    TensorSet,
+    digest,
+    inventory_of,
+    sources,
+    write_tensors,
+)
 from lockstep.rank.checkpoint.model_state import ModelState
 from lockstep.rank.checkpoint.saving.state import place_of
 from lockstep.rank.run.run_state import Machinery, RunState

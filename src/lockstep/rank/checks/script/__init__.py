@@ -1,6 +1,6 @@
 """What a script keeps itself and no state holds, found in its source at the first step.
 
-harmless         types and functions of libraries by what they do, as data
+harmless         types and calls of libraries by what they do, as data
 objects, source  what is known of an object without running anybody's code; the syntax of a file
 values, places   what a turn of a loop works on, and what it reads, assigns and changes of what was there before
 functions, calls, expressions, turn

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import nn
 
-from lockstep.rank.checks.script import harmless
+from lockstep.rank.checks.script import objects
 from lockstep.rank.checks.script.found import Found
-from lockstep.rank.checks.script.functions import Arguments, Functions
 from lockstep.rank.checks.script.objects import (
     NEW,
+    attribute_of,
     function_of,
     hooks_of,
     is_listed,
     is_our_own,
     is_own,
+    is_saved,
     is_users,
     methods_called,
     parts_of,
@@ -28,7 +30,107 @@ from lockstep.rank.checks.script.objects import (
     unwrapped,
     users_methods,
 )
-from lockstep.rank.checks.script.values import GRADIENTS, Place, Seen, Value, mixed
+from lockstep.rank.checks.script.places import Places
+from lockstep.rank.checks.script.source import functions_in
+from lockstep.rank.checks.script.values import GRADIENTS, Made, Place, Scope, Seen, Value, mixed
+
+MOST_DEEP = 40
+Arguments = Mapping[str, Value]
+
+
+class Functions(Places, ABC):
+    """Follows them."""
+
+    def __init__(self, found: Found, *, changing: frozenset[Place] = frozenset()) -> None:
+        super().__init__(found, changing=changing)
+        self.stack: list[CodeType] = []
+        self.is_act = False
+        """Whether the last call was to a library that may do more than give a result."""
+
+    @abstractmethod
+    def body(self, node: Any, scope: Scope) -> Value:
+        """Run a function's body; what it returns."""
+
+    def call(self, function: FunctionType, args: Sequence[Value], named: Arguments) -> Value:
+        """Follow a function of the user's."""
+        code = function.__code__
+        if code in self.stack or self.env is None:
+            return self.made([*args, *named.values()], shares=True)
+        nodes = functions_in(code.co_filename).get((code.co_name, code.co_firstlineno), [])
+        if not nodes or len(self.stack) > MOST_DEEP:
+            self.found.name("hidden", function, Seen(code.co_name, code.co_filename, code.co_firstlineno))
+            return Value()
+        cells = {}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                cells[name] = cell.cell_contents
+            except ValueError:  # it is empty
+                cells[name] = NEW
+        if args and isinstance(kind := cells.get("__class__"), type) and isinstance(args[0].obj, (kind, type)):
+            cells["super"] = super(kind, args[0].obj)
+        local = frozenset((*code.co_varnames, *code.co_cellvars))
+        scope = Scope(next(self.keys), local, function.__globals__, cells=cells)
+        before = self.file, self.looks
+        self.file, self.looks = code.co_filename, True
+        self.stack.append(code)
+        results = []
+        for node in nodes:
+            self._bind_arguments(function, args, named, scope)
+            results.append(self.body(node, scope))
+        self.stack.pop()
+        (self.file, self.looks), self.is_act = before, False
+        return mixed(results) if len(results) > 1 else results[0]
+
+    def _bind_arguments(self, function: FunctionType, args: Sequence[Value], named: Arguments, scope: Scope) -> None:
+        signature = inspect.signature(function, follow_wrapped=False)
+        try:
+            given: dict[str, Any] = signature.bind_partial(*args, **named).arguments
+        except TypeError:
+            given = dict.fromkeys(signature.parameters, mixed([*args, *named.values()]))
+        for name, parameter in signature.parameters.items():
+            value = given.get(name)
+            if value is None and parameter.default is not parameter.empty:
+                value = self.look(parameter.default, f"the default of {name}", function.__code__.co_firstlineno)
+            elif not isinstance(value, Value):
+                value = self.made(value.values() if isinstance(value, dict) else value or ())
+            self.assign(("variable", scope.key, name), value)
+
+    def attribute(self, of: Value, name: str, line: int) -> Value:
+        if of.is_new:
+            known = [made.named.get(name) for _, made in of.roots if isinstance(made, Made)]
+            value = mixed([one for one in known if one]) if known and all(known) else of.part
+            return Value(roots=value.roots, of=value.of | of.of)
+        place, text = ("attribute", id(of.obj), name), f"{of.text}.{name}" if of.text else name
+        static = inspect.getattr_static(type(of.obj), name, None)
+        if isinstance(static, (property, functools.cached_property)) and is_own(getter := function_of(static)):
+            return self.call(getter, [of], {})
+        if isinstance(static, functools.singledispatchmethod):
+            self.matters(*(self.call(one, [of], {}) for one in registered(static.dispatcher) if is_own(one)))
+        known = attribute_of(of.obj, name)
+        if known is NEW and (self.env is None or place not in self.env):
+            for hook, on in (("__getattr__", of), ("__getattribute__", of), ("__get__", Value(static, text))):
+                function = inspect.getattr_static(type(on.obj), hook, None)
+                if is_own(function):
+                    return self.call(function, [self.look(on.obj, on.text, line), Value(name)], {})
+        value = self.read(place, known, text, line)
+        return Value(value.obj, value.text, value.roots, value.of | of.of, value.is_held)
+
+    def set_attribute(self, of: Value, name: str, value: Value, line: int) -> None:
+        if of.is_new:
+            for _, made in of.roots:
+                if isinstance(made, Made):
+                    made.named[name] = mixed([value, made.named.get(name, value)])
+            self.change(of, line, value)
+            return
+        setter = inspect.getattr_static(type(of.obj), name, None)
+        for function, args in ((getattr(setter, "fset", None), [of, value]),
+                               (inspect.getattr_static(type(of.obj), "__setattr__", None), [of, Value(name), value])):  # fmt: skip
+            if function is not None and is_own(function):
+                self.call(function, args, {})
+        if not self.found.is_held(of.obj) or (isinstance(of.obj, nn.Module) and not is_saved(of.obj, name)):
+            self.store(("attribute", id(of.obj), name), value, f"{of.text}.{name}", line, of.obj)
+        else:
+            self.matters(value)
 
 
 class Calls(Functions):
@@ -89,7 +191,7 @@ class Calls(Functions):
 
     def _constructed(self, kind: type, args: Sequence[Value], named: Arguments) -> Value:
         new = self.made([*args, *named.values()])
-        for on, name in ((type(kind), "__call__"), *((kind, one) for one in harmless.CONSTRUCTING)):
+        for on, name in ((type(kind), "__call__"), *((kind, one) for one in objects.CONSTRUCTING)):
             if is_own(function := function_of(inspect.getattr_static(on, name, None))):
                 first = new if name in ("__init__", "__post_init__") else self.look(kind, kind.__name__, 0)
                 self.call(function, [first, *(args if name != "__post_init__" else [])], named)
@@ -106,10 +208,10 @@ class Calls(Functions):
         thing, name, everything = function.obj, function.text, [*args, *named.values()]
         module = str(getattr(thing, "__module__", None) or type(getattr(thing, "__self__", None)).__module__)
         path, at = f"{module.partition('.')[0]}.{name}", Seen(f"{name}()", self.file, line)
-        if path in harmless.GIVING:
+        if path in objects.GIVING:
             return self.look(thing(), at.text, line)
         is_exec = any(thing is one for one in (exec, eval, globals))
-        kind = "exec" if is_exec else "setter" if path in harmless.SETTERS else ""
+        kind = "exec" if is_exec else "setter" if path in objects.SETTERS else ""
         if kind and not self.is_behind:
             self.found.name(kind, thing, at)
         if name == "zero_grad":
@@ -118,7 +220,7 @@ class Calls(Functions):
             self.read(GRADIENTS, NEW, "gradients", line)
             self.assign(GRADIENTS, Value())
         if me is None or me.is_new:
-            is_shown = name in harmless.SHOWING if me else is_listed(f"{module}.{name}", harmless.SHOWN)
+            is_shown = name in objects.SHOWING if me else is_listed(f"{module}.{name}", objects.SHOWN)
         else:
             is_shown = shows(me.obj)
         self.is_act = not is_shown
@@ -127,21 +229,21 @@ class Calls(Functions):
             if me is not None and not isinstance(me.obj, nn.Module):
                 everything.append(self._whole(me, line, is_its_own=True))
         if me is not None and not me.is_new and self.found.is_held(me.obj):
-            if name not in harmless.READING:
+            if name not in objects.READING:
                 self.matters(*everything)
             self._hooks(me.obj, me.text)
             new = self.made([] if is_our_own(me.obj) else [me], shares=True)
             return Value(roots=new.roots, of=new.of, is_held=is_our_own(me.obj) and name == "prepare")
-        if name in harmless.WRITERS:
+        if name in objects.WRITERS:
             self.change(mixed(args[:2]), line, *everything)
         elif fills(name):
             self.change(me or mixed(args[:1]), line, *everything)
-            self.is_act = self.is_act and name in harmless.ACTING
+            self.is_act = self.is_act and name in objects.ACTING
         if "out" in named:
             self.change(named["out"], line, *everything)
-        if name.startswith(harmless.DRAWS):
+        if name.startswith(objects.DRAWS):
             self.matters()
-        return self.made([*([me.part] if me else []), *everything], shares=name not in harmless.SCALARS)
+        return self.made([*([me.part] if me else []), *everything], shares=name not in objects.SCALARS)
 
     def opened(self, values: Sequence[Value], line: int) -> Value:
         """An operator, a loop or a library gets these, and may call what is the user's; from what that gives, it computes."""
@@ -203,4 +305,4 @@ class Calls(Functions):
 
 def fills(name: str) -> bool:
     """Whether functions of that name change what they are called on, whatever it is."""
-    return name in harmless.FILLS or (name.endswith("_") and not name.startswith("_") and name != "requires_grad_")
+    return name in objects.FILLS or (name.endswith("_") and not name.startswith("_") and name != "requires_grad_")

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.rank.caller import short
-from lockstep.rank.checks.named import Named
 from lockstep.rank.checks.script.objects import ATOMS, MOST_ELEMENTS, is_our_own, kind_of
 from lockstep.rank.checks.script.values import Seen
+from lockstep.rank.checks.variables import Named
 
 ADVICE = {
     "variable": "keep it in run.state",

@@ -9,9 +9,9 @@ import json
 
 from lockstep.notices import say
 from lockstep.rank.caller import where
-from lockstep.rank.checks.named import Named
 from lockstep.rank.checks.script.script_state import named_in
-from lockstep.rank.run.position.kept_file import keep
+from lockstep.rank.checks.variables import Named
+from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import RunState
 
 CALL = "what states lack"

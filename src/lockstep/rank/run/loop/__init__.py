@@ -5,10 +5,10 @@
             run.backward(loss)
         optimizer.step()                             after the pass has ended
     for batch in loader:                             plain iteration: whole batches, dealt         evaluation
-        tally.add(loss=loss)                         sums with the bits of one rank                tally, agreed
-    run.gather(rows)                                 rows in data-set order                        rows
+        tally.add(loss=loss)                         sums with the bits of one rank                tally
+    run.gather(rows)                                 rows in data-set order                        tally
     run.mean(x), run.log(x=x)                        numbers over ranks                            collectives
 
-`whole_batch` is for losses over all lanes. `replicas`, `synchronised_norm` and `randomness` check what ranks must have
-in common; `testimony` and `second_look` let the witness record at the right moments.
+`lane_sum` is for losses over all lanes. `replicas`, `randomness` and `randomness` check what ranks must have
+in common; `testimony` and `testimony` let the witness record at the right moments.
 """

@@ -14,9 +14,8 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.tree import tree_sum
 from lockstep.rank.caller import where
-from lockstep.rank.run.loop.agreed import Agreed, number
-from lockstep.rank.run.loop.tally import Tally
-from lockstep.rank.run.position.region import Region
+from lockstep.rank.run.loop.tally import Agreed, Tally, number
+from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import Progress, RunState
 
 

@@ -12,15 +12,14 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.notices import say
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.rank.caller import where
 from lockstep.rank.checks.unreduced_metrics import Share, sentence
-from lockstep.rank.data.batches import Batches
-from lockstep.rank.data.loader import LanePart, PreparedLoader
+from lockstep.rank.data.loader import Batches, LanePart, PreparedLoader
 from lockstep.rank.data.stream import PreparedStream, StreamedShare
-from lockstep.rank.process_group.default_group import num_exchanges
-from lockstep.rank.run.position.region import LoopPosition, Region
+from lockstep.rank.process_group.group import num_exchanges
+from lockstep.rank.run.position.moment import LoopPosition, Region
 from lockstep.rank.run.run_state import Machinery, RunState
 
 

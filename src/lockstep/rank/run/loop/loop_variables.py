@@ -16,10 +16,9 @@ from typing import Any, cast
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.rank.checks.script.read_after_loop import left_variables, set_variable, variable
-from lockstep.rank.data.batches import Batches
-from lockstep.rank.data.loader import StepPlan
-from lockstep.rank.run.loop.agreed import Agreed
+from lockstep.rank.data.loader import Batches, StepPlan
 from lockstep.rank.run.loop.step import Step
+from lockstep.rank.run.loop.tally import Agreed
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.strategy.contract import PassResult
 from lockstep.rank.strategy.pass_loss import PassLoss

@@ -10,24 +10,21 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.layout.schedule import Kind
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.protocol.layout.tree import tree_sum
 from lockstep.rank.caller import where
-from lockstep.rank.data.batches import Batches
-from lockstep.rank.data.loader import LanePart, StepPlan
-from lockstep.rank.run.loop.agreed import Agreed
+from lockstep.rank.data.loader import Batches, LanePart, StepPlan
+from lockstep.rank.run.loop.lane_sum import LaneFeatures, WholeBatch
 from lockstep.rank.run.loop.loss_gauge import take_loss
-from lockstep.rank.run.loop.note_keys import ASKED, SNAPSHOT
 from lockstep.rank.run.loop.randomness import say_apart, say_seeded_lane
-from lockstep.rank.run.loop.replicas import hear, note
-from lockstep.rank.run.loop.whole_batch import LaneFeatures, WholeBatch
-from lockstep.rank.run.position.region import Region
+from lockstep.rank.run.loop.replicas import ASKED, SNAPSHOT, hear, note
+from lockstep.rank.run.loop.tally import Agreed
+from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import RunState
-from lockstep.rank.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
-from lockstep.rank.strategy.losses import check_loss
-from lockstep.rank.strategy.right_form import ORDERED_FORM, RIGHT_FORM
+from lockstep.rank.strategy.contract import ORDERED_FORM, RIGHT_FORM, AnyPass, OpenLane, OrderedPass, Pass, PassResult
+from lockstep.rank.strategy.pass_loss import check_loss
 
 
 class Step:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.errors import LockstepError, PromiseBroken, UsageError
 from lockstep.notices import say
-from lockstep.protocol.journal.record import Phase
+from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.rank.caller import where
@@ -24,15 +24,15 @@ from lockstep.rank.init.memory import give_back_freed_memory
 from lockstep.rank.run.loop.evaluation import say_shares
 from lockstep.rank.run.loop.loop_variables import STEPS, note_loop_variables, restore_loop_variables
 from lockstep.rank.run.loop.loss_gauge import settle_losses
+from lockstep.rank.run.loop.randomness import objection_to_steps
 from lockstep.rank.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.rank.run.loop.step import Step
-from lockstep.rank.run.loop.synchronised_norm import objection_to_steps
 from lockstep.rank.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
-from lockstep.rank.run.position.inside_epoch import InsideEpoch
-from lockstep.rank.run.position.region import Region
+from lockstep.rank.run.position.epoch_count import InsideEpoch
+from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import Machinery, Progress, RunState
-from lockstep.rank.strategy.norm_exchange import has_synchronised_norm
-from lockstep.rank.strategy.right_form import RIGHT_FORM
+from lockstep.rank.strategy.contract import RIGHT_FORM
+from lockstep.rank.strategy.norm import has_synchronised_norm
 
 SETTLED_STEP = 2
 """After this step a run holds all that it will hold: its optimizer has its state."""

@@ -107,3 +107,17 @@ class EpochCount:
                 f"The state was saved in the script's run.epochs loop {loop}, but this is loop {self.loop}.",
                 "Load it before the first run.epochs.",
             )
+
+
+@dataclass(frozen=True)
+class InsideEpoch:
+    """A place between two steps of the first `run.steps` of an epoch's body, or of a script without `run.epochs`."""
+
+    loader: int
+    """Which of the prepared loaders, from 0."""
+    order: str
+    """The digest of the epoch's order (`EpochPlan.digest`)."""
+    done: int
+    """How many of the epoch's steps are finished."""
+    loop: int
+    """Which `run.epochs` of the script, from 1; 0 outside of one."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.record import Phase
-from lockstep.protocol.journal.ring import JournalWriter
+from lockstep.protocol.journal.ring import JournalWriter, Phase
 from lockstep.rank.caller import caller
 
 

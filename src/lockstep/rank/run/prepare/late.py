@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lockstep.errors import UsageError
-from lockstep.rank.data.acceptance import OWN_ORDER_FIX, own_order
-from lockstep.rank.run.position.modes import Modes
-from lockstep.rank.run.position.preparations import LOADER, MODEL, OPTIMIZER, SCHEDULER
+from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
+from lockstep.rank.run.position.preparations import LOADER, MODEL, OPTIMIZER, SCHEDULER, Modes
 from lockstep.rank.run.run_state import RunState
 
 DIVIDED = ("pipeline", "model_parallel", "hogwild", "dp")
@@ -73,3 +72,43 @@ def _replace(run: RunState, optimizer: Optimizer) -> None:
 
 def _parameters_of(optimizer: Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+class LoneParameter(nn.Module):
+    """The module that strategies, states and `verify` see in the parameter's place.
+
+    Args:
+        tensor: the script's own object, a leaf that requires a gradient.
+
+    Raises:
+        UsageError: when it is not one.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        if not tensor.is_leaf or not tensor.requires_grad:
+            why = "was computed from others" if not tensor.is_leaf else "does not require grad"
+            raise UsageError(
+                f"run.prepare got a tensor of shape {tuple(tensor.shape)} that {why}, so no optimizer can train it.",
+                "Pass nn.Parameter(...), or leave it out: constants and batches need no preparation.",
+            )
+        self._parameters["value"] = tensor  # type: ignore[assignment]  # torch's own registration wants nn.Parameter
+
+
+CAPTURED = "make_graphed_callables."
+"""How the qualified name of the forward begins that torch.cuda.make_graphed_callables puts into a module."""
+
+
+def refuse_captured(model: nn.Module) -> None:
+    """Refuse a model with a captured part: `prepare` lays parameters out anew, and its graphs would read the old ones.
+
+    Raises:
+        UsageError: with the part's name.
+    """
+    for name, part in model.named_modules():
+        if getattr(vars(part).get("forward"), "__qualname__", "").startswith(CAPTURED):
+            raise UsageError(
+                f"run.prepare got a model whose {name or 'forward'} was captured by torch.cuda.make_graphed_callables: its "
+                f"graphs would go on reading parameters where they no longer are.",
+                "Prepare the model first, and capture it then.",
+            )

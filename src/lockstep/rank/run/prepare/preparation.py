@@ -17,30 +17,26 @@ from lockstep.notices import say
 from lockstep.protocol.arithmetic import arithmetic_text, why_not_exact
 from lockstep.protocol.layout.cut import Cut
 from lockstep.rank.checkpoint.model_state import infinite_parts
-from lockstep.rank.checkpoint.same_groups import keep_groups
-from lockstep.rank.data.acceptance import leftover_of, refuse_unsupported
-from lockstep.rank.data.loader import PreparedLoader, Standing
-from lockstep.rank.data.sample_hash import dataset_digest
+from lockstep.rank.checkpoint.optimizer_state import keep_groups
+from lockstep.rank.data.loader import PreparedLoader, Standing, leftover_of, refuse_unsupported
 from lockstep.rank.data.stream import PreparedStream
-from lockstep.rank.init.allowed import refuse_several_devices
+from lockstep.rank.data.uses import dataset_digest
 from lockstep.rank.init.device import is_shared
-from lockstep.rank.init.numerics import fingerprint, flags, set_compiler
+from lockstep.rank.init.numerics import fingerprint, flags, refuse_several_devices, set_compiler
 from lockstep.rank.init.streams import seed_process
 from lockstep.rank.recording.calm import calm_module
 from lockstep.rank.run.loop.evaluation import evaluate
-from lockstep.rank.run.loop.synchronised_norm import objection_to_lanes
-from lockstep.rank.run.position.kept_file import keep
-from lockstep.rank.run.position.region import Region
-from lockstep.rank.run.prepare.captured_graphs import refuse_captured
-from lockstep.rank.run.prepare.late import number_all, refuse_late
-from lockstep.rank.run.prepare.lone_parameter import LoneParameter
+from lockstep.rank.run.loop.randomness import objection_to_lanes
+from lockstep.rank.run.position.metrics import keep
+from lockstep.rank.run.position.moment import Region
+from lockstep.rank.run.prepare.late import LoneParameter, number_all, refuse_captured, refuse_late
 from lockstep.rank.run.prepare.overflow import Overflow
 from lockstep.rank.run.run_state import Progress, RunState, Setup
 from lockstep.rank.strategy.agreement import spans_devices
-from lockstep.rank.strategy.early_state import follow_parameters
-from lockstep.rank.strategy.norm_exchange import has_synchronised_norm
+from lockstep.rank.strategy.contract import RIGHT_FORM, misplaced
+from lockstep.rank.strategy.norm import has_synchronised_norm
+from lockstep.rank.strategy.optimizer_kinds import follow_parameters
 from lockstep.rank.strategy.other_users import refuse_other_users
-from lockstep.rank.strategy.right_form import RIGHT_FORM, misplaced
 
 
 def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:

@@ -1,7 +1,7 @@
 """Around torch, in a rank's process: what a script does that cannot fit its ranks is refused before it waits.
 
 when_imported("torch.distributed", guard)    wrapping: when the script imports it, or at once
-a guard replaces one function of torch by    meeting_guard, backend_guard, device_guard, nested_guard, replica_guard
-decision = rules(what was asked, what is)    meeting_rules, and in the guards themselves: pure, without torch
+a guard replaces one function of torch by    meeting_guard, backend_guard, device_guard, nested_guard
+decision = rules(what was asked, what is)    meeting_guard, and in the guards themselves: pure, without torch
 raise its sentence, or go on with its value
 """

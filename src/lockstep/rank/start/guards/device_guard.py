@@ -20,7 +20,7 @@ from lockstep.machine import torch_private
 from lockstep.notices import say
 from lockstep.protocol.case import Case
 from lockstep.protocol.environment import Position
-from lockstep.protocol.gpu_sharing import index_of, ranks_per_gpu
+from lockstep.protocol.late_settings import index_of, ranks_per_gpu
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.rank.start.guards.wrapping import when_imported
 

@@ -8,24 +8,87 @@ learning rates, losses and evaluation is in docs/design/0008-hogwild.md. It is n
 from __future__ import annotations
 
 import math
+import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from lockstep.errors import UsageError
+from lockstep.errors import UsageError, WorldError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement, place
 from lockstep.rank.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.rank.strategy.contract import OpenLane, Pass, PassResult
 from lockstep.rank.strategy.delegating import Around
-from lockstep.rank.strategy.hogwild.pages import Pages
 from lockstep.rank.strategy.other_users import named_once, refuse_other_users
 from lockstep.rank.strategy.pass_loss import PassLoss
 from lockstep.rank.strategy.replica.buffers import BufferBank
+from lockstep.rank.strategy.replica.memory import ParameterMemory
 from lockstep.rank.strategy.replica.replica import Replica
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.contract import Transport
+
+
+class Pages(ParameterMemory):
+    """Tensors that every rank of the transport maps. All ranks must be on one node, under one user."""
+
+    is_ours = False
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Make a tensor of zeros over memory that all ranks share. Collective: call it on every rank.
+
+        `size` elements, 1-D, on the CPU; pass the same arguments on every rank. Freed when no rank holds it any more.
+
+        Raises:
+            WorldError: on every rank, when the system refuses the memory or a rank cannot reach it.
+        """
+        if not size:
+            return torch.zeros(0, dtype=dtype, device=device)
+        file, told = -1, {"name": "", "process": os.getpid(), "file": -1, "problem": ""}
+        if self._transport.rank == 0:
+            told["name"] = f"lockstep-{secrets.token_hex(8)}"
+            try:
+                file = told["file"] = os.memfd_create(str(told["name"]))
+                os.posix_fallocate(file, 0, size * dtype.itemsize)
+            except OSError as error:
+                told["problem"] = (
+                    f"The ranks need {size * dtype.itemsize:,} bytes of shared memory, but the system refused: "
+                    f"{error.strerror}. Free memory or raise the limit, or use --strategy ddp."
+                )
+        try:
+            made = self._transport.all_gather_object(told, "shared memory")[0]
+            if made["problem"]:
+                raise WorldError(made["problem"])
+            process = made["process"] if self._transport.rank else "self"
+            mapped, problem = _map(Path(f"/proc/{process}/fd/{made['file']}"), made["name"], size, dtype)
+            problems = self._transport.all_gather_object(problem, "shared memory mapped")
+        finally:
+            if file >= 0:
+                os.close(file)
+        for rank, text in enumerate(problems):
+            if text:
+                raise WorldError(
+                    f"rank {rank} cannot reach the memory of rank 0 ({text}). The ranks of hogwild must run on one node, "
+                    f"in one container, as one user. Elsewhere use --strategy ddp."
+                )
+        return mapped
+
+
+def _map(path: Path, name: str, size: int, dtype: torch.dtype) -> tuple[Tensor, str]:
+    """Map the file at `path` as a tensor, or say why not. Its name shows that it is not another node's file."""
+    try:
+        if not str(path.readlink()).startswith(f"/memfd:{name} "):
+            return torch.empty(0, device="cpu"), f"{path} is another file"
+        return torch.from_file(str(path), shared=True, size=size, dtype=dtype), ""
+    except (OSError, RuntimeError) as error:
+        return torch.empty(0, device="cpu"), str(error)
+
 
 HAS_TO_MOVE = (
     "Take views after run.prepare and leave out share_memory(): hogwild shares the parameters itself, in other memory. "

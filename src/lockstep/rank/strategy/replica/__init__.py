@@ -1,11 +1,11 @@
 """`single` and `ddp`: every rank holds the model; gradients of lanes are added in the tree's order.
 
-adopt(models):        parameters and buffers move into flat memory      arena, private_memory, buffers
+adopt(models):        parameters and buffers move into flat memory      arena, memory, buffers
 begin_pass(cut)
-  begin_lane(l):      gradients go into a slot                          lane, slot_lane, slots (or only_lane)
+  begin_lane(l):      gradients go into a slot                          lanes, slots (or lanes)
     backward(loss):   weighted; a complete bucket may leave early       reduction
   end_lane():         its buffers are noted                             buffer_pass
-                      of embeddings only the touched rows               tables, rows
+                      of embeddings only the touched rows               tables, sparse_embedding
 end_pass():           one frame from each rank, the same conclusion     pass_report
                       sums over ranks -> p.grad                         reduction, slots
 """

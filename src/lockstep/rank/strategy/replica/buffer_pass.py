@@ -15,10 +15,35 @@ from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import merged, tree_sum
 from lockstep.rank.strategy.replica.arena import Segment
 from lockstep.rank.strategy.replica.buffers import ADDED, COUNTING, BufferBank, Changes, Rule
-from lockstep.rank.strategy.replica.counters import counts
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE
 from lockstep.rank.strategy.replica.statistics import Statistics
 from lockstep.rank.transport.contract import Pending, Transport
+
+
+def counts(start: Tensor, value: Tensor, before: Tensor | None) -> bool:
+    """Whether a change looks like a counter's: in one direction, by whole numbers or by the same amounts as before.
+
+    From 0 to 1 it may be a switch.
+
+    Args:
+        start: real numbers, before the lane; on the CPU.
+        value: after it; same shape and dtype.
+        before: `value - start` of the pass before, float64, if they differed.
+    """
+    moved = value != start
+    if not bool(moved.any()):
+        return False
+    old, new = start[moved].double(), value[moved].double()
+    change = new - old
+    if not bool((change > 0).all() or (change < 0).all()):
+        return False
+    if torch.equal(change, change.round()) and torch.equal(old, old.round()):
+        return not bool(((old == 0) & (new == 1)).all())
+    if before is None or not torch.equal(before != 0, moved):
+        return False
+    rounding = 4 * torch.finfo(value.dtype).eps * new.abs()
+    return bool(((change - before[moved]).abs() <= rounding).all() and (change.abs() > 100 * rounding).all())
+
 
 Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
 """For each lane, as JSON: the entries it changed that end as a mean or a sum; those that end as a maximum, with their

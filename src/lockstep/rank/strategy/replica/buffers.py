@@ -23,12 +23,11 @@ from torch import Tensor, nn
 
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import Norm
-from lockstep.rank.strategy.bit_sums import bit_sums
+from lockstep.rank.strategy.agreement import bit_sums
 from lockstep.rank.strategy.replica.arena import Allocate, Segment, alias, lay_out
-from lockstep.rank.strategy.replica.differences import Flags, any_in, differs, on_host, same_bits
-from lockstep.rank.strategy.replica.private_memory import private_zeros
-from lockstep.rank.strategy.replica.statistics import Moving, Places
-from lockstep.rank.strategy.replica.write_counters import WriteCounters, unseen
+from lockstep.rank.strategy.replica.memory import private_zeros
+from lockstep.rank.strategy.replica.script_hooks import Flags, any_in, differs, on_host, same_bits
+from lockstep.rank.strategy.replica.statistics import Moving, Places, WriteCounters, unseen
 from lockstep.rank.transport.channel import is_dense
 
 

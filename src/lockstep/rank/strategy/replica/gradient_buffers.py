@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from lockstep.machine.torch_private import zero_each
 from lockstep.protocol.layout.tree import Node, merges_after
-from lockstep.rank.strategy.replica.arena import Allocate, Segment, lay_out, view_in
-from lockstep.rank.strategy.replica.places import Holders, Places
-from lockstep.rank.strategy.replica.private_memory import private_zeros
-from lockstep.rank.strategy.replica.rows import Rows, around
+from lockstep.rank.strategy.replica.arena import Allocate, Holders, Places, Segment, lay_out, view_in
+from lockstep.rank.strategy.replica.memory import private_zeros
+from lockstep.rank.strategy.replica.sparse_embedding import Rows, around
 from lockstep.rank.transport.contract import Transport
 
 BUCKET_BYTES = 4 * 1024 * 1024

@@ -13,19 +13,16 @@ from torch import Tensor
 from lockstep.errors import PeerLost, UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
-from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
-from lockstep.rank.strategy.losses import check_loss, numbers, stacked
-from lockstep.rank.strategy.pass_loss import LateTold, PassLoss
+from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult, Range
+from lockstep.rank.strategy.pass_loss import LateTold, PassLoss, check_loss, numbers, stacked
 from lockstep.rank.strategy.precision import Precision
-from lockstep.rank.strategy.profiled import Range
 from lockstep.rank.strategy.replica.buffer_pass import BufferPass
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE, PartialSums, Slot
 from lockstep.rank.strategy.replica.laid_out import LaidOut, Listener
-from lockstep.rank.strategy.replica.lane import Lane
-from lockstep.rank.strategy.replica.late_losses import LateLosses
-from lockstep.rank.strategy.replica.only_lane import OnlyLane
+from lockstep.rank.strategy.replica.lanes import Lane, OnlyLane, SlotLane, set_gradients
 from lockstep.rank.strategy.replica.pass_report import (
     Conclusions,
+    LateLosses,
     PassReport,
     conclude,
     conclude_alone,
@@ -33,8 +30,7 @@ from lockstep.rank.strategy.replica.pass_report import (
     mask_of,
 )
 from lockstep.rank.strategy.replica.reduction import Reduction
-from lockstep.rank.strategy.replica.rows import Rows, added_over_ranks, sum_of
-from lockstep.rank.strategy.replica.slot_lane import SlotLane, set_gradients
+from lockstep.rank.strategy.replica.sparse_embedding import Rows, added_over_ranks, sum_of
 from lockstep.rank.transport.contract import Transport
 
 CHECKED_LANES = 4

@@ -6,10 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from lockstep.errors import UsageError
+from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import tree_sum
+from lockstep.rank.strategy.pass_loss import Late
 from lockstep.rank.strategy.replica.buffer_pass import Header
-from lockstep.rank.strategy.replica.rows import agreed
+from lockstep.rank.strategy.replica.sparse_embedding import agreed
+from lockstep.rank.strategy.replica.statistics import LaneTable
+from lockstep.rank.transport.contract import Transport
 
 
 def mask_of(flags: Sequence[bool]) -> int:
@@ -131,3 +138,43 @@ def _texts(values: Mapping[int, Any]) -> dict[str, Any]:
 
 def _numbers(values: Mapping[str, int]) -> dict[int, int]:
     return {int(key): value for key, value in values.items()}
+
+
+class LateLosses:
+    """Those of one pass, and whether its lanes did what only a device can know.
+
+    Args:
+        device: where the table of all lanes is.
+        num_lanes: the run's.
+    """
+
+    def __init__(self, device: torch.device, num_lanes: int) -> None:
+        self._device, self._num_lanes = device, num_lanes
+        self._losses: dict[int, Tensor] = {}
+        self._table: LaneTable | None = None
+
+    def add(self, lane: int, loss: Tensor) -> None:
+        """Take a lane's loss, a detached scalar."""
+        self._losses[lane] = loss
+
+    def begin(self, flags: dict[int, Tensor], transport: Transport, placement: Placement) -> None:
+        """Tell the other ranks. Collective: call it on every rank.
+
+        Args:
+            flags: by lane, what `finish` returns too; missing ones are 0.
+            transport: the ranks.
+            placement: lanes on ranks.
+        """
+        rows = torch.zeros((self._num_lanes, 2), dtype=torch.float64, device=self._device)
+        for column, values in enumerate((self._losses, flags)):
+            for lane, value in values.items():
+                rows[lane, column].copy_(value.reshape(()))
+        self._table = LaneTable(rows.view(torch.int64), transport, placement)
+
+    def finish(self, more: Sequence[Tensor]) -> Late:
+        """Return the losses by lane, then the flags, then `more` scalars of the same device."""
+        if self._table is None:  # one lane, one rank
+            (loss,) = self._losses.values()
+            return Late(loss.to(self._device, torch.float64).reshape(1))  # a script may compute it on the CPU
+        columns = self._table.finish().view(torch.float64).t().reshape(-1)
+        return Late(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)

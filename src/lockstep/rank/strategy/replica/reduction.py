@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
-from lockstep.rank.strategy.profiled import Range
+from lockstep.rank.strategy.contract import Range
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE, Bucket, PartialSums, Slot
 from lockstep.rank.transport.contract import Pending, Transport
 

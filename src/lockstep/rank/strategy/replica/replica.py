@@ -18,7 +18,7 @@ from lockstep.errors import UsageError, WorldError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.agreement import named_tensors
-from lockstep.rank.strategy.contract import LaneObserver, Strategy
+from lockstep.rank.strategy.contract import RIGHT_FORM, LaneObserver, Strategy
 from lockstep.rank.strategy.norm import clip, gradient_norm, require_norm_type
 from lockstep.rank.strategy.precision import Precision
 from lockstep.rank.strategy.replica.buffers import NAMED
@@ -26,7 +26,6 @@ from lockstep.rank.strategy.replica.laid_out import LaidOut
 from lockstep.rank.strategy.replica.lane_pass import CHECKED_LANES, LanePass, PassSetting
 from lockstep.rank.strategy.replica.memory import ParameterMemory
 from lockstep.rank.strategy.replica.sparse_embedding import require_sparse
-from lockstep.rank.strategy.right_form import RIGHT_FORM
 from lockstep.rank.transport.contract import Transport
 
 

@@ -13,14 +13,94 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import fold, merged
-from lockstep.rank.strategy.bit_sums import INTEGERS
+from lockstep.rank.strategy.agreement import INTEGERS
 from lockstep.rank.strategy.replica.arena import Segment
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE
-from lockstep.rank.strategy.replica.lane_table import LaneTable
 from lockstep.rank.transport.contract import Pending, Transport
+
+COMPARED_LANES = 4
+"""The number of lanes after which bits are compared, as `CHECKED_LANES` of parameters."""
+
+
+class WriteCounters:
+    """The counters of some buffers.
+
+    Args:
+        buffers: as the module holds them.
+    """
+
+    def __init__(self, buffers: Sequence[Tensor]) -> None:
+        self._buffers = buffers
+        self._is_right = not any(buffer.is_inference() for buffer in buffers)  # those count nothing
+        self._num_compared = 0
+        self._noted: list[int] = []
+
+    def note(self) -> None:
+        """What is written from here on is the lane's."""
+        if self._is_right:
+            self._noted = self._now()
+
+    def _now(self) -> list[int]:
+        return [buffer._version for buffer in self._buffers]  # noqa: SLF001 - torch's own name for a documented idea
+
+    def counted(self) -> set[int]:
+        """Which buffers were written to since `note`, by their place."""
+        if not self._is_right:
+            return set()
+        return {place for place, (now, noted) in enumerate(zip(self._now(), self._noted, strict=True)) if now != noted}
+
+    def suffice(self) -> bool:
+        """Whether bits need not be compared: the lane wrote to no buffer, and the counters can be trusted."""
+        return self._is_right and self._num_compared >= COMPARED_LANES and not self.counted()
+
+    def learn(self, counted: set[int], changed: set[int]) -> None:
+        """Bits were compared: those that `changed` since `note`, and what was `counted` before anybody else wrote."""
+        self._is_right = self._is_right and changed <= counted
+        self._num_compared += 1
+
+
+def unseen(names: Sequence[str]) -> UsageError:
+    """The error when the device found a change that the counters did not tell, in one of the buffers `names`."""
+    shown = ", ".join(map(repr, names[:3])) + ", ..." * (len(names) > 3)
+    return UsageError(
+        f"A buffer (of {shown}) was changed in a lane of an earlier step in a way that torch does not count, as through "
+        ".data; it was not in the first steps, so the change was not carried on.",
+        "Write to the buffer itself, under torch.no_grad(): buffer.copy_(value), buffer.lerp_(value, weight).",
+    )
+
+
+class LaneTable:
+    """One exchange.
+
+    Args:
+        rows: int64, (lanes, numbers); zeros in the rows of other ranks' lanes.
+        transport: the ranks.
+        placement: lanes on ranks.
+
+    Construct it on every rank; that begins it.
+    """
+
+    def __init__(self, rows: Tensor, transport: Transport, placement: Placement) -> None:
+        self._all = rows
+        self._pending: Pending | None = None
+        if transport.world_size == 1:
+            return
+        num_partials = len(placement.subtrees(transport.rank))
+        partials = [rows.view(-1), *(torch.zeros_like(rows).view(-1) for _ in range(1, num_partials))]
+        self._all = torch.empty_like(rows)
+        self._pending = transport.begin_all_reduce(partials[:num_partials], placement, self._all.view(-1))
+
+    def finish(self) -> Tensor:
+        """Return the rows of all lanes. Work that is queued from here on comes after the exchange."""
+        if self._pending is not None:
+            self._pending.advance()
+            self._pending.finish()
+            self._pending = None
+        return self._all
 
 
 class Places:

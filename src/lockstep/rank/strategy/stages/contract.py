@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,9 @@ from torch.optim import Optimizer
 
 from lockstep.rank.strategy.norm import gradient_norm
 from lockstep.rank.strategy.replica.laid_out import LaidOut
-from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
+from lockstep.rank.strategy.stages.cutting.model_cut import Entry, ModelCut, Stage
+from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
+from lockstep.rank.strategy.stages.replaced_method import replace_method
 
 
 class Stages(ABC):
@@ -79,3 +81,65 @@ class Stages(ABC):
     @abstractmethod
     def close(self) -> None:
         """Restore the model, except for the parameters that it does not have here."""
+
+
+class Elsewhere:
+    """The layers of other stages, as seen from one stage.
+
+    Args:
+        model: the whole model, with layers of other stages.
+        stage: this stage.
+        changing: the state that a call of the model changes.
+    """
+
+    def __init__(self, model: nn.Module, stage: Stage, changing: Sequence[StatePlace]) -> None:
+        self._model, self._stage, self._changing = model, stage, changing
+
+    def modules_of(self, name: str) -> set[nn.Module]:
+        """The layer of this name with its parts, except those that this stage computes too."""
+        here = {part for layer in self._stage.layers for part in self._model.get_submodule(layer).modules()}
+        return set(self._model.get_submodule(name).modules()) - here
+
+    def modules(self) -> set[nn.Module]:
+        """The modules of all layers that this stage leaves out."""
+        return {module for name in self._stage.skipped for module in self.modules_of(name)}
+
+    def what_matters(self, elsewhere: set[nn.Module]) -> list[StatePlace]:
+        """The changing state that does not belong only to these modules."""
+        inside = {path for path, module in self._model.named_modules() if module in elsewhere}
+        return [place for place in self._changing if place.owner not in inside]
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Passing = Callable[[tuple[Any, ...], dict[str, Any]], Arguments]
+
+
+class Gate:
+    """A counter of a layer's calls. It is no hook: torch's fast path for attention refuses layers with hooks.
+
+    Args:
+        model: its layer is watched until `remove`.
+        entry: which call of which layer.
+        passing: gets that call's arguments, and returns those that the layer is called with.
+        outside: gets the arguments of calls between forwards: activation checkpointing computes a layer again, or the
+            script calls it directly.
+    """
+
+    def __init__(self, model: nn.Module, entry: Entry, passing: Passing, outside: Passing | None = None) -> None:
+        self._entry, self._passing, self._outside = entry, passing, outside
+        self.count: int | None = None
+        """The number of calls in the current forward; None between forwards."""
+        layer = model.get_submodule(entry.layer)
+        self._call: Callable[..., Any] = layer._call_impl  # noqa: SLF001 - what runs the user's hooks and `forward`
+        self.remove = replace_method(layer, "_call_impl", self._called)
+        """Let the layer be called as before."""
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
+        if self.count is None:
+            if self._outside is not None:
+                args, kwargs = self._outside(args, kwargs)
+            return self._call(*args, **kwargs)
+        self.count += 1
+        if self.count == self._entry.number:
+            args, kwargs = self._passing(args, kwargs)
+        return self._call(*args, **kwargs)

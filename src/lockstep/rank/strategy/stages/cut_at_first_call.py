@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from lockstep.errors import PromiseBroken, UsageError
 from lockstep.notices import say
 from lockstep.rank.strategy.other_users import with_other_users
-from lockstep.rank.strategy.replica.lane import Lane
 from lockstep.rank.strategy.replica.lane_pass import LanePass, ReplicaLane
+from lockstep.rank.strategy.replica.lanes import Lane
 from lockstep.rank.strategy.replica.replica import Replica
-from lockstep.rank.strategy.stages.compiled_models import refuse_compiled
 from lockstep.rank.strategy.stages.contract import Stages
 from lockstep.rank.strategy.stages.cpu_offload import Lodging, fits
 from lockstep.rank.strategy.stages.cutting.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
-from lockstep.rank.strategy.stages.replaced_method import replace_method
+from lockstep.rank.strategy.stages.replaced_method import refuse_compiled, replace_method
 from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.together import decode
 

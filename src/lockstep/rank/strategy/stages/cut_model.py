@@ -20,9 +20,9 @@ from lockstep.rank.strategy.delegating import Around
 from lockstep.rank.strategy.norm import clip, require_norm_type
 from lockstep.rank.strategy.replica.lane_pass import LanePass
 from lockstep.rank.strategy.replica.replica import Replica
-from lockstep.rank.strategy.stages.compiled_models import refuse_compiled
 from lockstep.rank.strategy.stages.contract import Stages
 from lockstep.rank.strategy.stages.cut_at_first_call import CutAtFirstCall
+from lockstep.rank.strategy.stages.replaced_method import refuse_compiled
 
 MakePass = Callable[[LanePass], Pass | OrderedPass]
 """Makes a pass from the replica's."""

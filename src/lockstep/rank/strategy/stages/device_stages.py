@@ -14,15 +14,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.machine.torch_private import pytree
-from lockstep.rank.strategy.early_state import follow_parameters
+from lockstep.rank.strategy.optimizer_kinds import follow_parameters
 from lockstep.rank.strategy.other_users import refuse_named
 from lockstep.rank.strategy.replica.laid_out import LaidOut
-from lockstep.rank.strategy.stages.contract import Stages
+from lockstep.rank.strategy.stages.contract import Arguments, Gate, Passing, Stages
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
-from lockstep.rank.strategy.stages.gate import Arguments, Gate, Passing
 from lockstep.rank.strategy.stages.replaced_method import replace_method
-from lockstep.rank.strategy.stages.result_tree import with_tensors
-from lockstep.rank.strategy.stages.stand_ins import StandIns
+from lockstep.rank.strategy.stages.results import with_tensors
+from lockstep.rank.strategy.stages.tied_parameters import StandIns
 
 
 class DeviceStages(Stages):

@@ -18,9 +18,8 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import DisableTorchFunctionSubclass
 from lockstep.protocol.layout.mesh import Mesh
-from lockstep.rank.strategy.early_state import follow_parameters
 from lockstep.rank.strategy.norm import chunk_norms, combine_norms
-from lockstep.rank.strategy.optimizer_kinds import updates_by
+from lockstep.rank.strategy.optimizer_kinds import StepWatch, follow_parameters, updates_by
 from lockstep.rank.strategy.other_users import refuse_named
 from lockstep.rank.strategy.replica.laid_out import LaidOut
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
@@ -28,9 +27,8 @@ from lockstep.rank.strategy.stages.clock import StageClock
 from lockstep.rank.strategy.stages.contract import Stages
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.rank.strategy.stages.ghosts.meta_placeholder import let_go
-from lockstep.rank.strategy.stages.links import Links
+from lockstep.rank.strategy.stages.hand_over import Links
 from lockstep.rank.strategy.stages.runner import StageRunner
-from lockstep.rank.strategy.step_watch import StepWatch
 from lockstep.rank.transport.contract import Transport
 
 

@@ -2,20 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lockstep.errors import UsageError
+from lockstep.errors import PromiseBroken, UsageError
+from lockstep.machine.torch_private import pytree
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
 from lockstep.rank.strategy.stages.ghosts.meta_placeholder import swap
-from lockstep.rank.strategy.stages.hand_over import Call, Exchange, left
-from lockstep.rank.strategy.stages.links import Links
-from lockstep.rank.strategy.stages.result_form import built, form_of
-from lockstep.rank.strategy.stages.result_tree import tensors_of, with_tensors
+from lockstep.rank.strategy.stages.hand_over import Call, Exchange, Links, left
+
+
+def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the leaves of a call's arguments, in a fixed order."""
+    leaves: list[Any] = pytree.tree_leaves((args, dict(kwargs)))
+    return leaves
+
+
+def replace_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], replaced: Mapping[int, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with some leaves replaced, by number."""
+    leaves, form = pytree.tree_flatten((args, dict(kwargs)))
+    new_args, new_kwargs = pytree.tree_unflatten([replaced.get(n, leaf) for n, leaf in enumerate(leaves)], form)
+    return new_args, new_kwargs
+
+
+def form_of(result: Any) -> Any:
+    """The structure of what the model returned as JSON words, "t" for a tensor. None for an object of another class."""
+    if isinstance(result, Tensor):
+        return "t"
+    if result is None or isinstance(result, (bool, int, float, str)):
+        return ["value", result]
+    if type(result) in (tuple, list):
+        parts = [form_of(part) for part in result]
+        return None if None in parts else [type(result).__name__, parts]
+    if type(result) is dict and all(isinstance(key, str) for key in result):
+        named = {key: form_of(part) for key, part in result.items()}
+        return None if None in named.values() else ["dict", named]
+    return None
+
+
+def built(form: Any, tensors: Iterator[Tensor]) -> Any:
+    """Invert `form_of`, with these tensors."""
+    if form == "t":
+        return next(tensors)
+    kind, parts = form
+    if kind == "value":
+        return parts
+    if kind == "dict":
+        return {key: built(part, tensors) for key, part in parts.items()}
+    if kind not in ("tuple", "list"):
+        raise PromiseBroken(f"the form {form!r} of a result is unknown")
+    values = [built(part, tensors) for part in parts]
+    return tuple(values) if kind == "tuple" else values
+
+
+def tensors_of(result: Any) -> list[Tensor]:
+    """All tensors, in a fixed order; one that occurs twice appears twice."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _map(result, note, True)
+    return found
+
+
+def with_tensors(result: Any, new: Callable[[Tensor], Tensor]) -> Any:
+    """Return the same tree with other tensors: containers are new if anything in them is."""
+    return _map(result, new, True)
+
+
+def _map(value: Any, new: Callable[[Tensor], Tensor], is_outermost: bool) -> Any:
+    if isinstance(value, Tensor):
+        return new(value)
+    if not pytree.tree_is_leaf(value):
+        children, form = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
+        made = [_map(child, new, False) for child in children]
+        same = all(one is other for one, other in zip(children, made, strict=True))
+        return value if same else pytree.tree_unflatten(made, form)
+    return _with_attributes(value, new, is_outermost)
+
+
+def _with_attributes(value: Any, new: Callable[[Tensor], Tensor], is_outermost: bool) -> Any:
+    """Map a dataclass's fields, or the attributes of the model's own result object."""
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value) if hasattr(value, field.name)]
+    elif is_outermost and hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)):
+        names = list(vars(value))
+    else:
+        return value
+    made = {name: _map(getattr(value, name), new, False) for name in names}
+    changed = {name: one for name, one in made.items() if one is not getattr(value, name)}
+    if not changed:
+        return value
+    other = copy.copy(value)
+    for name, one in changed.items():
+        object.__setattr__(other, name, one)  # frozen dataclasses too
+    return other
 
 
 @dataclass(frozen=True)

@@ -16,20 +16,15 @@ from torch import Tensor, nn
 
 from lockstep.errors import UsageError
 from lockstep.rank.caller import where
-from lockstep.rank.strategy.stages.call_arguments import arguments, replace_arguments
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
+from lockstep.rank.strategy.stages.contract import Arguments, Elsewhere, Gate
 from lockstep.rank.strategy.stages.cutting.model_cut import Entry, ModelCut
 from lockstep.rank.strategy.stages.cutting.module_marks import marks_of
-from lockstep.rank.strategy.stages.elsewhere import Elsewhere
-from lockstep.rank.strategy.stages.gate import Arguments, Gate
-from lockstep.rank.strategy.stages.ghosts.ghost import Ghosts, ghost
-from lockstep.rank.strategy.stages.ghosts.ghost_layer import GhostLayer
+from lockstep.rank.strategy.stages.ghosts.ghost import GhostLayer, Ghosts, ghost
 from lockstep.rank.strategy.stages.ghosts.meta_placeholder import absent, swap
-from lockstep.rank.strategy.stages.gradient_exchange import GradientExchange
-from lockstep.rank.strategy.stages.hand_over import Call, entered
-from lockstep.rank.strategy.stages.links import Links
+from lockstep.rank.strategy.stages.hand_over import Call, GradientExchange, Links, entered
 from lockstep.rank.strategy.stages.replaced_method import replace_method
-from lockstep.rank.strategy.stages.results import Results, Unfollowed
+from lockstep.rank.strategy.stages.results import Results, Unfollowed, arguments, replace_arguments
 from lockstep.rank.strategy.stages.tied_parameters import Loans
 
 CUT_ELSEWHERE = "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.bit_sums import bit_sums
-from lockstep.rank.strategy.zero1.visibility import Stretch, Visibility
+from lockstep.rank.strategy.agreement import bit_sums
+from lockstep.rank.strategy.zero1.update_agreement import Stretch, Visibility
 from lockstep.rank.transport.contract import SharedOnce, Transport
 
 PAGE = 4096

@@ -17,9 +17,16 @@ from lockstep.rank.caller import where
 from lockstep.rank.strategy.optimizer_kinds import UpdatesBy
 from lockstep.rank.strategy.replica.arena import ParameterArena
 from lockstep.rank.strategy.replica.gradient_buffers import Slot, Span
-from lockstep.rank.strategy.zero1.division import Division, listed_in, share_out
-from lockstep.rank.strategy.zero1.lending import Lending, Pieces, Themselves
-from lockstep.rank.strategy.zero1.spread_state import Entry, SpreadState
+from lockstep.rank.strategy.zero1.spread_state import (
+    Division,
+    Entry,
+    Lending,
+    Pieces,
+    SpreadState,
+    Themselves,
+    listed_in,
+    share_out,
+)
 from lockstep.rank.strategy.zero1.state_assembly import assemble, ordered
 from lockstep.rank.transport.contract import Transport
 

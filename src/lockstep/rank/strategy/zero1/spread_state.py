@@ -5,15 +5,170 @@ The engine sees an ordinary state, with the pieces as keys. Asking for whole par
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NoReturn, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.zero1.division import Division, Piece, in_memory_order
+from lockstep.protocol.layout.chunks import Chunk, shares
+from lockstep.rank.strategy.optimizer_kinds import CUTTABLE, UpdatesBy
+from lockstep.rank.strategy.replica.arena import ParameterArena, Places
+from lockstep.rank.strategy.replica.gradient_buffers import Slot, Span
+from lockstep.rank.strategy.replica.lanes import set_gradients
+from lockstep.rank.strategy.zero1.update_agreement import Stretch
+from lockstep.rank.transport.channel import is_dense
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a parameter that one rank updates."""
+
+    number: int
+    """The parameter's number in the sharing."""
+    start: int
+    end: int
+    parameter: nn.Parameter
+    tensor: Tensor
+    """What the optimizer updates in the parameter's place, over the same memory: all of it in its shape, or elements
+    [start, end) in memory order."""
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Division:
+    """An optimizer's parameters, divided among ranks."""
+
+    arena: ParameterArena
+    listed: list[list[int]]
+    """Identities of the parameters of each group for which the sharing was made."""
+    parameters: list[nn.Parameter]
+    """The parameters in memory order."""
+    places: tuple[list[int], list[tuple[int, ...]]]
+    """The parameters' addresses and strides."""
+    likes: list[Tensor]
+    """The parameters as they were: states have their shapes, strides and dtypes."""
+    owners: list[list[tuple[int, int, int]]]
+    """For each parameter, the (rank, start, end) of its parts, in order."""
+    pieces: list[Piece]
+    """This rank's pieces, in memory order."""
+    groups: list[list[Tensor]]
+    """This rank's tensors for each group, in the group's order."""
+    stretches: list[Stretch]
+    """All ranks' parts, joined where they are side by side."""
+
+    known: Places
+    """The same, to be compared quickly."""
+
+    def has_moved(self) -> bool:
+        """Whether the script gave a parameter other memory."""
+        return not self.known.surely_same(self.parameters) and places_of(self.parameters) != self.places
+
+    @property
+    def views(self) -> list[Tensor]:
+        """All tensors of this object that may be over parameters' memory."""
+        found = [*self.likes, *(piece.tensor for piece in self.pieces)]
+        return [*found, *(one._base for one in found if one._base is not None)]  # noqa: SLF001 - torch's own name
+
+    @property
+    def layout(self) -> list[object]:
+        """A value that is equal for sharings that give every rank the same elements, in the same order."""
+        _, strides = self.places
+        return [[id(parameter) for parameter in self.parameters], strides, self.owners]
+
+
+def listed_in(optimizer: Optimizer) -> list[list[int]]:
+    """Identities of the parameters of each group: cheap to compare."""
+    return [[*map(id, group["params"])] for group in optimizer.param_groups]
+
+
+def places_of(parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Address and strides of each parameter."""
+    return list(map(Tensor.data_ptr, parameters)), list(map(Tensor.stride, parameters))
+
+
+def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank: int, world_size: int) -> Division:
+    """Share out the optimizer's parameters, which must be in `arena`.
+
+    Raises:
+        UsageError: for a parameter that is listed twice.
+    """
+    place = {id(parameter): number for number, parameter in enumerate(arena.parameters)}
+    listed = listed_in(optimizer)
+    found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if len({*map(id, found)}) < len(found):
+        raise UsageError(
+            f"{type(optimizer).__name__} lists a parameter twice.", "List each one once, or use --strategy ddp."
+        )
+
+    def position(parameter: nn.Parameter) -> tuple[int, int, int]:
+        number = place[id(parameter)]
+        return arena.segments[number].flat, arena.segments[number].offset, number
+
+    parameters = sorted(found, key=position)
+    may_cut = [kind is UpdatesBy.ELEMENT and parameter.dtype in CUTTABLE for parameter in parameters]
+    parts = shares([parameter.numel() for parameter in parameters], may_cut, world_size)
+    owners: list[list[tuple[int, int, int]]] = [[] for _ in parameters]
+    for owner, chunks in enumerate(parts):
+        for chunk in chunks:
+            owners[chunk.parameter].append((owner, chunk.start, chunk.end))
+    pieces = [
+        _piece(chunk, parameters[chunk.parameter], arena.master(place[id(parameters[chunk.parameter])]))
+        for chunk in parts[rank]
+    ]
+    tensor_of = {id(piece.parameter): piece.tensor for piece in pieces}
+    groups = [[tensor_of[one] for one in group if one in tensor_of] for group in listed]
+    likes = [parameter.detach() for parameter in parameters]
+    stretches = [
+        stretch
+        for owner, chunks in enumerate(parts)
+        for stretch in _stretches(owner, chunks, [place[id(parameter)] for parameter in parameters], arena)
+    ]
+    return Division(
+        arena, listed, parameters, places_of(parameters), likes, owners, pieces, groups, stretches, Places(parameters)
+    )
+
+
+def _piece(chunk: Chunk, parameter: nn.Parameter, tensor: Tensor) -> Piece:
+    is_whole = chunk.end - chunk.start == parameter.numel()
+    if not is_whole:
+        tensor = in_memory_order(tensor)[chunk.start : chunk.end]
+    return Piece(chunk.parameter, chunk.start, chunk.end, parameter, tensor, is_whole)
+
+
+def in_memory_order(dense: Tensor) -> Tensor:
+    """View the elements of a dense tensor as one row, in memory order."""
+    return dense.as_strided((dense.numel(),), (1,))
+
+
+def _stretches(owner: int, chunks: Sequence[Chunk], places: Sequence[int], arena: ParameterArena) -> list[Stretch]:
+    """Join a rank's chunks over the gaps that belong to no rank."""
+    runs: list[list[int]] = []
+    """[flat, begin, end, number of the parameter that may come next]."""
+    for chunk in chunks:
+        segment = arena.segments[places[chunk.parameter]]
+        begin, end = segment.offset + chunk.start, segment.offset + chunk.end
+        if chunk.start == chunk.end:
+            continue
+        after = _next_in_flat(arena, places[chunk.parameter]) if chunk.end == segment.size else -1
+        if runs and runs[-1][0] == segment.flat and runs[-1][3] == places[chunk.parameter] and not chunk.start:
+            runs[-1][2:] = [end, after]
+        else:
+            runs.append([segment.flat, begin, end, after])
+    return [Stretch(owner, arena.flats[flat][begin:end], arena.flats[flat]) for flat, begin, end, _ in runs]
+
+
+def _next_in_flat(arena: ParameterArena, number: int) -> int:
+    flat = arena.segments[number].flat
+    later = range(number + 1, len(arena.segments))
+    return next((other for other in later if arena.segments[other].flat == flat and arena.segments[other].size), -1)
+
 
 Entry = dict[str, Any]
 """The state of one parameter."""
@@ -167,3 +322,155 @@ def _part(value: Tensor, piece: Piece) -> Tensor:
         return value.clone()
     laid = torch.empty_like(piece.parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
     return in_memory_order(laid)[piece.start : piece.end].clone()
+
+
+_grad = attrgetter("grad")
+
+
+class Lending(ABC):
+    """What the engine sees between `enter` and `leave`. Call `link` first, and again when the sharing has changed."""
+
+    @abstractmethod
+    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
+        """Use this sharing from now on. Add to `spans` the parts of gradients that slots need views of."""
+
+    @abstractmethod
+    def enter(self, state: SpreadState, slot: Slot | None) -> None:
+        """Give the engine this rank's part.
+
+        Args:
+            state: the optimizer's.
+            slot: holds the gradients that `p.grad` views, as far as it does; None: every view is made anew.
+        """
+
+    @abstractmethod
+    def has_dropped(self) -> bool | None:
+        """Whether the engine dropped its gradients (`zero_grad()` inside a step); None: it had none."""
+
+    @abstractmethod
+    def leave(self, state: SpreadState) -> None:
+        """Restore what was before `enter`, even after a step that raised. A second call does nothing.
+
+        Raises:
+            UsageError: when the engine made a state for a parameter that this rank does not update.
+        """
+
+
+class Pieces(Lending):
+    """Lending by which the groups' lists hold this rank's pieces."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._lists: list[list[Tensor]] | None = None
+        """The groups' own lists, while they hold pieces."""
+        self._rows: list[tuple[Piece, int, int]] = []
+        """For each piece, the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        self._of: list[nn.Parameter] = []
+        self._tensors: list[Tensor] = []
+        """The pieces' parameters and tensors."""
+        self._spans: slice | None = None
+        """Their spans in the pool, where all are trainable."""
+
+    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
+        numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
+        self._groups, self._rows, first = sharing.groups, [], len(spans)
+        for piece in sharing.pieces:
+            number = numbers.get(id(piece.parameter), -1)
+            self._rows.append((piece, number, len(spans) if number >= 0 else -1))
+            if number >= 0:
+                spans.append(Span(number, piece.start, piece.end))
+        self._of, self._tensors = [row[0].parameter for row in self._rows], [row[0].tensor for row in self._rows]
+        self._spans = slice(first, len(spans)) if len(spans) - first == len(self._rows) else None
+
+    def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - it is kept by pieces
+        if slot is not None and self._spans is not None and slot.still_show(list(map(_grad, self._of)), self._spans):
+            set_gradients(self._tensors, slot.parts[self._spans])
+        else:
+            self._take_each(slot)
+        groups = self._optimizer.param_groups
+        self._lists = [group["params"] for group in groups]
+        for group, pieces in zip(groups, self._groups, strict=True):
+            group["params"] = pieces
+
+    def _take_each(self, slot: Slot | None) -> None:
+        for piece, number, span in self._rows:
+            gradient = piece.parameter.grad
+            if gradient is None:
+                piece.tensor.grad = None
+            elif slot is not None and span >= 0 and slot.still_shows(gradient, number, span):
+                piece.tensor.grad = slot.parts[span]
+            else:
+                piece.tensor.grad = _part_of(gradient, piece)
+
+    def has_dropped(self) -> bool | None:
+        gradients, left = list(map(_grad, self._of)), list(map(_grad, self._tensors))
+        had = [now for gradient, now in zip(gradients, left, strict=True) if gradient is not None]
+        return not any(now is not None for now in had) if had else None
+
+    def leave(self, state: SpreadState) -> None:  # noqa: ARG002
+        lists, self._lists = self._lists, None
+        if lists is not None:
+            set_gradients(self._tensors, [None] * len(self._tensors))  # so references to them are only the engine's
+        for group, parameters in zip(self._optimizer.param_groups, lists or (), strict=False):
+            group["params"] = parameters
+
+
+class Themselves(Lending):
+    """Lending by which the groups' lists stay; this rank's parameters are over the memory that all ranks get.
+
+    The others have no gradient.
+    """
+
+    def __init__(self) -> None:
+        self._division: Division | None = None
+        self._hidden: list[tuple[nn.Parameter, Tensor]] | None = None
+        """Gradients of parameters that other ranks update, while the engine may run."""
+        self._had: list[nn.Parameter] = []
+        self._homes: list[Tensor] = []
+
+    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:  # noqa: ARG002 - whole
+        self._division = sharing
+
+    def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - gradients are the parameters' own
+        assert self._division is not None
+        pieces = self._division.pieces
+        mine = {id(piece.parameter) for piece in pieces}
+        self._had = [piece.parameter for piece in pieces if piece.parameter.grad is not None]
+        self._homes = [piece.parameter.data for piece in pieces]
+        self._hidden = []
+        for parameter in self._division.parameters:
+            if id(parameter) not in mine and parameter.grad is not None:
+                self._hidden.append((parameter, parameter.grad))
+                parameter.grad = None
+        for piece in pieces:
+            piece.parameter.data = piece.tensor
+        state.lend(pieces)
+
+    def has_dropped(self) -> bool | None:
+        return all(parameter.grad is None for parameter in self._had) if self._had else None
+
+    def leave(self, state: SpreadState) -> None:
+        hidden, self._hidden = self._hidden, None
+        if hidden is None or self._division is None:
+            return
+        for piece, home in zip(self._division.pieces, self._homes, strict=True):
+            piece.parameter.data = home
+        for parameter, gradient in hidden:
+            parameter.grad = gradient
+        self._homes, self._had = [], []
+        if (stranger := state.take_back(self._division.pieces)) is not None:
+            raise UsageError(
+                f"The optimizer made a state for a parameter of shape {tuple(stranger.shape)} that has no gradient on "
+                "this rank, so under zero1 it would update what other ranks update.",
+                "Use --strategy ddp.",
+            )
+
+
+def _part_of(gradient: Tensor, piece: Piece) -> Tensor:
+    """This rank's part of a gradient that has its own layout."""
+    dense = gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
+    if piece.is_whole:
+        return dense
+    if dense.stride() != piece.parameter.stride() or not is_dense(dense):
+        dense = torch.empty_like(piece.parameter, dtype=dense.dtype, requires_grad=False).copy_(dense)
+    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())[piece.start : piece.end]

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.zero1.division import Division, in_memory_order
-from lockstep.rank.strategy.zero1.spread_state import Entry, SpreadState
+from lockstep.rank.strategy.zero1.spread_state import Division, Entry, SpreadState, in_memory_order
 from lockstep.rank.transport.contract import Transport
 
 PLAIN = (bool, int, float, str, type(None))

@@ -16,14 +16,13 @@ from lockstep.notices import say
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.caller import where
 from lockstep.rank.strategy.delegating import Around
+from lockstep.rank.strategy.optimizer_kinds import StepWatch
 from lockstep.rank.strategy.optimizer_kinds import updates_by as kind_of
 from lockstep.rank.strategy.replica.gradient_buffers import Span
 from lockstep.rank.strategy.replica.replica import Replica
 from lockstep.rank.strategy.replica.sparse_embedding import refuse_sparse
-from lockstep.rank.strategy.step_watch import StepWatch
 from lockstep.rank.strategy.zero1.share import Share
-from lockstep.rank.strategy.zero1.update_agreement import require_agreement
-from lockstep.rank.strategy.zero1.visibility import Visibility
+from lockstep.rank.strategy.zero1.update_agreement import Visibility, require_agreement
 from lockstep.rank.transport.contract import Transport
 
 CHECKED_UPDATES = 4

@@ -4,7 +4,11 @@ Without a C++ compiler, or on a system other than Linux, an installation has no 
 node talk over Gloo. Ask `why_not` first, then use `compiled`.
 """
 
+from __future__ import annotations
+
 import sys
+import warnings
+from collections.abc import Callable
 
 from lockstep.errors import WorldError
 
@@ -53,3 +57,32 @@ def reason(error: ImportError, platform: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == _NAME:
         return _NOT_BUILT
     return f"the compiled part of lockstep does not load: {error}"
+
+
+LOST, DISAGREEMENT, ABORTED, NO_MEMORY = 1, 2, 4, 5
+
+SAME_CALLS = "Make the same calls in the same order on every rank."
+"""The fix of a disagreement."""
+
+SHUT_DOWN = "The group was shut down on this rank."
+"""What it says where nothing but this rank's own leaving has failed."""
+
+
+OF_THE_MACHINE = (WorldError, OSError, MemoryError)
+"""A lack of memory or descriptors is not torch's fault; the real use will report it later."""
+
+
+def trouble_of(trial: Callable[[], None]) -> str:
+    """Call it; return type and first line of what it raises, without a full stop, or "". Warnings are swallowed."""
+    hook = sys.excepthook
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial()
+    except OF_THE_MACHINE:
+        return ""
+    except Exception as error:  # noqa: BLE001 - torch may raise anything
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+    finally:
+        sys.excepthook = hook  # torch wraps it for each default group, and leaves it wrapped
+    return ""

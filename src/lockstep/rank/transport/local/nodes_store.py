@@ -18,9 +18,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.protocol.environment import decode_place
 from lockstep.protocol.journal.waiting_note import waits
-from lockstep.protocol.meeting_place import InheritedFile
+from lockstep.protocol.meeting_place import InheritedFile, Seat
 from lockstep.protocol.message import framed, packed, unpacked
-from lockstep.protocol.seat import Seat
 from lockstep.rank.transport.local.shared_store import awaited
 
 _LENGTH_BYTES = 4

@@ -18,8 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.protocol.environment import decode_place
 from lockstep.protocol.journal.waiting_note import waits
 from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace
-from lockstep.rank.transport.local.native import compiled, why_not
-from lockstep.rank.transport.local.trial import trouble_of
+from lockstep.rank.transport.local.native import compiled, trouble_of, why_not
 
 
 class SharedStore(Store):

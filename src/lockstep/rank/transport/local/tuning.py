@@ -7,14 +7,78 @@ where all read them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from lockstep.machine.cores import caches, cpu_quota
 from lockstep.rank.transport.local.native import compiled
-from lockstep.rank.transport.local.pieces import Sizes, sizes_for
 from lockstep.rank.transport.local.process import RankProcess
-from lockstep.rank.transport.local.waiting import SHORT_SPIN_US, SPIN_US, YIELDS, Room, is_crowded
+
+LEAST_SWAPPED, MOST_SWAPPED = 128 << 10, 256 << 10
+LEAST_STREAMED, MOST_STREAMED = 4 << 20, 32 << 20
+"""Cloud machines tell of third caches that they share with strangers; more than this was never tried."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """In bytes. The defaults are used where the machine does not tell its caches."""
+
+    swapped: int = LEAST_SWAPPED
+    """Of a piece that two ranks exchange. There are four blocks for such pieces."""
+    streamed_from: int = MOST_STREAMED
+    """Of arrays together: results of operations on so many bytes are written past the caches."""
+
+
+def sizes_for(caches: Mapping[int, int]) -> Sizes:
+    """The sizes for a CPU with these caches (bytes by level): four pieces fill the second one, and the third one is passed by
+    what does not fit into it.
+    """
+    usual = Sizes()
+    return Sizes(
+        min(max(caches.get(2, 0) // 4, LEAST_SWAPPED), MOST_SWAPPED),
+        min(max(caches.get(3, usual.streamed_from), LEAST_STREAMED), MOST_STREAMED),
+    )
+
+
+SHORT_SPIN_US = 2.0
+"""Where the ranks have more threads than CPUs: what comes at once is still seen without a system call."""
+SPIN_US = 40.0
+"""Elsewhere: a wake-up takes 13 to 25 µs on the machines that were measured."""
+YIELDS = 4
+"""How often a rank offers its CPU before it sleeps: always where ranks are crowded, else to one that was last seen on it."""
+UNKNOWN = -1
+"""In the place of the first CPU of a rank that does not say where it may run."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where a rank may run, and with how many threads it computes."""
+
+    cpus: frozenset[int]
+    threads: int
+
+
+def is_crowded(rooms: Sequence[Room], quota: float) -> bool:
+    """Whether some threads of these ranks must share a CPU, or time of the quota."""
+    if sum(room.threads for room in rooms) > min(len(_together(rooms)), quota):
+        return True
+    threads, beginning = Counter[frozenset[int]](), defaultdict[int, list[frozenset[int]]](list)
+    for room in rooms:
+        threads[room.cpus] += room.threads
+    for cpus in threads:
+        beginning[min(cpus, default=UNKNOWN)].append(cpus)
+    # What lies within a place begins at one of its CPUs: with a CPU for each rank not all are compared with all.
+    return any(
+        sum(threads[cpus] for first in (UNKNOWN, *place) for cpus in beginning.get(first, ()) if cpus <= place)
+        > len(place)
+        for place in threads
+    )
+
+
+def _together(rooms: Sequence[Room]) -> frozenset[int]:
+    return frozenset().union(*{room.cpus for room in rooms})
 
 
 def tuning_of(ranks: Iterable[RankProcess], here: RankProcess) -> compiled.Tuning:

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from lockstep.errors import WorldError
 from lockstep.rank.transport.local import native
-from lockstep.rank.transport.local.hearing import Hearing, num_before_missing
-from lockstep.rank.transport.local.meeting import meet
 from lockstep.rank.transport.local.process import RankProcess, _state
+from lockstep.rank.transport.local.rendezvous import Hearing, meet, num_before_missing
 from lockstep.rank.transport.local.shared_store import SharedStore, new_store
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled part")
@@ -144,7 +143,7 @@ class CountedStore(SharedStore):
 
 @pytest.mark.parametrize("prefix", [False, True])
 def test_a_rank_sleeps_until_the_last_one_has_told_and_then_asks_for_all_at_once(prefix, monkeypatch):
-    monkeypatch.setattr("lockstep.rank.transport.local.hearing.SLEEP", dt.timedelta(seconds=60))
+    monkeypatch.setattr("lockstep.rank.transport.local.rendezvous.SLEEP", dt.timedelta(seconds=60))
     size, kept = 5, CountedStore()
     store = dist.PrefixStore("a", kept) if prefix else kept
     hearings = [Hearing(store, "place", range(size), {}, RankProcess.here()) for _ in range(size)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.machine.cores import caches
-from lockstep.rank.transport.local.pieces import (
+from lockstep.rank.transport.local.tuning import (
     LEAST_STREAMED,
     LEAST_SWAPPED,
     MOST_STREAMED,

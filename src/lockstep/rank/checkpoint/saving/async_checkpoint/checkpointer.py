@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.machine.growing_time import growing_time
+from lockstep.machine.clocks import growing_time
 from lockstep.notices import say
 from lockstep.protocol.state_files.completion import not_written
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.remote_ring import copied
-from lockstep.rank.checkpoint.contents import Contents
-from lockstep.rank.checkpoint.inventory import Found, stream
-from lockstep.rank.checkpoint.saving.async_checkpoint.common_memory import CommonMemory
-from lockstep.rank.checkpoint.saving.async_checkpoint.memory import FileImage, Mapped, StateMemory
-from lockstep.rank.checkpoint.saving.async_checkpoint.order import Image, Order
-from lockstep.rank.checkpoint.saving.async_checkpoint.shares import Piece, share_out
-from lockstep.rank.checkpoint.saving.async_checkpoint.writer import Writer
+from lockstep.rank.checkpoint.inventory import Contents, Found, stream
+from lockstep.rank.checkpoint.saving.async_checkpoint.memory import (
+    CommonMemory,
+    FileImage,
+    Mapped,
+    Piece,
+    StateMemory,
+    share_out,
+)
+from lockstep.rank.checkpoint.saving.async_checkpoint.writer import Image, Order, Writer
 from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import facts_of, write_now
 from lockstep.rank.checkpoint.tensor_file import order_of

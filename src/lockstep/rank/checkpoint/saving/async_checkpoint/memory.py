@@ -7,17 +7,21 @@ import errno
 import mmap
 import os
 import secrets
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lockstep.machine.memory_pressure import read_memory_pressure
+from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.finite import may_be_infinite
+from lockstep.rank.checkpoint.inventory import Found
 from lockstep.rank.checkpoint.tensor_file import Described, header, order_of
+from lockstep.rank.transport.contract import Transport
 
 ALIGNMENT = mmap.PAGESIZE
 """Of the first byte of each file: disks read whole pages of memory."""
@@ -139,3 +143,135 @@ class FileImage:
     def end(self) -> int:
         """The first byte behind it where another file may begin."""
         return -(-(self.at + self.size) // ALIGNMENT) * ALIGNMENT
+
+
+CALL = "memory of a state"
+
+
+@dataclass(frozen=True)
+class Common:
+    """What the ranks have agreed on."""
+
+    mapped: Mapped | None
+    """The memory; None where this process cannot open it, as on another node."""
+    reach: Sequence[int]
+    """The ranks that can, in ascending order; the same on every rank."""
+    own: StateMemory | None
+    """On rank 0 the memory too; None where it is that of another process, whose place this rank has taken."""
+
+
+class CommonMemory:
+    """The memory as one rank has it.
+
+    Args:
+        refusal: says why so many bytes are not to be taken, if they are not; asked on rank 0.
+    """
+
+    def __init__(self, refusal: Callable[[int], str]) -> None:
+        self._refusal = refusal
+        self._own: StateMemory | None = None
+        self._seen: tuple[Place, Mapped] | None = None
+        """That of rank 0, on another rank."""
+
+    def tell(self) -> dict[str, Any] | None:
+        """What this rank can write to, for `find`; None for nothing."""
+        if self._own is not None and not self._refusal(self._own.place.size):
+            return vars(self._own.place)
+        return vars(self._seen[0]) if self._seen is not None else None
+
+    def find(self, transport: Transport, told: Sequence[Any], size: int) -> Common | str:
+        """Memory of `size` bytes, or why there is none. Collective: call it on every rank.
+
+        Args:
+            transport: between the ranks.
+            told: what `tell` returned on each, just before.
+            size: the same on every rank.
+        """
+        offer, reach = told[0], [*range(transport.world_size)]
+        if offer is None or offer["size"] < size or any(one != offer for one in told):
+            mine = self._make(size) if transport.rank == 0 else None
+            [offer, *_] = transport.all_gather_object(mine, CALL, where())
+            if isinstance(offer, str):
+                return offer
+            can = transport.all_gather_object(self._open(Place(**offer)) is not None, CALL, where())
+            reach = [rank for rank, can_write in enumerate(can) if can_write]
+        place = Place(**offer)
+        is_own = self._own is not None and self._own.place == place
+        return Common(self._open(place), reach, self._own if is_own else None)
+
+    def _make(self, size: int) -> dict[str, Any] | str:
+        if why := self._refusal(size):
+            return why
+        try:
+            self._own = self._own or StateMemory()
+            self._own.reserve(size)
+        except OSError as error:
+            return error.strerror or str(error)
+        return vars(self._own.place)
+
+    def _open(self, place: Place) -> Mapped | None:
+        if self._own is not None and self._own.place == place:
+            return self._own.mapped
+        if self._seen is None or self._seen[0] != place:
+            self._seen = None
+            with suppress(OSError):
+                self._seen = place, Mapped.at(place)
+        return self._seen[1] if self._seen is not None else None
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._seen = None
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+
+PIECE_BYTES = 4 << 20
+"""Tensors are cut into pieces of about this size, between two rows."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a tensor, which one rank copies."""
+
+    file: str
+    name: str
+    rows: slice | None
+    """None: it is copied whole."""
+    offset: int
+    """The first byte, counted from the tensor's."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The rows."""
+        return tensor if self.rows is None else tensor[self.rows]
+
+
+def share_out(found: Found, reach: Collection[int]) -> dict[int, list[Piece]]:
+    """What each rank in `reach` copies; together that is once every row of each tensor that a rank in `reach` has.
+
+    Args:
+        found: where tensors come from.
+        reach: ranks, in ascending order, that can write to the memory.
+    """
+    loads = dict.fromkeys(reach, 0)
+    shares: dict[int, list[Piece]] = {rank: [] for rank in reach}
+    entries = [(one.is_everywhere, file, name) for file, tensors in found.items() for name, one in tensors.items()]
+    for is_everywhere, file, name in sorted(entries):  # first what one rank holds alone
+        source = found[file][name]
+        givers = reach if is_everywhere else [rank for rank in reach if rank == source.rank]
+        for rows, offset, size in _cuts(source.described) if givers else []:
+            rank = min(givers, key=loads.__getitem__)
+            loads[rank] += size
+            shares[rank].append(Piece(file, name, rows, offset))
+    return shares
+
+
+def _cuts(described: Described) -> list[tuple[slice | None, int, int]]:
+    """The pieces of a tensor: rows, first byte and number of bytes of each."""
+    size = described.size_bytes
+    if size <= PIECE_BYTES or described.shape[0] == 1:
+        return [(None, 0, size)]
+    row_bytes = size // described.shape[0]
+    step = max(1, PIECE_BYTES // row_bytes)
+    begins = range(0, described.shape[0], step)
+    return [(slice(at, at + step), at * row_bytes, min(step * row_bytes, size - at * row_bytes)) for at in begins]

@@ -27,15 +27,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.errors import LockstepError
-from lockstep.machine.ending_signals import ENDING
-from lockstep.machine.processes import die_with_parent
+from lockstep.machine.processes import ENDING, die_with_parent
 from lockstep.protocol.state_files.completion import complete, not_written
 from lockstep.protocol.state_files.flushed import sync_above
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import SavedFile
 from lockstep.protocol.state_files.remote_ring import copied
 from lockstep.rank.checkpoint.finite import is_finite
-from lockstep.rank.checkpoint.saving.async_checkpoint.order import Image, Order
+from lockstep.rank.checkpoint.saving.async_checkpoint.writer import Image, Order
 from lockstep.rank.checkpoint.saving.ring import Ring
 
 PIECE_BYTES = 16 << 20

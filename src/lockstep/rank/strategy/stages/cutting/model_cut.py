@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.protocol.layout.balance import balance
+from lockstep.protocol.layout.schedule import balance
 from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
 from lockstep.rank.strategy.stages.cutting.trace import Call, Candidate, Trace
 

@@ -1,0 +1,52 @@
+"""Clocks: the time of day as numbers that only grow in one process and step, and a clock that ticks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from threading import Lock
+
+STEP_S = 1e-5
+"""How far apart two numbers of one step are at least; a file's time and a float tell them apart."""
+
+
+class GrowingTime:
+    """The numbers of one process. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._step = -1
+        self._latest_s = 0.0
+
+    def now(self, step: int) -> float:
+        """time.time(), or a little more than what was told last in this step where the clock does not show more."""
+        with self._lock:
+            latest_s = self._latest_s if step == self._step else 0.0
+            self._step, self._latest_s = step, max(time.time(), latest_s + STEP_S)
+            return self._latest_s
+
+    def go_on_from(self, time_s: float, step: int) -> None:
+        """In this step, tell only what is later than `time_s`, which another process was told."""
+        with self._lock:
+            self._step, self._latest_s = step, max(self._latest_s if step == self._step else 0.0, time_s)
+
+
+_process = GrowingTime()
+growing_time = _process.now
+go_on_from = _process.go_on_from
+
+
+_CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def ticking(every_s: float) -> int:
+    """Make one; read eight bytes from it at each tick, and close it. Raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    timer = int(library.timerfd_create(time.CLOCK_MONOTONIC, _CLOEXEC_NONBLOCK))
+    seconds, fraction = divmod(every_s, 1.0)
+    moment = (int(seconds), int(fraction * 1e9))
+    times = (ctypes.c_long * 4)(*moment, *moment)  # struct itimerspec: the interval, and the first time
+    if timer < 0 or library.timerfd_settime(timer, 0, times, None) < 0:
+        raise OSError(ctypes.get_errno(), "no timer")
+    return timer

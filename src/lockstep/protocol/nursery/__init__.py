@@ -1,1 +1,0 @@
-"""What the launcher and the nursery tell each other."""

@@ -17,7 +17,7 @@ COLOURS = {FORWARD: "#27507a", BACKWARD: "#7fb3dc", EXCHANGE: "#c44e52", UPDATE:
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 """So that a number can be read where it meets the line of DDP's step."""
 
-Shares = Mapping[str, Mapping[str, float]]
+UnreducedMetrics = Mapping[str, Mapping[str, float]]
 """By kind of machine and line."""
 
 
@@ -30,7 +30,7 @@ def cannot_draw(path: Path) -> str:
     return "" if find_spec("matplotlib") else "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
 
 
-def draw_kinds(shares: Shares, path: Path) -> None:
+def draw_kinds(shares: UnreducedMetrics, path: Path) -> None:
     """Write the picture; the format is that of the file's name. 1 is the limit that was measured beside it.
 
     Lines are "what, way". What was measured in the same ways stands in one block, with the ways beside each other.
@@ -49,7 +49,7 @@ def draw_kinds(shares: Shares, path: Path) -> None:
     figure.savefig(path)
 
 
-def blocks(shares: Shares) -> dict[tuple[str, ...], list[str]]:
+def blocks(shares: UnreducedMetrics) -> dict[tuple[str, ...], list[str]]:
     """What was measured, by the ways in which it was."""
     ways: dict[str, list[str]] = defaultdict(list)
     for name in dict.fromkeys(name for of_kind in shares.values() for name in of_kind):
@@ -61,7 +61,7 @@ def blocks(shares: Shares) -> dict[tuple[str, ...], list[str]]:
     return found
 
 
-def _draw(axes: Any, way: str, rows: Sequence[str], shares: Shares) -> None:
+def _draw(axes: Any, way: str, rows: Sequence[str], shares: UnreducedMetrics) -> None:
     height = 0.85 / max(1, len(shares))
     for number, (kind, of_kind) in enumerate(shares.items()):
         values = [of_kind.get(f"{row}, {way}" if way else row) for row in rows]

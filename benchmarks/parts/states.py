@@ -30,7 +30,7 @@ from benchmarks.parts.sides import Turn, adamw, rank_parser, slowest, take_turns
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
 from lockstep.machine.memory_pressure import read_memory_pressure
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import Aside
+from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AsyncCheckpointer
 from lockstep.rank.checkpoint.saving.state import save_state
 
 GPT_M = 124
@@ -83,7 +83,7 @@ class Sides:
 
     def __init__(self, run: lockstep.Run, model: nn.Module, optimizer: torch.optim.Optimizer, place: Path) -> None:
         self._run, self._place = run, place
-        self._aside = Aside(1)
+        self._aside = AsyncCheckpointer(1)
         self._tensors: list[Tensor] = [*model.state_dict().values()]
         self._tensors += [v for state in optimizer.state.values() for v in state.values()]
         self._room = torch.zeros(sum(tensor.nbytes for tensor in self._tensors), dtype=torch.uint8)

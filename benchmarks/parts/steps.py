@@ -184,7 +184,7 @@ def sides(run: lockstep.Run, workload: Workload, records: dict[str, Record]) -> 
     data = workload.data(num_samples)
     models = Models(workload, run.rank, run.world_size, num_samples)
     found = {OURS: lockstep_side(run, workload, models.first, data, records[OURS])}
-    hide = run._run.machinery.strangers.take
+    hide = run._run.components.unprepared.take
     if run.world_size == 1:
         found[BARE] = plain_side(models.another(), data, models.batches, records[BARE], exchange=True, hide=hide)
         return found

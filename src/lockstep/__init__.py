@@ -20,7 +20,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import lockstep.protocol.cublas_workspace  # noqa: F401 - before anything can be multiplied
-from lockstep.errors import LockstepError, PeerLost, PromiseBroken, RankFailed, UsageError, WorldError
+from lockstep.errors import (
+    EnvironmentFailure,
+    InternalError,
+    LockstepError,
+    PeerLost,
+    PromiseBroken,
+    RankFailed,
+    UsageError,
+    WorldError,
+)
 
 if TYPE_CHECKING:
     from lockstep.launcher.spawn.spawn import spawn
@@ -45,6 +54,8 @@ _PLACES = {
 
 __all__ = [
     "Agreed",
+    "EnvironmentFailure",
+    "InternalError",
     "LockstepError",
     "PeerLost",
     "PromiseBroken",

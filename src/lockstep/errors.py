@@ -3,11 +3,11 @@
 ```
 LockstepError
 ├── UsageError      a mistake in the script, the options or the data: the problem and the fix, exit code 2
-├── WorldError      the world failed: a peer died, a disk is full, a port is taken
+├── EnvironmentFailure  the world failed: a peer died, a disk is full, a port is taken
 │   ├── PeerLost    another rank is gone; never the cause, always a consequence
 │   └── RanksDiffer a rank no longer holds the same bits as the others
 ├── RankFailed      in the caller of `lockstep.spawn`: what one of its ranks raised
-└── PromiseBroken   lockstep broke a promise of its own: please report it
+└── InternalError       lockstep broke a promise of its own: please report it
 ```
 
 A user's mistake, the world's failure and ours are different classes, because a person reacts differently to each.
@@ -49,11 +49,11 @@ class UsageError(LockstepError):
         return visible_lines(f"{self.problem} {self.fix}")
 
 
-class WorldError(LockstepError):
+class EnvironmentFailure(LockstepError):  # noqa: N818 - not the user's error
     """Something outside the program failed: a process, a file system, a network."""
 
 
-class PeerLost(WorldError):  # noqa: N818 - a state of the world, named as people say it
+class PeerLost(EnvironmentFailure):
     """Another rank left in the middle of an exchange. The launcher prints that rank's failure, not this one."""
 
     def __init__(self, text: str, *, is_dead: bool = False) -> None:
@@ -62,7 +62,7 @@ class PeerLost(WorldError):  # noqa: N818 - a state of the world, named as peopl
         """Whether its process has ended without a word."""
 
 
-class RanksDiffer(WorldError):  # noqa: N818 - a state of the world, named as people say it
+class RanksDiffer(EnvironmentFailure):
     """What all ranks must hold has other bits on one rank; raised there, while the others raise `PeerLost`."""
 
     def __init__(self, rank: int, what: str, since: str) -> None:
@@ -116,8 +116,13 @@ class RankMisused(RankFailed, UsageError):  # noqa: N818
         return self.problem, self.fix
 
 
-class PromiseBroken(LockstepError):  # noqa: N818
+class InternalError(LockstepError):
     """An invariant of lockstep does not hold. This is a bug in lockstep."""
+
+
+WorldError = EnvironmentFailure
+PromiseBroken = InternalError
+"""The names of earlier versions."""
 
 
 def mistake_text(problem: str, fix: str) -> str:

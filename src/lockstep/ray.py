@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.machine.visible import visible
 
 try:
@@ -57,7 +57,7 @@ class Outcome:
         return not any(self.codes)
 
 
-class AgentKilled(WorldError):  # noqa: N818 - a state of the world, named as people say it
+class AgentKilled(EnvironmentFailure):
     """An agent was ended by a signal; Ray starts it again, as often as it may."""
 
 
@@ -88,7 +88,7 @@ def run(
 
     Raises:
         UsageError: the cluster has no such nodes.
-        WorldError: an agent was killed more often than it may be.
+        EnvironmentFailure: an agent was killed more often than it may be.
     """
     wanted = dict(resources or {"CPU": float(ranks_per_node or 1)})
     group = placement_group([wanted] * nodes, strategy="STRICT_SPREAD")
@@ -108,9 +108,9 @@ def run(
             agents.append(task.remote(node, own, dict(env or {}), key, texts))
         return Outcome(_show(agents, texts))
     except ray.exceptions.RayTaskError as error:
-        raise error.cause if isinstance(error.cause, WorldError) else error from None
+        raise error.cause if isinstance(error.cause, EnvironmentFailure) else error from None
     except ray.exceptions.RayError as error:
-        raise WorldError(f"Ray lost an agent of the run: {visible(str(error).splitlines()[0])}") from error
+        raise EnvironmentFailure(f"Ray lost an agent of the run: {visible(str(error).splitlines()[0])}") from error
     finally:
         _end(agents)
         remove_placement_group(group)

@@ -156,10 +156,10 @@ def test_no_class_calls_a_method_past_its_parent():
 
 def test_a_strategy_around_another_one_leaves_nothing_to_its_own_defaults():
     from lockstep.rank.strategy.contract import Strategy
-    from lockstep.rank.strategy.delegating import Around
+    from lockstep.rank.strategy.delegating import DelegatingStrategy
 
     offered = {name for name, value in vars(Strategy).items() if callable(value) or isinstance(value, property)}
-    assert {name for name in offered if not name.startswith("_")} - set(vars(Around)) == set()
+    assert {name for name in offered if not name.startswith("_")} - set(vars(DelegatingStrategy)) == set()
 
 
 MAKERS = {

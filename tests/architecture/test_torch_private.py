@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.machine import torch_private, torch_versions
 
 ROOT = Path(__file__).parents[2]
@@ -113,13 +113,13 @@ def test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first
     )
     pytree = torch_private.pytree
     assert not isinstance(1, pytree)
-    with pytest.raises(WorldError, match=sentence):
+    with pytest.raises(EnvironmentFailure, match=sentence):
         pytree.tree_leaves([1])
 
     class Mode(torch_private.TorchDispatchMode):
         pass
 
-    with pytest.raises(WorldError, match=sentence):
+    with pytest.raises(EnvironmentFailure, match=sentence):
         Mode()
     with pytest.raises(AttributeError):
         torch_private.never_listed  # noqa: B018

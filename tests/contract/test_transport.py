@@ -24,7 +24,7 @@ def over_shared_memory(check, ranks, *args):
 
 def in_shared_memory(check, args):
     start.init()
-    transport = start._present[0].machinery.transport
+    transport = start._present[0].components.transport
     assert isinstance(transport, SharedMemoryTransport)
     return check(transport, *args)
 
@@ -39,7 +39,7 @@ def over_three_nodes(check, ranks, *args):
 
 def over_nodes(check, args):
     start.init()
-    transport = start._present[0].machinery.transport
+    transport = start._present[0].components.transport
     assert isinstance(transport, OverNodesTransport)
     return check(transport, *args)
 

@@ -46,7 +46,7 @@ DRIVER = """
         told = list(lockstep.ray.run(**json.loads(sys.argv[3])).codes)
     except lockstep.ray.UsageError as error:
         told = str(error)
-    except lockstep.ray.WorldError as error:
+    except lockstep.ray.EnvironmentFailure as error:
         told = f"world: {error}"
     print("told", json.dumps(told), flush=True)
 """

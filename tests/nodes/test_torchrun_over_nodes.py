@@ -42,7 +42,7 @@ WITH_INIT = """
             optimizer.zero_grad()
             losses.append(step.loss)
     from lockstep.rank.run import start
-    nodes = start._present[0].machinery.transport.nodes
+    nodes = start._present[0].components.transport.nodes
     numbers = [*model.state_dict().values(), torch.tensor(losses, dtype=torch.float64), torch.rand(4)]
     bits = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in numbers)).hexdigest()
     with open(f"bits-{os.environ.get('RANK', 0)}.json", "w") as file:

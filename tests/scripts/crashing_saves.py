@@ -262,7 +262,7 @@ def _save_fails_and_works(scene):
     said = ""
     try:
         scene.save()
-    except lockstep.WorldError as error:
+    except lockstep.EnvironmentFailure as error:
         said = str(error)
     try:
         Path(HEALED).open().close()

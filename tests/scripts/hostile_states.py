@@ -98,7 +98,7 @@ def load_each(path, make, numbers):
             refused = False
         except lockstep.UsageError as error:
             refused = True
-            if digest_of(model) != kept or run._run.machinery.ledger.step:
+            if digest_of(model) != kept or run._run.components.step_timer.step:
                 wrong.append(f"{name}: refused after the model was changed: {error}")
             if "\x1b" in str(error):
                 wrong.append(f"{name}: raw escape codes in {error}")
@@ -112,9 +112,9 @@ def load_each(path, make, numbers):
 
 def trouble_after(name, run, model, optimizer):
     """The run must be able to go on with a state that was accepted."""
-    [loader] = run._run.progress.loaders
+    [loader] = run._run.loop_state.prepared.loaders
     try:
-        for _ in run.epochs(run._run.progress.epochs.resume_next + 1):
+        for _ in run.epochs(run._run.loop_state.epochs.resume_next + 1):
             for step in run.steps(loader):
                 step.backward(lambda batch: (model(batch[0]) - batch[1]).square().mean())
                 optimizer.step()

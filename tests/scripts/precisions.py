@@ -67,7 +67,7 @@ def train(precision, *, spoil=False, model=None):
         assert not torch.is_autocast_enabled(run.device.type)
         model.train()
         seen.append(tally.mean()["loss"].hex())
-    scaler = run._run.machinery.scaler
+    scaler = run._run.components.scaler
     return {
         "model": digest_of(model),
         "optimizer": digest_of(optimizer),
@@ -170,7 +170,7 @@ def two_optimizers():
         two.step()
         two.zero_grad()
         seen.append((digest_of(first), digest_of(second), before == digest_of(second)))
-    return seen, run._run.machinery.scaler.state_dict()
+    return seen, run._run.components.scaler.state_dict()
 
 
 def leaving_early():
@@ -225,7 +225,7 @@ def as_torch_does():
         optimizer.step()
         optimizer.zero_grad()
     theirs, ours = (digest_of(m, o) for m, o in ((plain, optimizers[0]), (model, optimizer)))
-    return theirs == ours, scaler.get_scale(), run._run.machinery.scaler.state_dict()
+    return theirs == ours, scaler.get_scale(), run._run.components.scaler.state_dict()
 
 
 def in_stages(precision):
@@ -245,5 +245,5 @@ def in_stages(precision):
         optimizer.zero_grad()
         seen.append((step.loss.hex(), norm.hex()))
     held = {name: digest_of(p.detach()) for name, p in model.named_parameters() if not p.is_meta}
-    scaler = run._run.machinery.scaler
+    scaler = run._run.components.scaler
     return held, seen, scaler.state_dict() if scaler else None

@@ -501,6 +501,6 @@ def logged():
         optimizer.step()
         optimizer.zero_grad()
         run.log(loss=step.loss, rate=0.1)
-    lines = (run._run.setup.folder.metrics.read_text().splitlines()) if run.is_main else []
+    lines = (run._run.config.folder.metrics.read_text().splitlines()) if run.is_main else []
     values = [line.split('"time"')[0] + line.split(",", 3)[3] for line in lines]
     return {"drawn": drawn, "lines": run.broadcast(values)}

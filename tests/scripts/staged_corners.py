@@ -34,7 +34,7 @@ def fit(
     run = lockstep.init(seed=3, lanes=4, threads=1, **init)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(data(), batch_size=16, shuffle=True)
-    cut = cut if start._present[0].setup.mesh.stages > 1 else ()
+    cut = cut if start._present[0].config.mesh.stages > 1 else ()
     model, optimizer, loader = run.prepare(model, optimizer, loader, cut=cut)
     losses = []
     for epoch in run.epochs(2):
@@ -79,7 +79,7 @@ class Checkpointed(nn.Module):
         return self.last(x)
 
 
-class Shares(nn.Module):
+class UnreducedMetrics(nn.Module):
     """Autograd gives the gradients of a pair one piece of memory: small pairs and large ones, hooks before and after."""
 
     def __init__(self):
@@ -216,7 +216,7 @@ def block_in_two_reentrant_checkpoints():
 
 def hooks_that_write():
     """Hooks of the script, registered before and after the run's own, and again after the model was cut."""
-    model = Shares()
+    model = UnreducedMetrics()
 
     def register(_):
         for parameter in model.parameters():

@@ -132,9 +132,9 @@ def held(model, optimizer):
 def run_holds(buffer):
     from lockstep.rank.run import start
 
-    strategy = start._present[0].machinery.strategy
+    strategy = start._present[0].components.strategy
     holder = strategy.holder_of(buffer)
-    rank, mesh = start._present[0].machinery.transport.rank, start._present[0].setup.mesh
+    rank, mesh = start._present[0].components.transport.rank, start._present[0].config.mesh
     return holder is None or mesh.stage(holder) == mesh.stage(rank)
 
 

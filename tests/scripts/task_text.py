@@ -36,7 +36,7 @@ TASK = """
             if step.number == 8 and os.environ.get("DIES") == str(run.rank):
                 os.kill(os.getpid(), 9)
     told = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True).stdout.splitlines()
-    nodes = start._present[0].machinery.transport.nodes
+    nodes = start._present[0].components.transport.nodes
     bits = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.state_dict().values())).hexdigest()
     own = {
         "bits": bits,

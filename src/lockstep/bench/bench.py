@@ -44,7 +44,7 @@ def measure(bench: Bench, runners: Runners) -> Results:
 
     Raises:
         UsageError: when the script makes too few steps.
-        WorldError: when nothing can be run.
+        EnvironmentFailure: when nothing can be run.
     """
     results = Results(bench.program.title, bench.program.device, bench.cores, bench.amount)
     try:

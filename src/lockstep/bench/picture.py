@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.bench.measures import Interval
 from lockstep.bench.results import DIFFERS, REFERENCE, SAME, Measured, Results
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def draw(results: Results, path: Path) -> None:
         path: .png, .svg or .pdf.
 
     Raises:
-        WorldError: when it cannot be written.
+        EnvironmentFailure: when it cannot be written.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and half a second that only a picture needs
 
@@ -58,7 +58,7 @@ def draw(results: Results, path: Path) -> None:
     try:
         figure.savefig(path)
     except OSError as error:
-        raise WorldError(f"The picture {path} cannot be written: {error.strerror}.") from None
+        raise EnvironmentFailure(f"The picture {path} cannot be written: {error.strerror}.") from None
 
 
 def draw_bars(axes: Axes, results: Results, whole: Sequence[Measured]) -> None:

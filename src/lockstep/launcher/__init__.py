@@ -1,10 +1,12 @@
-"""Start, watch and stop the ranks of a run on one node. Plain Python, a room for each process.
+"""Start, watch and stop the ranks of a run. Plain Python, on the user's terminal.
 
 request -> how many ranks, threads, devices        request, sizing
 launch(request):                                   launcher
-a run folder                                   folder
-a nursery, which forks the ranks               nursery/ -> in_rank/, guards/
-start, watch, stop                             supervise/; signals, verdict and verdict decide, purely
-what a person sees                             screen/
-spawn(function) does the same from Python          spawning/
+    a run folder                                   folder
+    a nursery, which forks the ranks               nursery/ -> rank/start
+    start, watch, stop, start again                supervise/; signals, verdict, recovery decide, purely
+    other nodes                                    nodes/
+    what a person sees                             terminal/
+who is stuck, and why                              diagnosis/, watch/
+spawn(function) does the same from Python          spawn/
 """

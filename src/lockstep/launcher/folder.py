@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.request import LaunchRequest
 from lockstep.machine.processes import began_ticks
 from lockstep.protocol.journal.ring import make_ring
@@ -108,7 +108,7 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
         The next start of the ranks; how often that may happen stays the same.
 
     Raises:
-        WorldError: when files cannot be moved or made.
+        EnvironmentFailure: when files cannot be moved or made.
     """
     folder, number = RunFolder(request.run_folder), request.restart.number + 1
     aside = folder.before(number)
@@ -122,7 +122,9 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
         if request.place.is_one_node:
             make_rank_files(request)
     except OSError as error:
-        raise WorldError(f"The run folder {request.run_folder} cannot be used again: {error.strerror}.") from None
+        raise EnvironmentFailure(
+            f"The run folder {request.run_folder} cannot be used again: {error.strerror}."
+        ) from None
     size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
     return Restart(number, request.restart.most, size)
 

@@ -20,7 +20,7 @@ from lockstep.launcher.nursery.kept import modules_for
 from lockstep.launcher.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launcher.script_source import calls_init
 from lockstep.launcher.signals import CaughtSignals
-from lockstep.launcher.supervise.attempts import World, Worlds, evidence_of
+from lockstep.launcher.supervise.attempts import Attempt, Attempts, evidence_of
 from lockstep.launcher.supervise.joining import join_nodes
 from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.failure_block import failure_block, lost_block
@@ -58,7 +58,7 @@ def launch(
 
     Raises:
         UsageError: when the nursery was started for other threads, or the run folder cannot be made.
-        WorldError: when torch cannot be imported, or the nursery is killed.
+        EnvironmentFailure: when torch cannot be imported, or the nursery is killed.
     """
     began_ns = time.monotonic_ns()
     _open_standard_streams()
@@ -111,7 +111,7 @@ def _run(
     losses = Losses(saying, cases)
     if request.crowded:
         cases.add(CROWDED_CORES, request.crowded)
-    world = Worlds(request, nursery, losses, began_ns, signals, cluster).run()
+    world = Attempts(request, nursery, losses, began_ns, signals, cluster).run()
     ending, verdict = world.ending, world.verdict
     lost = [*losses.sentences, *saying.lost()]
     if world.block is None:
@@ -136,7 +136,7 @@ def _run(
     return outcome
 
 
-def _note_outcome(outcome: Outcome, world: World) -> None:
+def _note_outcome(outcome: Outcome, world: Attempt) -> None:
     """Keep how the run ended in its folder; a full disk loses the record, not the run."""
     told = {
         "exit_code": outcome.exit_code,
@@ -150,7 +150,7 @@ def _note_outcome(outcome: Outcome, world: World) -> None:
         write_private(RunFolder(outcome.run_folder).outcome, json.dumps(told, indent=1) + "\n")
 
 
-def _note_finding(cases: Cases, world: World) -> None:
+def _note_finding(cases: Cases, world: Attempt) -> None:
     """Keep what only the verdict over all ranks can tell."""
     verdict = world.verdict
     if verdict.left_early:
@@ -160,7 +160,7 @@ def _note_finding(cases: Cases, world: World) -> None:
         cases.add(STARVED_LOADER, told.advice)
 
 
-def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world: World) -> None:
+def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world: Attempt) -> None:
     """Say how the run ended."""
     saying.settle()
     if outcome.interrupted_by:

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.machine.torch_versions import minor, tested_range
 
 if TYPE_CHECKING:
@@ -267,13 +267,13 @@ def replace(name: str, other: Any) -> None:
 
 
 class _Gone(type):
-    """A stand-in for a missing name, also as a base class: the first use raises WorldError."""
+    """A stand-in for a missing name, also as a base class: the first use raises EnvironmentFailure."""
 
     place: PrivateName
 
     def __call__(cls, *_: object, **__: object) -> NoReturn:
         version = sys.modules["torch"].__version__
-        raise WorldError(
+        raise EnvironmentFailure(
             f"torch {version} has no {cls.place}, which is needed for {cls.place.needed_for}. "
             f"lockstep was tested with torch {tested_range()}."
         )

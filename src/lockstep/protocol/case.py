@@ -1,6 +1,6 @@
 """A case of a finding in a run: a line of the run's `findings.jsonl`, which launcher and ranks add to.
 
-What is known about each finding is in `lockstep.findings`.
+What is known about each finding is in `lockstep.launcher.diagnosis.findings`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 from lockstep.machine.processes import address_limit
 
 FIX = "Raise the limit with `ulimit -v unlimited`."
@@ -56,7 +56,7 @@ def failed_import(module: str, error: str, most_addresses: int) -> LockstepError
     missing = _MISSING.search(error)
     if missing is not None and missing[1] in NEEDED:
         return not_installed(missing[1])
-    return WorldError(f"{module} cannot be imported here:\n{error.rstrip()}")
+    return EnvironmentFailure(f"{module} cannot be imported here:\n{error.rstrip()}")
 
 
 def too_few_addresses(most_addresses: int) -> UsageError:
@@ -164,7 +164,7 @@ class NotSpawned:
     @property
     def failure(self) -> LockstepError:
         """What the launcher raises."""
-        return WorldError(
+        return EnvironmentFailure(
             f"There is no process for {self.what}: {self.why}. Start fewer ranks, end other processes, or raise `ulimit -u`."
         )
 

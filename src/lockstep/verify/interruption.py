@@ -70,7 +70,7 @@ def interrupt(wanted: Interruption, trials: Trials) -> Continued:
 
     Raises:
         UsageError: when the script has no such step, no place for a state after it, or no exact bits.
-        WorldError: when nothing can be run.
+        EnvironmentFailure: when nothing can be run.
     """
     program = wanted.program
     found = Continued(program.title, wanted.after, wanted.ranks, program.device, wanted.steps)

@@ -132,7 +132,7 @@ def verify(proof: Proof, trials: Trials) -> Result:
 
     Raises:
         UsageError: when the script has fewer lanes than the ranks that are asked for.
-        WorldError: when nothing can be run.
+        EnvironmentFailure: when nothing can be run.
     """
     program = proof.program
     result = Result(program.title, proof.ranks, program.threads, program.device, proof.steps, accepted=proof.accepted)

@@ -160,9 +160,9 @@ def draw_in_evaluation():
     before = [torch.cuda.get_rng_state(place) for place in places]
     drawn = [torch.rand(2, device=place).tolist() for _ in loader for place in places]
     there = [torch.cuda.get_rng_state(place) for place in places]
-    saved = run._run.machinery.streams.snapshot()
+    saved = run._run.components.streams.snapshot()
     after = [torch.rand(2, device=place).tolist() for place in places]
-    run._run.machinery.streams.restore(saved, 0)
+    run._run.components.streams.restore(saved, 0)
     again = [torch.rand(2, device=place).tolist() for place in places]
     return len(drawn), all(map(torch.equal, before, there)), after == again
 

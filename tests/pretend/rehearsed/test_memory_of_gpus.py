@@ -66,7 +66,7 @@ def train(cards, trains=False, kind="SGD"):
         optimizer.step()
         optimizer.zero_grad()
     peaks.append(torch.cuda.max_memory_allocated(device) / size)
-    is_whole = run.world_size > 1 and run._run.setup.mesh.stages == 1
+    is_whole = run.world_size > 1 and run._run.config.mesh.stages == 1
     return "" if is_whole else state_hash(run._run), step.loss.hex(), peaks
 
 

@@ -145,7 +145,7 @@ def failing_main():
         with run.main_first():
             if run.is_main:
                 Path("/proc/none").write_text("")
-    except (OSError, lockstep.WorldError) as error:
+    except (OSError, lockstep.EnvironmentFailure) as error:
         return str(error)
     return "nothing"
 

@@ -85,7 +85,7 @@ def test_what_the_script_computes_behind_its_loop_is_compared_by_the_values_that
     ("slots", "why"),
     [
         (
-            {"end": "assert run._run.machinery.ledger.step == 4, 'some are missing'"},
+            {"end": "assert run._run.components.step_timer.step == 4, 'some are missing'"},
             "AssertionError: some are missing at train.py:",
         ),
         ({"end": "torch.load('missing.pt')"}, "No such file or directory: 'missing.pt' at train.py:"),

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.nursery_messages import check_import, failed_import
 
 TRACE = 'Traceback (most recent call last):\n  File "torch/__init__.py", line 1\n'
@@ -32,7 +32,7 @@ def test_an_import_that_runs_out_of_addresses_is_a_mistake_with_the_fix(says: st
         error.problem == "The process that imports torch for all ranks did not survive that with 476 MiB of addresses."
     )
     assert error.fix == "Raise the limit with `ulimit -v unlimited`."
-    assert isinstance(failed_import("torch", TRACE + says, NO_LIMIT), WorldError)
+    assert isinstance(failed_import("torch", TRACE + says, NO_LIMIT), EnvironmentFailure)
 
 
 def test_a_package_that_is_not_installed_is_a_mistake_with_the_fix() -> None:
@@ -51,7 +51,7 @@ def test_a_package_that_is_not_installed_is_a_mistake_with_the_fix() -> None:
 )
 def test_any_other_import_that_fails_is_told_in_its_own_words(says: str) -> None:
     error = failed_import("torch", f"{TRACE}{says}\n", FEW)
-    assert type(error) is WorldError
+    assert type(error) is EnvironmentFailure
     assert str(error) == f"torch cannot be imported here:\n{TRACE}{says}"
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 from lockstep.launcher.nodes.address import Choice, Place, family, is_loopback
 from lockstep.launcher.nodes.doorstep import Doorstep
 from lockstep.launcher.nodes.interfaces import listen
@@ -48,7 +48,7 @@ AGAIN_S = 0.05
 T = TypeVar("T")
 
 
-class NotYet(WorldError):  # noqa: N818 - a state of the world
+class NotYet(EnvironmentFailure):
     """The machine answers, but no process listens there, or it broke off at once: node 0 begins, or has ended."""
 
 
@@ -56,7 +56,7 @@ class Silent(NotYet):
     """Something listens there and says nothing: node 0 begins slowly, or it is something else."""
 
 
-class Unreachable(WorldError):  # noqa: N818 - a state of the world
+class Unreachable(EnvironmentFailure):
     """No way leads there: a person's mistake when a run begins, the world's when it goes on."""
 
     def __init__(self, problem: str, fix: str) -> None:
@@ -130,7 +130,7 @@ def key_of_job(place: Place, job: str) -> Key:
     finally:
         end.close()
     if not sealed:
-        raise WorldError(
+        raise EnvironmentFailure(
             f"Node 0 at {place} gives no key sealed with munge: look at what it says, or give all nodes the same --key-file."
         )
     return unseal(sealed, job)
@@ -269,7 +269,7 @@ def hold(chosen: Choice, key: Key | None, job: str, refused: Refused, others: in
 
     Raises:
         PortTaken: another node of this run on this machine is the first one, or another program listens there.
-        UsageError, WorldError: it cannot listen there.
+        UsageError, EnvironmentFailure: it cannot listen there.
     """
     came: set[str] = set()
 

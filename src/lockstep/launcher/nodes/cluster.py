@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes.gathering import Gathering
 from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.liveness import Liveness
@@ -138,7 +138,7 @@ class Cluster:
                 self.is_there = True
                 self._tell({"kind": "asks", "record": self.record.encode()})
             case "failed":
-                raise UsageError(told["why"], told["fix"]) if told["is_usage"] else WorldError(told["why"])
+                raise UsageError(told["why"], told["fix"]) if told["is_usage"] else EnvironmentFailure(told["why"])
             case "unreachable":
                 self._not_there = told["why"]
                 self.say("nodes", told["why"])
@@ -158,7 +158,7 @@ class Cluster:
         try:
             self.star.tell(entry)
         except ValueError as error:
-            raise WorldError(f"The other nodes cannot be told: {error}.") from None
+            raise EnvironmentFailure(f"The other nodes cannot be told: {error}.") from None
 
     # Joining
 
@@ -173,7 +173,7 @@ class Cluster:
 
         Raises:
             UsageError: when this node cannot take part in this run.
-            WorldError: when others do not come, or the run's first node is lost.
+            EnvironmentFailure: when others do not come, or the run's first node is lost.
             Interrupted: at a person's signal.
         """
         began = said = time.monotonic()
@@ -190,7 +190,7 @@ class Cluster:
             if self.is_host and self.record.node in self.view.asking:
                 self._gathering.decide(self.lanes, began, now)
             if now - began > self.patience_s:
-                raise WorldError(f"After {self.patience_s:.0f} s {self._missing()}.")
+                raise EnvironmentFailure(f"After {self.patience_s:.0f} s {self._missing()}.")
             if now - said >= SAY_EVERY_S:
                 said = now
                 if text := self._missing() if self.is_there else self._not_there:
@@ -207,7 +207,7 @@ class Cluster:
         if (refused := self.view.refusal_of(self.record.node)) is not None:
             raise UsageError(refused.problem, refused.fix)
         if self.cut:
-            raise WorldError(self.lost() if self.has_begun else f"This node lost the others: {self.cut}.")
+            raise EnvironmentFailure(self.lost() if self.has_begun else f"This node lost the others: {self.cut}.")
 
     def _missing(self) -> str:
         if self.view.members and self._member() is None:

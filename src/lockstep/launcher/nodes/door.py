@@ -17,7 +17,7 @@ import struct
 import sys
 from pathlib import Path
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 
 Address = tuple[str, int]
 _TABLES = (Path("/proc/net/tcp6"), Path("/proc/net/tcp"))
@@ -81,7 +81,7 @@ class Door:
             listener: listens on 127.0.0.1; it is used through a copy, and may be handed to whoever accepts.
 
         Raises:
-            WorldError: the kernel has no such filters, or a process of another user is connected already.
+            EnvironmentFailure: the kernel has no such filters, or a process of another user is connected already.
         """
         self._copy = listener.dup()
         self._ports: list[int] = []
@@ -89,10 +89,12 @@ class Door:
             self._set()
         except OSError as error:
             self._copy.close()
-            raise WorldError(f"This kernel cannot lock the store's port ({os.strerror(error.errno or 0)}).") from None
+            raise EnvironmentFailure(
+                f"This kernel cannot lock the store's port ({os.strerror(error.errno or 0)})."
+            ) from None
         if users := strangers(listener.getsockname()):
             self._copy.close()
-            raise WorldError(
+            raise EnvironmentFailure(
                 f"A process of user {users[0]} connected to the store of this run while it began: start again."
             )
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nodes.key import Key
 from lockstep.launcher.nodes.session import (
     ASKS_FOR_SEAL,
@@ -202,7 +202,7 @@ class Doorstep:
         ).start()
 
     def _seal_for(self, end: socket.socket, seal: Callable[[], bytes]) -> None:
-        with end, suppress(OSError, WorldError):
+        with end, suppress(OSError, EnvironmentFailure):
             end.settimeout(OPENING_S)
             try:
                 end.sendall(seal())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 from lockstep.launcher.nodes.address import (
     DEFAULT_PORT,
     Choice,
@@ -138,7 +138,7 @@ class PortTaken(UsageError):  # noqa: N818 - a state of the world as much as a m
 
 
 def listen(place: Place) -> socket.socket:
-    """A socket that listens at one address. Raises UsageError or WorldError in one sentence."""
+    """A socket that listens at one address. Raises UsageError or EnvironmentFailure in one sentence."""
     if not place.address or ipaddress.ip_address(place.address).is_unspecified:
         raise ValueError("node 0 listens on one named address")
     listener = socket.socket(socket.AF_INET if family(place.address) == 4 else socket.AF_INET6, socket.SOCK_STREAM)
@@ -166,4 +166,4 @@ def _why_not_there(error: OSError, place: Place) -> LockstepError:
         return UsageError(
             f"{place.address} is no longer an address of this machine.", "Name another with --local-addr."
         )
-    return WorldError(f"Cannot listen at {place}: {os.strerror(error.errno or 0)}.")
+    return EnvironmentFailure(f"Cannot listen at {place}: {os.strerror(error.errno or 0)}.")

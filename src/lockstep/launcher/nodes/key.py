@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.machine.regular_file import open_regular
 
 FILE_VARIABLE, VARIABLE, JOB_VARIABLE = "LOCKSTEP_KEY_FILE", "LOCKSTEP_KEY", "SLURM_JOB_ID"
@@ -169,11 +169,11 @@ def has_munge() -> bool:
 
 
 def seal(key: Key, job: str) -> bytes:
-    """Seal the key for processes of this user in this job. Raises WorldError when munge fails."""
+    """Seal the key for processes of this user in this job. Raises EnvironmentFailure when munge fails."""
     content = json.dumps({"job": job, "key": key.secret.decode()}).encode()
     sealed = _run(["munge", f"--restrict-uid={os.geteuid()}"], content)
     if sealed.returncode:
-        raise WorldError(
+        raise EnvironmentFailure(
             f"munge did not seal the run's key ({_said(sealed)}): start munged on this node, or use --key-file."
         )
     return sealed.stdout.strip() + b"\n"
@@ -183,12 +183,12 @@ def unseal(sealed: bytes, job: str) -> Key:
     """Open what node 0 sealed.
 
     Raises:
-        WorldError: munge cannot open it.
+        EnvironmentFailure: munge cannot open it.
         UsageError: another user sealed it, or another job's node.
     """
     opened = _run(["unmunge", "--keys=STATUS,UID"], sealed)
     if opened.returncode:
-        raise WorldError(
+        raise EnvironmentFailure(
             f"munge did not open the run's key ({_said(opened)}): start munged on this node, or use --key-file."
         )
     about, _, content = opened.stdout.partition(b"\n\n")
@@ -222,7 +222,7 @@ def _socket_of_slurm() -> str:
     """Where SLURM's configuration says that munged answers; empty where it says nothing."""
     try:
         told = _run_once(["scontrol", "show", "config"], b"").stdout.decode(errors="replace")
-    except WorldError:
+    except EnvironmentFailure:
         return ""
     found = re.search(r"^AuthInfo\s*=\s*(?:.*,)?socket=([^,\s]+)", told, re.MULTILINE)
     return found[1] if found else ""
@@ -232,7 +232,7 @@ def _run_once(command: list[str], content: bytes) -> subprocess.CompletedProcess
     try:
         return subprocess.run(command, input=content, capture_output=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise WorldError(
+        raise EnvironmentFailure(
             f"{command[0]} does not answer ({error}): start munged on this node, or use --key-file."
         ) from None
 

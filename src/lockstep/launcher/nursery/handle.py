@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nursery.rank_variables import nursery_variables
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.machine.leftovers import (
@@ -84,7 +84,7 @@ class NurseryHandle:
         Call it while no run is under way. The view ends with the last of these runs.
 
         Raises:
-            WorldError: when the nursery cannot import what it should, or is gone.
+            EnvironmentFailure: when the nursery cannot import what it should, or is gone.
             UsageError: when it has too few addresses to import it.
             SystemExit: at a signal that ends this process, with 128 + its number.
         """
@@ -118,7 +118,7 @@ class NurseryHandle:
             return self.channel.receive()[0]
         except ChannelClosed:
             check_import(self.ready is not None, address_limit())
-            raise WorldError("The nursery (the parent of all ranks) was killed from outside.") from None
+            raise EnvironmentFailure("The nursery (the parent of all ranks) was killed from outside.") from None
 
     def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
         """What has changed in the launcher's environment since the nursery was started; None for what is gone."""

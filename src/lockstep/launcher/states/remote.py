@@ -43,7 +43,7 @@ def fill(found: Found) -> Found:
 
     Raises:
         UsageError: when it cannot be read.
-        WorldError: when there is no room.
+        EnvironmentFailure: when there is no room.
     """
     if found.url:
         shutil.rmtree(found.path)

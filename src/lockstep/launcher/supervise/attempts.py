@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.diagnosis.findings import EARLY_LEAVER
 from lockstep.launcher.diagnosis.told import Teller
 from lockstep.launcher.folder import make_rank_files, remove_copies, renew_run_folder
@@ -67,7 +67,7 @@ MOST_LOG_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class World:
+class Attempt:
     """One start of all ranks, when all have ended."""
 
     ending: Ending
@@ -88,7 +88,7 @@ class World:
 
 
 @dataclass
-class Worlds:
+class Attempts:
     """The worlds of one run. `run` returns the last one."""
 
     request: LaunchRequest
@@ -101,11 +101,11 @@ class Worlds:
     _has_said_decided: bool = False
     _said_notes: set[str] = field(default_factory=set)
 
-    def run(self) -> World:
+    def run(self) -> Attempt:
         """Start the ranks, and start them again while that helps; no process of them is left.
 
         Raises:
-            WorldError: when the nursery cannot import torch or dies, or the run folder cannot be used again.
+            EnvironmentFailure: when the nursery cannot import torch or dies, or the run folder cannot be used again.
         """
         history: list[Loss] = []
         request = replace(self.request, restart=Restart(most=most_restarts(self.request.recovery, uses_lockstep=False)))
@@ -159,8 +159,8 @@ class Worlds:
         return request
 
     def _agree(
-        self, request: LaunchRequest, world: World, history: list[Loss], cluster: Cluster
-    ) -> tuple[World, Decision]:
+        self, request: LaunchRequest, world: Attempt, history: list[Loss], cluster: Cluster
+    ) -> tuple[Attempt, Decision]:
         """Tell the other nodes how the ranks here ended, and hear what follows."""
         scene = self._scene(request, world)
         cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
@@ -179,7 +179,7 @@ class Worlds:
             )
         self._wait(cluster, lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
-            raise WorldError(cluster.lost())
+            raise EnvironmentFailure(cluster.lost())
         decision, told, whence = decode_decision(cluster.view.decision)
         if (by := world.ending.interrupted_by or cluster.left_by) and not isinstance(
             decision, Stop
@@ -205,7 +205,7 @@ class Worlds:
         over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
         return decide(over, self.request.recovery, history)
 
-    def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> World:
+    def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> Attempt:
         folder = RunFolder(request.run_folder)
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
@@ -228,21 +228,23 @@ class Worlds:
             )
             try:
                 ending = supervisor.run()
-            except WorldError as error:
+            except EnvironmentFailure as error:
                 if (newest := observer.newest()[1]) is not None:
-                    raise WorldError(f"{error} {StatesLeft(None, newest, 0.0).sentence.capitalize()}.") from None
+                    raise EnvironmentFailure(
+                        f"{error} {StatesLeft(None, newest, 0.0).sentence.capitalize()}."
+                    ) from None
                 raise
             finally:
                 remove_copies(folder)
         observer.last_words()
         place, newest = observer.newest()
         verdict, whence = judge(ending.ends, ending.interrupted_by), _whence(request, newest, observer.no_snapshots())
-        return World(ending, verdict, observer, log_bytes, bool(place), newest, whence)
+        return Attempt(ending, verdict, observer, log_bytes, bool(place), newest, whence)
 
-    def _decide(self, request: LaunchRequest, world: World, history: list[Loss]) -> Decision:
+    def _decide(self, request: LaunchRequest, world: Attempt, history: list[Loss]) -> Decision:
         return decide(self._scene(request, world), self.request.recovery, history)
 
-    def _scene(self, request: LaunchRequest, world: World) -> Scene:
+    def _scene(self, request: LaunchRequest, world: Attempt) -> Scene:
         culprit, observer = world.verdict.culprit, world.observer
         last = last_work(observer.tail(culprit.rank)) if culprit is not None else None
         return Scene(
@@ -284,7 +286,7 @@ def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
     return shrinks(request.form) and bool(decided.get("lanes")) and not decided.get("ranks_are_fixed")
 
 
-def _regrouped(request: LaunchRequest, decision: Regroup, world: World) -> LaunchRequest:
+def _regrouped(request: LaunchRequest, decision: Regroup, world: Attempt) -> LaunchRequest:
     """The next world of ranks, on other nodes; lanes stay."""
     told = {"regroup": decision.changes, "step": world.whence.step, "in_memory": world.whence.in_memory}
     add_line(RunFolder(request.run_folder).restarts, told)
@@ -292,7 +294,7 @@ def _regrouped(request: LaunchRequest, decision: Regroup, world: World) -> Launc
     return replace(request, lanes=lanes, restart=renew_run_folder(request))
 
 
-def _next(request: LaunchRequest, decision: RestartAll, world: World) -> LaunchRequest:
+def _next(request: LaunchRequest, decision: RestartAll, world: Attempt) -> LaunchRequest:
     """The next world of ranks, in a run folder that is ready for it."""
     told = {
         "restart": decision.number,
@@ -309,7 +311,7 @@ def _next(request: LaunchRequest, decision: RestartAll, world: World) -> LaunchR
     return replace(fewer, restart=replace(renew_run_folder(fewer), most=decision.most))
 
 
-def evidence_of(world: World, folder: RunFolder) -> Evidence:
+def evidence_of(world: Attempt, folder: RunFolder) -> Evidence:
     """What is known about the culprit, who is on this node."""
     culprit = world.verdict.culprit
     rank = culprit.rank if culprit is not None else min(world.log_bytes)
@@ -324,7 +326,7 @@ def evidence_of(world: World, folder: RunFolder) -> Evidence:
     )
 
 
-def _told_of(scene: Scene, world: World, folder: RunFolder) -> Told:
+def _told_of(scene: Scene, world: Attempt, folder: RunFolder) -> Told:
     """How the ranks of this node ended, for all nodes."""
     verdict, culprit = world.verdict, world.verdict.culprit
     loss = scene.loss

@@ -155,7 +155,7 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
 
     Raises:
         UsageError: when this node cannot know it.
-        WorldError: when munge cannot seal it.
+        EnvironmentFailure: when munge cannot seal it.
     """
     settings = request.key
     source = settings.source(is_first=is_host, has_munge=has_munge(), can_show=sys.stderr.isatty())

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes.meeting import NodeMeeting
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.rank_variables import rank_task
@@ -144,7 +144,7 @@ class Start:
             news: the pipe on which it tells what has happened.
 
         Raises:
-            WorldError: when the nursery takes no orders.
+            EnvironmentFailure: when the nursery takes no orders.
         """
         changed = self._nursery.changed(os.environ)
         order = write_task(rank_task(self._request, number, self._store.port, changed))
@@ -154,7 +154,7 @@ class Start:
         for descriptor in (order, nothing, *pipes):
             os.close(descriptor)
         if not sent:
-            raise WorldError("The nursery (the parent of all ranks) was killed or stopped from outside.")
+            raise EnvironmentFailure("The nursery (the parent of all ranks) was killed or stopped from outside.")
 
     def say(self, began_ns: int, pids: Mapping[int, int]) -> None:
         """Say, once all ranks have begun, where the time went, and with -v who they are.

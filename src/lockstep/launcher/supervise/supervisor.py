@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.diagnosis.scenes import Scenes
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
@@ -111,7 +111,7 @@ class Supervisor:
         """Start the ranks, watch until all have ended, sweep up.
 
         Raises:
-            WorldError: when the nursery cannot import torch, or dies.
+            EnvironmentFailure: when the nursery cannot import torch, or dies.
         """
         logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
@@ -272,7 +272,9 @@ class Supervisor:
         self._ranks.vanished(128 + signal.SIGKILL, signal.SIGKILL, time.monotonic_ns())
         if not (self._interruption.by or self._orders.gave_up):
             check_import(self.nursery.ready is not None, address_limit())
-            raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
+            raise EnvironmentFailure(
+                "The nursery (the parent of all ranks) was killed from outside, and the ranks with it."
+            )
 
     def _sweep(self) -> None:
         """End what the ranks left behind, then read the pipes to their end."""

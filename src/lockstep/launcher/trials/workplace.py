@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.machine.private_view import remove_tree
 
@@ -65,7 +65,7 @@ class Workplaces:
         """Make a workplace for the next runs, which see each other's files; or return theirs.
 
         Raises:
-            WorldError: when there is no private view although there was one.
+            EnvironmentFailure: when there is no private view although there was one.
         """
         if not self._runs_left:
             self.remove()
@@ -109,7 +109,7 @@ class Workplaces:
     def _viewed(self, num_runs: int) -> Workplace:
         self._layers.mkdir(mode=0o700)
         if problem := self._nursery.make_view(self._layers, num_runs).problem:
-            raise WorldError(f"The private view of the files could not be made again: {problem}.")
+            raise EnvironmentFailure(f"The private view of the files could not be made again: {problem}.")
         return Workplace()
 
     def _copied(self, _num_runs: int) -> Workplace:

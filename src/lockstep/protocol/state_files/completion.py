@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.machine.clocks import growing_time
 from lockstep.protocol.state_files.flushed import write_synced
 from lockstep.protocol.state_files.folder import StateFolder
@@ -36,7 +36,7 @@ def complete(
 
     Raises:
         OSError: when there is no room.
-        WorldError: when somebody has changed what is there.
+        EnvironmentFailure: when somebody has changed what is there.
     """
     facts = {**facts, NOT_FINITE: not_finite} if not_finite else facts
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
@@ -48,6 +48,6 @@ def complete(
     folder.install()
 
 
-def not_written(target: Path, problem: str) -> WorldError:
+def not_written(target: Path, problem: str) -> EnvironmentFailure:
     """The error for a state that could not be written."""
-    return WorldError(f"The state could not be written to {target}: {problem.rstrip('.')}.")
+    return EnvironmentFailure(f"The state could not be written to {target}: {problem.rstrip('.')}.")

@@ -15,7 +15,7 @@ import os
 from enum import Enum
 from pathlib import Path
 
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 from lockstep.machine.regular_file import read_regular
 from lockstep.protocol.state_files.flushed import exchange, make_synced, sync
 from lockstep.protocol.state_files.manifest import DOCUMENTS, MOST_BYTES, NAME, Manifest, damage, is_manifest
@@ -110,14 +110,14 @@ class StateFolder:
         return None
 
     def begin(self) -> None:
-        """Make an empty stage. Raises `WorldError` when another program is saving here."""
+        """Make an empty stage. Raises `EnvironmentFailure` when another program is saving here."""
         try:
             self._lock_existing_target()
             self._lock_new_stage()
             self._require_own()  # what was looked at before may have changed since
             empty(self.stage)
             mark(self.stage)
-        except (OSError, WorldError):
+        except (OSError, EnvironmentFailure):
             with contextlib.suppress(OSError):
                 if self._is_mine(self.stage):
                     self.stage.rmdir()  # if it is empty
@@ -126,13 +126,13 @@ class StateFolder:
 
     def _require_own(self) -> None:
         if problem := self._refusal():
-            raise WorldError(str(problem))
+            raise EnvironmentFailure(str(problem))
 
     def _lock_existing_target(self) -> None:
         for _ in range(TRIES):
             if not self.target.is_dir() or self._lock(self.target):
                 return
-        raise WorldError(" ".join(_another(self.target)))
+        raise EnvironmentFailure(" ".join(_another(self.target)))
 
     def _lock_new_stage(self) -> None:
         for _ in range(TRIES):
@@ -141,10 +141,10 @@ class StateFolder:
                 self.stage.mkdir()
             if self._lock(self.stage):
                 return
-        raise WorldError(" ".join(_another(self.target)))
+        raise EnvironmentFailure(" ".join(_another(self.target)))
 
     def _lock(self, folder: Path) -> bool:
-        """Lock it; False when another folder is there by now. Raises `WorldError` when another program has locked it."""
+        """Lock it; False when another folder is there by now. Raises `EnvironmentFailure` when another program has locked it."""
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class StateFolder:
             # on a file system without locks two runs that save to one place are found by the SHA-256 in the manifest
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 os.close(lock)
-                raise WorldError(" ".join(_another(self.target))) from None
+                raise EnvironmentFailure(" ".join(_another(self.target))) from None
         if _is_at(lock, folder):
             self._locks.append(lock)
             return True
@@ -169,15 +169,15 @@ class StateFolder:
         sync(self.stage)
 
     def install(self) -> None:
-        """Put the complete stage in place. Raises `WorldError` when somebody has changed what is there."""
+        """Put the complete stage in place. Raises `EnvironmentFailure` when somebody has changed what is there."""
         if not self._is_mine(self.stage):
-            raise WorldError(" ".join(_another(self.target)))
+            raise EnvironmentFailure(" ".join(_another(self.target)))
         self._require_own()
         self.unmark()
         # an empty folder is replaced by the rename itself: it is not worth a complete .PATH.previous
         replaced = self.target.exists() and any(self.target.iterdir())
         if replaced and not self._is_mine(self.target) and not self._lock(self.target):
-            raise WorldError(" ".join(_another(self.target)))
+            raise EnvironmentFailure(" ".join(_another(self.target)))
         previous = self.previous is not None and self.previous.exists()
         if replaced and self.carry_out(Move.EXCHANGE):
             left = moves(replaced, previous, exchanges=True)[2:]
@@ -211,7 +211,9 @@ class StateFolder:
                 self.target.rename(previous)
             case Move.RETIRE:
                 names = " and ".join(name.format(self.target.name) for name in _PREVIOUS)
-                raise WorldError(f"{self.target} must be moved aside, but {names} beside it are taken. Move them away.")
+                raise EnvironmentFailure(
+                    f"{self.target} must be moved aside, but {names} beside it are taken. Move them away."
+                )
             case Move.INSTALL:
                 self.stage.rename(self.target)
             case Move.SYNC:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.url import below, check_url, file_system, shown
 
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 _SECRET = re.compile(r"(KEY|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 
 
-class RemoteError(WorldError):
+class RemoteError(EnvironmentFailure):
     """A URL that could not be read or written.
 
     Args:

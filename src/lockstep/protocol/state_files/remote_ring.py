@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.notices import say
 from lockstep.protocol.saving import step_of
 from lockstep.protocol.state_files.folder import StateFolder, trouble_of
@@ -64,7 +64,7 @@ class RemoteRing:
 
         Raises:
             RemoteError: when the URL cannot be read.
-            WorldError: when it cannot be written to the disk.
+            EnvironmentFailure: when it cannot be written to the disk.
         """
         problems: list[str] = []
         for name in self.newest_first():
@@ -92,7 +92,7 @@ class RemoteRing:
                 folder.install()
                 return ""
         except OSError as error:
-            raise WorldError(f"{folder.target} cannot be written ({error.strerror}).") from None
+            raise EnvironmentFailure(f"{folder.target} cannot be written ({error.strerror}).") from None
         finally:
             folder.abandon()
         return problem.problem if isinstance(problem, UsageError) else str(problem)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 from lockstep.protocol.state_files.flushed import write_synced
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import MODEL_FILE, MOST_BYTES, NAME, Manifest, SavedFile, is_manifest
@@ -109,7 +109,7 @@ class RemoteState:
             needed: which files, by their names in a state folder.
 
         Raises:
-            WorldError: when there is no room.
+            EnvironmentFailure: when there is no room.
         """
         for _ in range(TRIES):
             text = self._text()
@@ -181,7 +181,7 @@ def fetch_file(files: RemoteFiles, name: str, path: Path, most_bytes: int) -> No
 
     Raises:
         FileNotFoundError: when it is not there.
-        WorldError: when it cannot be read or written.
+        EnvironmentFailure: when it cannot be read or written.
     """
     try:
         with path.open("xb") as target:
@@ -192,7 +192,7 @@ def fetch_file(files: RemoteFiles, name: str, path: Path, most_bytes: int) -> No
         path.unlink(missing_ok=True)
         if isinstance(error, FileNotFoundError | RemoteError):
             raise
-        raise WorldError(f"{shown(files.url)} cannot be copied to {path.parent} ({error.strerror}).") from None
+        raise EnvironmentFailure(f"{shown(files.url)} cannot be copied to {path.parent} ({error.strerror}).") from None
 
 
 def trouble_in(copy: Callable[[], None]) -> str:
@@ -214,10 +214,10 @@ def named(folder: Path, url: str) -> Iterator[None]:
     except UsageError as error:
         words = (text.replace(str(folder), shown(url)) for text in (error.problem, error.fix))
         raise UsageError(*words) from error.__cause__
-    except WorldError as error:
-        if type(error) is not WorldError or str(folder) not in str(error):
+    except EnvironmentFailure as error:
+        if type(error) is not EnvironmentFailure or str(folder) not in str(error):
             raise
-        raise WorldError(str(error).replace(str(folder), shown(url))) from error.__cause__
+        raise EnvironmentFailure(str(error).replace(str(folder), shown(url))) from error.__cause__
 
 
 def fetch_weights(url: str, room: Path) -> Path:
@@ -246,8 +246,8 @@ def fetch_weights(url: str, room: Path) -> Path:
 
 
 def require_room(folder: Path, size_bytes: int, url: str) -> None:
-    """Raise `WorldError` where the disk has no room for so much."""
+    """Raise `EnvironmentFailure` where the disk has no room for so much."""
     size_bytes, free = min(size_bytes, _LARGEST), shutil.disk_usage(folder).free
     if size_bytes > free:
         has, room = f"{size_bytes / 1e6:.0f} MB", f"{free / 1e6:.0f} MB"
-        raise WorldError(f"{shown(url)} has {has}, and the disk of {folder} has room for {room}.")
+        raise EnvironmentFailure(f"{shown(url)} has {has}, and the disk of {folder} has room for {room}.")

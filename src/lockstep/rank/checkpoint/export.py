@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.machine.regular_file import open_regular, other_kind
 from lockstep.protocol.state_files.flushed import sync
 from lockstep.protocol.state_files.folder import is_state
@@ -42,7 +42,7 @@ def export(state: Path, target: Path, model: str | None, *, force: bool) -> dict
 
     Raises:
         UsageError: when the state is damaged or has no such model, or `target` cannot be the file.
-        WorldError: when it cannot be written.
+        EnvironmentFailure: when it cannot be written.
     """
     check_target(target, force=force)
     place, manifest = whole_state(state, lambda manifest: [_file_of(state, manifest, model), OTHER_TENSORS])
@@ -59,7 +59,7 @@ def export(state: Path, target: Path, model: str | None, *, force: bool) -> dict
                 with open_regular(place / name, follow=False) as source:
                     shutil.copyfileobj(source, file, 1 << 20)
     except OSError as error:
-        raise WorldError(f"{target} could not be written: {error.strerror or error}.") from None
+        raise EnvironmentFailure(f"{target} could not be written: {error.strerror or error}.") from None
     told = {"file": str(target), "model": label, "tensors": len(tensors.described)}
     return {**told, "size_bytes": target.stat().st_size, "left_out": list(others) if is_plain else []}
 

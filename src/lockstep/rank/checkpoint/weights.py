@@ -33,7 +33,7 @@ def checked_source(path: Path) -> Path:
 
     Raises:
         UsageError: when it is damaged, or the state has several models.
-        WorldError: when the manifest cannot be read.
+        EnvironmentFailure: when the manifest cannot be read.
     """
     return settled(path, lambda: _checked(path))
 
@@ -123,7 +123,7 @@ def load_weights(
 
     Raises:
         UsageError: when the file is missing, damaged, hostile, or of another model.
-        WorldError: when a URL cannot be read.
+        EnvironmentFailure: when a URL cannot be read.
     """
     place = found_at(path)
     if place == Path(path) and is_url(path):

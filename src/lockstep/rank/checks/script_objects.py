@@ -37,7 +37,7 @@ _NOT_THE_USERS = (
 _MODULE_TABLES = ("_modules", "_parameters", "_buffers")
 
 
-class Holdings:
+class ScriptObjects:
     """Remembers from step to step which objects existed before a step's lanes, and where the script's variables are."""
 
     def __init__(self) -> None:

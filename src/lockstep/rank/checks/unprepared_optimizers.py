@@ -30,7 +30,7 @@ Mark = tuple[int, int] | None
 """Identity and version of a gradient."""
 
 
-class Strangers:
+class UnpreparedOptimizers:
     """Watches every optimizer of the process until `close`.
 
     Args:

@@ -23,7 +23,7 @@ class Share:
     """Whether something was added to a tally inside."""
 
 
-class Shares:
+class UnreducedMetrics:
     """Remembers the finished evaluations whose numbers are this rank's own so far."""
 
     def __init__(self) -> None:

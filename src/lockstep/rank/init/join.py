@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
 from lockstep.machine.this_machine import nearest
 from lockstep.notices import say
 from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, check_address
@@ -91,7 +91,7 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
 
     Raises:
         UsageError: when the script's own default group does not have the size that the launcher said.
-        WorldError: when the ranks cannot meet.
+        EnvironmentFailure: when the ranks cannot meet.
     """
     if is_shared(device, environment.position):
         return HostMemoryTransport(_join(environment, torch.device("cpu"), exact=exact))
@@ -129,7 +129,7 @@ def _between_cpus(environment: RankEnvironment, *, exact: bool) -> Transport:
             return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
         except PeerLost:  # over Gloo the others would wait for it
             raise
-        except WorldError as error:  # on every rank
+        except EnvironmentFailure as error:  # on every rank
             _say_slow(position, str(error))
     elif exact and not native.why_not() and (spanning := _over_nodes(environment)) is not None:
         return spanning
@@ -150,7 +150,7 @@ def _over_nodes(environment: RankEnvironment) -> Transport | None:
             return OverNodesTransport(store, rank, nodes)
     except PeerLost:
         raise
-    except WorldError as error:  # on every rank
+    except EnvironmentFailure as error:  # on every rank
         _say_slow(position, str(error))
     return None
 
@@ -177,7 +177,7 @@ def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bo
     except UsageError:  # of a backend that the command line names
         raise
     except (RuntimeError, ValueError) as error:
-        raise WorldError(f"rank {position.rank} could not join the other ranks: {error}") from error
+        raise EnvironmentFailure(f"rank {position.rank} could not join the other ranks: {error}") from error
 
 
 def _check_same_kind(environment: RankEnvironment, device: torch.device) -> None:
@@ -188,7 +188,7 @@ def _check_same_kind(environment: RankEnvironment, device: torch.device) -> None
     except UsageError:
         raise
     except (RuntimeError, ValueError) as error:
-        raise WorldError(f"rank {position.rank} could not join the other ranks: {error}") from error
+        raise EnvironmentFailure(f"rank {position.rank} could not join the other ranks: {error}") from error
 
 
 def _launchers_store() -> Store:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.machine.this_machine import address_towards, interface_with, nearest
 from lockstep.notices import say
 from lockstep.protocol.tasks.meeting import TaskMeeting, is_loopback
@@ -42,7 +42,7 @@ def task_store(task: Task, meeting: TaskMeeting) -> Store:
 
     Raises:
         UsageError: the place that was named is not this node's, taken, or unknown.
-        WorldError: others are missing.
+        EnvironmentFailure: others are missing.
     """
     if meeting not in _stores:
         _stores[meeting] = _serve(task, meeting) if task.rank == 0 else _reach(task, meeting)
@@ -133,7 +133,7 @@ def _reach(task: Task, meeting: TaskMeeting) -> TCPStore:
             return _client(address, task, meeting)
         now = time.monotonic()
         if now - began > GIVE_UP_S:
-            raise WorldError(f"rank {task.rank} did not reach rank 0 at {meeting.host} port {meeting.port}.")
+            raise EnvironmentFailure(f"rank {task.rank} did not reach rank 0 at {meeting.host} port {meeting.port}.")
         if now - said > SAY_EVERY_S:
             said = now
             say(f"rank {task.rank} waits for rank 0 at {meeting.host} port {meeting.port}.")
@@ -162,7 +162,7 @@ def _meet(task: Task, meeting: TaskMeeting, store: Store) -> None:
             store.wait([VERDICT], dt.timedelta(seconds=GIVE_UP_S))
             verdict = store.get(VERDICT).decode()
         except RuntimeError:
-            raise WorldError(f"rank {task.rank}: rank 0 ended before all {task.size} tasks had met.") from None
+            raise EnvironmentFailure(f"rank {task.rank}: rank 0 ended before all {task.size} tasks had met.") from None
         store.add(HEARD, 1)
     store.set_timeout(PATIENCE)  # a rank may be late at the next meeting
     if verdict:
@@ -178,7 +178,7 @@ def _await_others(task: Task, meeting: TaskMeeting, store: Store) -> None:
         now = time.monotonic()
         what = f"{len(missing)} of {task.size} tasks at {meeting.host} port {meeting.port}: rank {', '.join(missing)}"
         if now - began > GIVE_UP_S:
-            raise WorldError(f"rank 0 waited in vain for {what}.")
+            raise EnvironmentFailure(f"rank 0 waited in vain for {what}.")
         if now - said > SAY_EVERY_S:
             said = now
             say(f"waiting for {what}.")

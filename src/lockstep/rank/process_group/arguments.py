@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import profiler
 from torch.nn import Parameter
 
-from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
 from lockstep.machine.torch_private import dispatching
 from lockstep.rank.transport.local.native import ABORTED, DISAGREEMENT, LOST, SAME_CALLS, compiled
 from lockstep.rank.transport.shared_memory import DTYPES
@@ -32,7 +32,7 @@ class CollectivePeerLost(PeerLost, dist.DistBackendError):
     """Another rank ended, left the group or gave up while this one waits for it."""
 
 
-class CollectiveFailed(WorldError, dist.DistBackendError):  # noqa: N818
+class CollectiveFailed(EnvironmentFailure, dist.DistBackendError):
     """A rank did not come in time, or there is too little memory."""
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
 from lockstep.machine import torch_private
 from lockstep.rank.caller import where
 from lockstep.rank.process_group.arguments import (
@@ -163,7 +163,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
         raise CollectiveMisused(error.problem, error.fix) from None
     except PeerLost as error:
         raise CollectivePeerLost(str(error)) from None
-    except WorldError as error:
+    except EnvironmentFailure as error:
         raise CollectiveFailed(str(error)) from None
     exchange = Exchange(native, timeout or dt.timedelta(minutes=30), title)
     return LockstepProcessGroup(exchange, rank, size, options.store, known)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.machine.torch_private import (
     FrameAction,
     FrameExecStrategy,
@@ -54,7 +54,7 @@ def uncompiled(kind: type[_T]) -> type[_T]:
     DDP calls its group from C++ while the compiler watches (buckets made anew, from `forward`). The compiler then takes
     the method for a piece of the model, and raises at the first attribute of a group that it doesn't know.
     """
-    with suppress(WorldError):  # of a torch without these names
+    with suppress(EnvironmentFailure):  # of a torch without these names
         never = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
         for method in (method for each in kind.__mro__ for method in vars(each).values()):
             if isinstance(method, FunctionType):

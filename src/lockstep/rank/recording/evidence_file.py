@@ -29,7 +29,7 @@ MAX_LIST = 64
 """Longer lists inside a state are data: numbers and texts get one hash, tensors one each, others none."""
 
 
-class Recorder:
+class EvidenceFile:
     """Writes the items of one rank.
 
     Args:

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 
 PARTS = {Phase.DATA: "data", Phase.COMPUTE: "compute", Phase.EXCHANGE: "exchange", Phase.UPDATE: "update"}
 """The phases that `bench` names; every other one is the script's."""
@@ -38,14 +38,14 @@ class Meter:
     """
 
     def __init__(
-        self, folder: RunFolder, rank: int, wanted: Mapping[str, int], ledger: Ledger, device: torch.device
+        self, folder: RunFolder, rank: int, wanted: Mapping[str, int], step_timer: StepTimer, device: torch.device
     ) -> None:
-        self._folder, self._rank, self._ledger, self._device = folder, rank, ledger, device
+        self._folder, self._rank, self._step_timer, self._device = folder, rank, step_timer, device
         self._warm_up, self._last = wanted["warm_up"], wanted["warm_up"] + wanted["steps"]
         self._steps: list[dict[str, int]] = []
         self._layers: list[str] = []
         self._work: list[tuple[str, int, int, int]] = []
-        ledger.intervals = []
+        step_timer.intervals = []
         # `optimizer.step()` ends the update; what the loop's body does after it is the script's own.
         self._hook = register_optimizer_step_post_hook(self._after_update)
         self._written = False
@@ -55,8 +55,8 @@ class Meter:
         now = self._boundary("step")
         if self._steps and not first_of_epoch and self._steps[-1]["step"] == step - 1:
             self._steps[-1]["end_ns"] = now
-        if step == self._warm_up + 1 and self._ledger.intervals is not None:
-            self._ledger.intervals.clear()
+        if step == self._warm_up + 1 and self._step_timer.intervals is not None:
+            self._step_timer.intervals.clear()
         if step > self._warm_up:
             self._steps.append({"step": step, "samples": num_samples, "begin_ns": now})
 
@@ -91,7 +91,7 @@ class Meter:
             "steps": whole,
             "intervals": [
                 [PARTS.get(phase, "script"), operation, begin, end]
-                for phase, operation, begin, end in self._ledger.intervals or ()
+                for phase, operation, begin, end in self._step_timer.intervals or ()
             ],
             "layers": self._layers,
             "work": self._work,
@@ -102,14 +102,14 @@ class Meter:
     def _boundary(self, operation: str) -> int:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._ledger.enter(Phase.SCRIPT, operation)
+        self._step_timer.enter(Phase.SCRIPT, operation)
         return time.perf_counter_ns()
 
     def _cuda_peak(self) -> int | None:
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
     def _after_update(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._ledger.enter(Phase.SCRIPT, "after the update")
+        self._step_timer.enter(Phase.SCRIPT, "after the update")
 
 
 def _process_memory() -> dict[str, int]:

@@ -19,12 +19,12 @@ from torch.optim import Optimizer
 
 from lockstep.protocol.recording import AT_END, NAN_MARK
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.checks.script_objects import Holdings
+from lockstep.rank.checks.script_objects import ScriptObjects
 from lockstep.rank.checks.variables import plain_variables
 from lockstep.rank.data.device_copies import tensors_in
 from lockstep.rank.data.order import EpochPlan
 from lockstep.rank.data.uses import batch_digest
-from lockstep.rank.recording.evidence_file import LaneGradients, Recorder
+from lockstep.rank.recording.evidence_file import EvidenceFile, LaneGradients
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Taken:
         return [*self.things, *self.tracked.values()]
 
 
-class Witness:
+class Recorder:
     """Records the evidence of one rank.
 
     Args:
@@ -64,7 +64,9 @@ class Witness:
 
     def __init__(self, folder: RunFolder, rank: int, wanted: Mapping[str, Any]) -> None:
         self._ending = folder.ending(rank)
-        self._recorder = Recorder(folder.evidence(rank), wanted.get("capture") or {}, norms=bool(wanted.get("norms")))
+        self._recorder = EvidenceFile(
+            folder.evidence(rank), wanted.get("capture") or {}, norms=bool(wanted.get("norms"))
+        )
         self._last_step: int = wanted.get("steps", sys.maxsize) - self._recorder.steps_before
         self.to_the_end = bool(wanted.get("to_the_end"))
         self.lanes = LaneGradients(folder.evidence(rank).parent) if wanted.get("plain") else None
@@ -81,7 +83,7 @@ class Witness:
         self._flushed = 0
         """The last step whose items are written; what is logged later in the same step is written at once."""
         self._repeats: dict[tuple[int, str], int] = {}
-        self._holdings = Holdings()
+        self._holdings = ScriptObjects()
         self._told_initial = False
 
     @property

@@ -20,7 +20,7 @@ from lockstep.rank.init.join import leave
 from lockstep.rank.run.loop.evaluation import say_shares
 from lockstep.rank.run.loop.loss_gauge import settle_losses
 from lockstep.rank.run.loop.replicas import bits_held, compare
-from lockstep.rank.run.loop.testimony import testify_end
+from lockstep.rank.run.loop.testimony import record_end
 from lockstep.rank.run.loop.training import say_written
 from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import RunState
@@ -32,64 +32,64 @@ def end(run: RunState) -> bool:
     """See `lockstep.finish`. Returns whether the run ended well, on all ranks."""
     failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
     failed = failed or (
-        run.setup.folder is not None and run.setup.folder.failure(run.machinery.transport.rank).exists()
+        run.config.folder is not None and run.config.folder.failure(run.components.transport.rank).exists()
     )
     try:
-        if not failed and not run.progress.automatic.has_ended:
-            if run.machinery.meter is not None:
-                run.machinery.meter.close()
+        if not failed and not run.loop_state.checkpointing.automatic.has_ended:
+            if run.components.meter is not None:
+                run.components.meter.close()
             settle_losses(run)
-            say_shares(run.machinery)
+            say_shares(run.components)
             mine = [
                 bits_held(run),
-                run.machinery.written.take() if run.machinery.written is not None else {},
+                run.components.written.take() if run.components.written is not None else {},
             ]
-            told = run.machinery.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
-            say_written(run.machinery, [paths for _, paths in told])
+            told = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
+            say_written(run.components, [paths for _, paths in told])
             compare(run, [one for one, _ in told])
-            testify_end(run)
+            record_end(run)
             _write_result(run)
-            run.progress.automatic.note_end()
+            run.loop_state.checkpointing.automatic.note_end()
             _write_stages(run)
     finally:
-        run.progress.automatic.end()
-        run.progress.snapshots.end()
-        run.machinery.strategy.close()
-        run.machinery.strangers.close()
-        if run.machinery.written is not None:
-            run.machinery.written.close()
-        for hook in run.progress.hooks:
+        run.loop_state.checkpointing.automatic.end()
+        run.loop_state.checkpointing.snapshots.end()
+        run.components.strategy.close()
+        run.components.unprepared.close()
+        if run.components.written is not None:
+            run.components.written.close()
+        for hook in run.loop_state.prepared.hooks:
             hook.remove()
         if not failed:
-            run.machinery.transport.close()
+            run.components.transport.close()
             leave()
-        run.progress.automatic.leave_loop()
-    return not failed and not run.progress.automatic.has_ended
+        run.loop_state.checkpointing.automatic.leave_loop()
+    return not failed and not run.loop_state.checkpointing.automatic.has_ended
 
 
 def _write_result(run: RunState) -> None:
-    if run.machinery.transport.rank != 0 and run.setup.mesh.stages == 1:
+    if run.components.transport.rank != 0 and run.config.mesh.stages == 1:
         return
-    digest = state_hash(run) if run.progress.models else ""
-    if run.machinery.transport.rank != 0:
+    digest = state_hash(run) if run.loop_state.prepared.models else ""
+    if run.components.transport.rank != 0:
         return
     without = names_without(run)
-    if run.setup.folder is None:
-        if digest and run.progress.said_decisions:
+    if run.config.folder is None:
+        if digest and run.loop_state.said.decisions:
             say(f"bits sha256:{digest}" + (f" resumed without: {', '.join(without)}" if without else ""))
         return
-    earlier_epochs, earlier_steps = run.progress.resumed
+    earlier_epochs, earlier_steps = run.loop_state.resumption.resumed
     result = {
-        "steps": run.machinery.ledger.step - earlier_steps,
-        "epochs": len(run.progress.epochs_seen) - earlier_epochs,
+        "steps": run.components.step_timer.step - earlier_steps,
+        "epochs": len(run.loop_state.epoch.epochs_seen) - earlier_epochs,
         "earlier_epochs": earlier_epochs,
-        "samples": _samples(run.progress.epochs_seen[earlier_epochs:]),
+        "samples": _samples(run.loop_state.epoch.epochs_seen[earlier_epochs:]),
         "bits": f"sha256:{digest}" if digest else "",
-        "lanes": run.setup.placement.num_lanes,
-        "threads": run.setup.threads,
+        "lanes": run.config.placement.num_lanes,
+        "threads": run.config.threads,
         **({"without": without} if without else {}),
     }
-    keep(run.setup.folder.result, json.dumps(result), run.machinery.ledger)
+    keep(run.config.folder.result, json.dumps(result), run.components.step_timer)
 
 
 def _samples(epochs: list[int]) -> str:
@@ -110,20 +110,20 @@ def _write_stages(run: RunState) -> None:
     "micro_batches": 8, "schedule": "1f1b", "strategy": "pipeline"}; times are those of
     `time.monotonic`, sums over the run.
     """
-    mesh, folder = run.setup.mesh, run.setup.folder
+    mesh, folder = run.config.mesh, run.config.folder
     if mesh.stages == 1 or folder is None:
         return
-    told = run.machinery.transport.all_gather_object(run.machinery.strategy.report(), "stage report")
-    if run.machinery.transport.rank or any(report is None for report in told):
+    told = run.components.transport.all_gather_object(run.components.strategy.report(), "stage report")
+    if run.components.transport.rank or any(report is None for report in told):
         return
     stages = [{"rank": rank, "stage": mesh.stage(rank), **report} for rank, report in enumerate(told)]
     report = {
         "stages": stages,
-        "micro_batches": len(run.setup.lanes),
+        "micro_batches": len(run.config.lanes),
         "schedule": mesh.schedule if mesh.strategy == "pipeline" else None,
         "strategy": mesh.strategy,
     }
-    keep(folder.stages, json.dumps(report), run.machinery.ledger)
+    keep(folder.stages, json.dumps(report), run.components.step_timer)
 
 
 def state_hash(run: RunState) -> str:
@@ -131,16 +131,16 @@ def state_hash(run: RunState) -> str:
 
     Collective: call it on every rank.
     """
-    rank = run.machinery.transport.rank
+    rank = run.components.transport.rank
     tensors = {
         f"{number} {name}": tensor
-        for number, model in enumerate(run.progress.models)
+        for number, model in enumerate(run.loop_state.prepared.models)
         for name, tensor in model.state_dict(keep_vars=True).items()
         if isinstance(tensor, Tensor)
     }
-    mine = {name: tensor_hash(t) for name, t in tensors.items() if rank == (run.machinery.strategy.holder_of(t) or 0)}
+    mine = {name: tensor_hash(t) for name, t in tensors.items() if rank == (run.components.strategy.holder_of(t) or 0)}
     told = (
-        [mine] if run.setup.mesh.stages == 1 else run.machinery.transport.all_gather_object(mine, "hash of the model")
+        [mine] if run.config.mesh.stages == 1 else run.components.transport.all_gather_object(mine, "hash of the model")
     )
     found = {key: value for hashes in told for key, value in hashes.items()}
     digest = hashlib.sha256()
@@ -155,12 +155,12 @@ MUCH = 0.25
 
 def held(run: RunState) -> dict[str, int]:
     """Bytes on the rank's device by what they are. What a lane's forward keeps is in the rest."""
-    device, progress = run.setup.device, run.progress
-    optimizers = [one for one in progress.taken if isinstance(one, Optimizer)]
+    device, loop_state = run.config.device, run.loop_state
+    optimizers = [one for one in loop_state.prepared.taken if isinstance(one, Optimizer)]
     states = [values for optimizer in optimizers for values in optimizer.state.values()]
     parts = {
-        "parameters": _bytes((one for model in progress.models for one in model.parameters()), device),
-        "gradients": run.machinery.strategy.gradient_bytes,
+        "parameters": _bytes((one for model in loop_state.prepared.models for one in model.parameters()), device),
+        "gradients": run.components.strategy.gradient_bytes,
         device_words.STATE: _bytes((value for values in states for value in values.values()), device),
     }
     rest = torch.cuda.memory_allocated(device) - sum(parts.values())
@@ -175,9 +175,9 @@ def _bytes(values: Iterable[object], device: torch.device) -> int:
 
 def watch_device(run: RunState) -> None:
     """From now on errors of the device are told with what lies there."""
-    device = run.setup.device
+    device = run.config.device
     device_words.present[:] = [device_words.Device(str(device), lambda: held(run))] if device.type == "cuda" else []
-    if device.type != "cuda" or is_shared(device, run.setup.environment.position):
+    if device.type != "cuda" or is_shared(device, run.config.environment.position):
         return
     if told := taken_by_others(*torch.cuda.mem_get_info(device), device):
         say(told)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.saving.at_url import load_state, save_state, save_weights
@@ -51,27 +51,27 @@ class Run:
     @property
     def rank(self) -> int:
         """This rank, from 0."""
-        return self._run.setup.environment.position.rank
+        return self._run.config.environment.position.rank
 
     @property
     def local_rank(self) -> int:
         """This rank among those of its node."""
-        return self._run.setup.environment.position.local_rank
+        return self._run.config.environment.position.local_rank
 
     @property
     def world_size(self) -> int:
         """The number of ranks."""
-        return self._run.setup.environment.position.world_size
+        return self._run.config.environment.position.world_size
 
     @property
     def num_lanes(self) -> int:
         """The number of lanes; it belongs to the run and does not depend on the ranks."""
-        return self._run.setup.placement.num_lanes
+        return self._run.config.placement.num_lanes
 
     @property
     def device(self) -> torch.device:
         """The device that this rank's batches are on."""
-        return self._run.setup.device
+        return self._run.config.device
 
     @property
     def is_main(self) -> bool:
@@ -134,14 +134,14 @@ class Run:
         Raises:
             UsageError: when a thing cannot be carried, was prepared before, or differs between ranks.
         """
-        self._run.progress.position.require_same_on_every_rank("run.prepare")
+        self._run.loop_state.position.require_same_on_every_rank("run.prepare")
         self._require_present()
-        self._run.machinery.strategy.name_cuts(cut)
+        self._run.components.strategy.name_cuts(cut)
         prepared = prepare(self._run, things, buffers or {}, updates_by)
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def _require_present(self) -> None:
-        if self._run.progress.ended:
+        if self._run.loop_state.ended:
             raise UsageError(
                 "This run has ended, because lockstep.init was called again (or lockstep.finish).",
                 "Use the Run that the last lockstep.init returned, and prepare everything with it.",
@@ -149,30 +149,30 @@ class Run:
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield 0, 1, …, `num_epochs` - 1; after `run.load_state` those left. The progress line counts along."""
-        progress = self._run.progress
-        automatic, snapshots = progress.automatic, progress.snapshots
-        progress.begin()
-        ledger = self._run.machinery.ledger
-        ledger.num_epochs = num_epochs
+        loop_state = self._run.loop_state
+        automatic, snapshots = loop_state.checkpointing.automatic, loop_state.checkpointing.snapshots
+        loop_state.begin()
+        step_timer = self._run.components.step_timer
+        step_timer.num_epochs = num_epochs
         epoch = -1
         try:
-            for epoch in () if is_over(self._run.machinery) else progress.epochs.epochs(num_epochs):
-                ledger.epoch = epoch + 1
-                if progress.has_states_inside:
-                    progress.body_streams = self._run.machinery.streams.snapshot()
-                progress.tallies.enter_body()
-                progress.preparations.at_body = dict(progress.preparations.made)
+            for epoch in () if is_over(self._run.components) else loop_state.epochs.epochs(num_epochs):
+                step_timer.epoch = epoch + 1
+                if loop_state.checkpointing.is_inside:
+                    loop_state.epoch.body_streams = self._run.components.streams.snapshot()
+                loop_state.tallies.enter_body()
+                loop_state.prepared.preparations.at_body = dict(loop_state.prepared.preparations.made)
                 yield epoch
                 settle(self._run)
                 label_gradients(self._run)
                 if epoch == num_epochs - 1:
-                    note_loop_variables(self._run, str(progress.epochs.loop))
+                    note_loop_variables(self._run, str(loop_state.epochs.loop))
                 automatic.after_body()
                 snapshots.after_body()
-                if is_over(self._run.machinery):
+                if is_over(self._run.components):
                     return
             if epoch < 0:
-                restore_loop_variables(self._run, str(progress.epochs.loop))
+                restore_loop_variables(self._run, str(loop_state.epochs.loop))
         finally:  # also when the script leaves the loop
             automatic.leave_loop()
 
@@ -189,13 +189,13 @@ class Run:
             raise UsageError(
                 "run.steps needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
             )
-        if not any(loader is own for own in self._run.progress.loaders):
+        if not any(loader is own for own in self._run.loop_state.prepared.loaders):
             raise UsageError(
                 "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
             )
-        if self._run.progress.position.region is not Region.SCRIPT and not is_over(self._run.machinery):
+        if self._run.loop_state.position.region is not Region.SCRIPT and not is_over(self._run.components):
             raise UsageError("run.steps was called inside another step.", f"Take one step at a time:\n{RIGHT_FORM}")
-        if not self._run.progress.models:
+        if not self._run.loop_state.prepared.models:
             raise UsageError(
                 "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
             )
@@ -212,14 +212,14 @@ class Run:
         Raises:
             UsageError: outside a step's lanes.
         """
-        if self._run.progress.position.region is not Region.LANE:
+        if self._run.loop_state.position.region is not Region.LANE:
             raise UsageError("run.backward was called outside a step's lanes.", f"Call it inside them:\n{RIGHT_FORM}")
-        if self._run.progress.lane is None:
+        if self._run.loop_state.open_pass.lane is None:
             raise UsageError(
                 "run.backward was called inside the function passed to step.backward.",
                 f"Return the loss instead:\n{ORDERED_FORM}",
             )
-        self._run.progress.lane.backward(loss, weight, retain_graph=retain_graph)
+        self._run.loop_state.open_pass.lane.backward(loss, weight, retain_graph=retain_graph)
 
     def clip_grad_norm_(
         self, parameters: Tensor | Iterable[Tensor] | nn.Module, max_norm: float, norm_type: float = 2.0
@@ -229,12 +229,12 @@ class Run:
         The norm has the same bits under every strategy and on any number of ranks. torch's own function gives the same
         value up to rounding.
         """
-        if self._run.progress.position.in_lane:
+        if self._run.loop_state.position.in_lane:
             raise UsageError("Gradients are complete only after a step's lanes.", f"Clip them there:\n{RIGHT_FORM}")
         if isinstance(parameters, nn.Module):
             parameters = parameters.parameters()
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        return Agreed(self._run.machinery.strategy.clip_grad_norm(listed, float(max_norm), float(norm_type)))  # type: ignore[arg-type]
+        return Agreed(self._run.components.strategy.clip_grad_norm(listed, float(max_norm), float(norm_type)))  # type: ignore[arg-type]
 
     def log(self, **scalars: float | Tensor) -> None:
         """Write values to the progress line and to `metrics.jsonl`. Collective: call it on every rank.
@@ -279,13 +279,13 @@ class Run:
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank. Collective: call it on every rank."""
-        self._run.progress.position.require_same_on_every_rank("run.any")
-        return self._run.machinery.transport.any(bool(flag), "run.any", where())
+        self._run.loop_state.position.require_same_on_every_rank("run.any")
+        return self._run.components.transport.any(bool(flag), "run.any", where())
 
     def all(self, flag: bool) -> bool:
         """Return whether `flag` is true on every rank. Collective: call it on every rank."""
-        self._run.progress.position.require_same_on_every_rank("run.all")
-        return self._run.machinery.transport.all(bool(flag), "run.all", where())
+        self._run.loop_state.position.require_same_on_every_rank("run.all")
+        return self._run.components.transport.all(bool(flag), "run.all", where())
 
     def gather(self, rows_of_rank: Tensor, loader: Iterable[Any] | None = None) -> Tensor:
         """Return the rows of the last evaluation in data-set order, exactly `len(dataset)` of them.
@@ -296,12 +296,14 @@ class Run:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
             loader: the one whose last evaluation is meant, if not the last of all.
         """
-        self._run.progress.position.require_same_on_every_rank("run.gather")
-        self._run.machinery.shares.put_together()
-        indices = self._run.progress.evaluated if loader is None else self._evaluated_by(loader)
-        if not self._run.setup.counts:
+        self._run.loop_state.position.require_same_on_every_rank("run.gather")
+        self._run.components.unreduced.put_together()
+        indices = self._run.loop_state.evaluation.samples if loader is None else self._evaluated_by(loader)
+        if not self._run.config.counts:
             rows_of_rank, indices = rows_of_rank[:0], []
-        return tally.gather_rows(rows_of_rank, indices, self._run.machinery.transport, self._run.setup.device, where())
+        return tally.gather_rows(
+            rows_of_rank, indices, self._run.components.transport, self._run.config.device, where()
+        )
 
     def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
         if not isinstance(loader, PreparedLoader):
@@ -321,8 +323,8 @@ class Run:
 
     def barrier(self) -> None:
         """Wait until every rank has come here. Collective: call it on every rank."""
-        self._run.progress.position.require_same_on_every_rank("run.barrier")
-        self._run.machinery.transport.barrier("run.barrier", where())
+        self._run.loop_state.position.require_same_on_every_rank("run.barrier")
+        self._run.components.transport.barrier("run.barrier", where())
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
@@ -330,17 +332,17 @@ class Run:
 
         Collective: call it on every rank. When rank 0 fails in the block, the others raise too and do not run it.
         """
-        self._run.progress.position.require_same_on_every_rank("run.main_first")
+        self._run.loop_state.position.require_same_on_every_rank("run.main_first")
         line = where()
-        if not self.is_main and not self._run.machinery.transport.all(True, "main_first", line):
-            raise WorldError(f"rank 0 failed in `with run.main_first()` ({line}).")
+        if not self.is_main and not self._run.components.transport.all(True, "main_first", line):
+            raise EnvironmentFailure(f"rank 0 failed in `with run.main_first()` ({line}).")
         worked = False
         try:
             yield
             worked = True
         finally:
             if self.is_main:
-                self._run.machinery.transport.all(worked, "main_first", line)
+                self._run.components.transport.all(worked, "main_first", line)
 
     def tally(self) -> Tally:
         """A new set of weighted sums over samples."""
@@ -357,7 +359,7 @@ class Run:
         Collective: call it on every rank. `path` may be a URL.
 
         Raises:
-            WorldError: on every rank, when rank 0 cannot write.
+            EnvironmentFailure: on every rank, when rank 0 cannot write.
         """
         save_weights(self._run, model, path)
 
@@ -371,7 +373,7 @@ class Run:
         Raises:
             UsageError: at an assignment of what cannot be saved without pickle.
         """
-        return self._run.progress.values
+        return self._run.loop_state.values
 
     def track(self, **objects: Any) -> None:
         """Name objects that belong to every state: an average of the weights, a metric, a scheduler of your own.
@@ -406,7 +408,7 @@ class Run:
         Raises:
             UsageError: on every rank, before anything is written: inside an epoch's steps, for a value that cannot be
                 saved without pickle, when ranks differ, or when `path` holds something else.
-            WorldError: on every rank, when rank 0 cannot write, or not reach the URL. An older state is still there.
+            EnvironmentFailure: on every rank, when rank 0 cannot write, or not reach the URL. An older state is still there.
         """
         save_state(self._run, path, extra)
         say_names(self._run)
@@ -429,7 +431,7 @@ class Run:
             UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not
                 fit what the run prepared.
         """
-        if self._run.progress.automatic.is_on:
+        if self._run.loop_state.checkpointing.automatic.is_on:
             raise UsageError(
                 "run.load_state was called in a run that goes on from states of its own.",
                 "Leave out run.load_state, or save_every.",
@@ -441,4 +443,4 @@ class Run:
 
     def seed(self, *place: int | str) -> int:
         """A 64-bit seed for a generator of your own, keyed by the run's seed and `place` (an epoch, a name)."""
-        return stream_key(self._run.setup.seed, Domain.SCRIPT, *place)
+        return stream_key(self._run.config.seed, Domain.SCRIPT, *place)

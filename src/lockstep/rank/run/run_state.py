@@ -18,8 +18,8 @@ from lockstep.protocol.journal.failure import FailureKind, kind_of
 from lockstep.protocol.layout.mesh import Mesh
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.checks.unprepared_optimizers import Strangers
-from lockstep.rank.checks.unreduced_metrics import Shares
+from lockstep.rank.checks.unprepared_optimizers import UnpreparedOptimizers
+from lockstep.rank.checks.unreduced_metrics import UnreducedMetrics
 from lockstep.rank.checks.variables import Named
 from lockstep.rank.checks.written_files import WrittenFiles
 from lockstep.rank.data.loader import PreparedLoader
@@ -28,13 +28,13 @@ from lockstep.rank.data.stream import SavedStream, StreamedSteps
 from lockstep.rank.init.numerics import KeptNumerics
 from lockstep.rank.init.streams import Streams
 from lockstep.rank.recording.meter import Meter
-from lockstep.rank.recording.recorder import Witness
+from lockstep.rank.recording.recorder import Recorder
 from lockstep.rank.run.position.epoch_count import EpochCount, InsideEpoch
 from lockstep.rank.run.position.kept_values import KeptValues, Tallies
 from lockstep.rank.run.position.metrics import MetricsFile
 from lockstep.rank.run.position.moment import LoopPosition
 from lockstep.rank.run.position.preparations import Members, Modes, Preparations
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 from lockstep.rank.strategy.contract import OpenLane, Strategy
 from lockstep.rank.strategy.pass_loss import PassLoss
 from lockstep.rank.strategy.precision import LossScale
@@ -180,7 +180,7 @@ class NoLastSnapshot:
 
 
 @dataclass(frozen=True)
-class Setup:
+class Config:
     """What `lockstep.init` decided. It does not change."""
 
     environment: RankEnvironment
@@ -208,186 +208,237 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Machinery:
+class Components:
     """The parts that do the work. Each has its own state; none is replaced."""
 
     transport: Transport
     strategy: Strategy
     streams: Streams
     numerics: KeptNumerics
-    ledger: Ledger
+    step_timer: StepTimer
     metrics: MetricsFile
-    strangers: Strangers
-    shares: Shares
+    unprepared: UnpreparedOptimizers
+    unreduced: UnreducedMetrics
     scaler: LossScale | None
     """Under 16-mixed; it has a state that a resumed run needs."""
-    witness: Witness | None
+    witness: Recorder | None
     meter: Meter | None
     written: WrittenFiles | None
     """The files that this rank writes, where there are several ranks."""
 
 
 @dataclass
-class Progress:
-    """Where the run is, and what `prepare` took."""
+class Said:
+    """What was said once and is not said again."""
 
-    position: LoopPosition = field(default_factory=LoopPosition)
+    training_mode: bool = False
+    apart: bool = False
+    seeded_lane: bool = False
+    decisions: bool = False
+    script: bool = False
+
+
+@dataclass
+class Prepared:
+    """What `prepare` and `run.track` took, and what follows from it."""
+
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
     preparations: Preparations = field(default_factory=Preparations)
-    late: LateParts | None = None
-    """What a loaded state has of things that came in the middle of its run, until this start has made them."""
-    began_infinite: set[tuple[int, str]] = field(default_factory=set)
-    """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name; tracked
-    modules with such, by identity and no name."""
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
     stateful: dict[str, Any] = field(default_factory=dict)
     """Objects of the run itself with a `state_dict` that belongs in `run.save_state`, by name: a gradient scaler."""
+    tracked: dict[str, Any] = field(default_factory=dict)
+    """What `run.track` named, by name."""
+    began_infinite: set[tuple[int, str]] = field(default_factory=set)
+    """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name; tracked
+    modules with such, by identity and no name."""
+    hooks: list[Any] = field(default_factory=list)
+    """Handles on the optimizers' steps, removed when the run ends."""
+    members: Members = field(init=False)
+    """Those of `models`."""
+
+    def __post_init__(self) -> None:
+        self.members = Members(self.models)
+
+
+@dataclass
+class OpenPass:
+    """The pass over a step's lanes that is open."""
+
     lane: OpenLane | None = None
     """The lane that `run.backward` belongs to."""
     broken: str | None = None
     """Why the current step has no gradient, said at `optimizer.step()`."""
-    evaluated: list[Any] = field(default_factory=list)
-    """Data-set indices of the samples that the last evaluation gave this rank."""
-    evaluation: str = ""
-    """A digest of the order of the last evaluation; the same on every rank."""
     lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """What the lanes of the current pass logged: (weighted sum, weight) by name."""
-    hooks: list[Any] = field(default_factory=list)
-    """Handles on the optimizers' steps, removed when the run ends."""
     losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
     """Those of the last passes that no gauge shows yet, each with its step."""
-    said_training_mode: bool = False
-    said_apart: bool = False
-    said_seeded_lane: bool = False
-    said_decisions: bool = False
-    tallies: Tallies = field(default_factory=Tallies)
-    epochs: EpochCount = field(default_factory=EpochCount)
-    ended: bool = False
-    """Whether the run is over; its loop must not go on."""
-    resumed: tuple[int, int] = (0, 0)
-    """Epochs and steps that earlier starts made."""
+
+
+@dataclass
+class Evaluated:
+    """The last evaluation."""
+
+    samples: list[Any] = field(default_factory=list)
+    """Data-set indices of the samples that it gave this rank."""
+    digest: str = ""
+    """Of its order; the same on every rank."""
+
+
+@dataclass
+class EpochState:
+    """The epoch that is under way, and those that are over."""
+
     steps: weakref.ref[Iterator[Any]] | None = None
     """The iterator that the last `run.steps` made."""
     inside: InsideEpoch | None = None
     """Between the steps of an epoch: how far it is."""
-    goes_on: InsideEpoch | None = None
-    """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
-    goes_on_stream: SavedStream | None = None
-    """With `goes_on`: how the data set can go on by itself."""
-    left: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What the script reads behind the last turn of its loops (`lockstep.rank.run.loop.loop_variables`), by loop."""
     reading: weakref.ref[PlannedSteps | StreamedSteps] | None = None
     """The steps of the last epoch."""
-    automatic: NoStates = field(default_factory=NoStates)
-    snapshots: NoSnapshots = field(default_factory=NoSnapshots)
-    last: NoLastSnapshot = field(default_factory=NoLastSnapshot)
-    checks: Checks = field(default_factory=Checks)
-    has_begun: bool = False
-    """Whether `automatic` has looked for a state."""
     body_streams: Mapping[str, Any] | None = None
     """With states inside an epoch: the random streams as they were when the current body of `run.epochs` began."""
-    later_streams: Mapping[str, Any] | None = None
-    """Those of the loaded state, until `run.steps` goes on."""
+    left: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What the script reads behind the last turn of its loops (`lockstep.rank.run.loop.loop_variables`), by loop."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
     accounts: list[dict[str, Any]] = field(default_factory=list)
     """Which samples each training epoch used that is over; see `PlannedSteps.account`."""
-    tracked: dict[str, Any] = field(default_factory=dict)
-    """What `run.track` named, by name."""
-    values: KeptValues = field(init=False)
-    """`run.state`."""
+
+
+@dataclass
+class Resumption:
+    """What a start that resumes has loaded, and what it still has to do with it."""
+
+    late: LateParts | None = None
+    """What a loaded state has of things that came in the middle of its run, until this start has made them."""
+    resumed: tuple[int, int] = (0, 0)
+    """Epochs and steps that earlier starts made."""
+    goes_on: InsideEpoch | None = None
+    """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
+    goes_on_stream: SavedStream | None = None
+    """With `goes_on`: how the data set can go on by itself."""
+    later_streams: Mapping[str, Any] | None = None
+    """The random streams of the loaded state, until `run.steps` goes on."""
     load_again: Callable[[], None] | None = None
     """Where `run.steps` goes on: load a state from inside an epoch once more, after what the epoch's body did before it."""
-    members: Members = field(init=False)
-    """Those of `models`."""
-    as_at_first: tuple[int, list[bool], list[bool]] | None = None
-    """`members.switches` with which `modes` told nothing."""
-    first_modes: Modes | None = None
-    """What the script had switched before the run loaded anything, and before its first epoch or step."""
-    script: list[Named] | None = None
-    """What no state holds of the script; None before the first step."""
-    said_script: bool = False
-    accumulates: bool = False
-    """Whether a step may add to gradients of the step before."""
+    has_begun: bool = False
+    """Whether `automatic` has looked for a state."""
+    has_looked: bool = False
+    """Whether the script called `run.load_state`, or `automatic` loaded."""
     has_resumed: bool = False
     """Whether the run has loaded a state."""
     resumed_without: list[str] = field(default_factory=list)
     """What the run that saved that state kept itself."""
-    has_looked: bool = False
-    """Whether the script called `run.load_state`, or `automatic` loaded."""
 
-    def __post_init__(self) -> None:
-        self.members = Members(self.models)
-        self.values = KeptValues(lambda: self.loop_has_begun)
+
+@dataclass
+class Checkpointing:
+    """The three ways in which a run keeps its state."""
+
+    automatic: NoStates = field(default_factory=NoStates)
+    snapshots: NoSnapshots = field(default_factory=NoSnapshots)
+    last: NoLastSnapshot = field(default_factory=NoLastSnapshot)
 
     @property
-    def has_states_inside(self) -> bool:
+    def is_inside(self) -> bool:
         """Whether the run may go on from the middle of an epoch."""
         return self.automatic.is_on or self.snapshots.is_on or self.last.is_on
+
+
+@dataclass
+class LoopState:
+    """Where the run is."""
+
+    position: LoopPosition = field(default_factory=LoopPosition)
+    prepared: Prepared = field(default_factory=Prepared)
+    open_pass: OpenPass = field(default_factory=OpenPass)
+    evaluation: Evaluated = field(default_factory=Evaluated)
+    epoch: EpochState = field(default_factory=EpochState)
+    resumption: Resumption = field(default_factory=Resumption)
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    said: Said = field(default_factory=Said)
+    tallies: Tallies = field(default_factory=Tallies)
+    epochs: EpochCount = field(default_factory=EpochCount)
+    checks: Checks = field(default_factory=Checks)
+    values: KeptValues = field(init=False)
+    """`run.state`."""
+    ended: bool = False
+    """Whether the run is over; its loop must not go on."""
+    accumulates: bool = False
+    """Whether a step may add to gradients of the step before."""
+    script: list[Named] | None = None
+    """What no state holds of the script; None before the first step."""
+    as_at_first: tuple[int, list[bool], list[bool]] | None = None
+    """`members.switches` with which `modes` told nothing."""
+    first_modes: Modes | None = None
+    """What the script had switched before the run loaded anything, and before its first epoch or step."""
+
+    def __post_init__(self) -> None:
+        self.values = KeptValues(lambda: self.loop_has_begun)
 
     def begin(self) -> None:
         """Before the first epoch or step: load what the run goes on from. Collective: call it on every rank."""
         self.note_modes()
-        self.snapshots.begin(self.automatic)
+        self.checkpointing.snapshots.begin(self.checkpointing.automatic)
 
     def note_modes(self) -> None:
         """Before anything is loaded, and before the first epoch or step."""
         if self.first_modes is None:
-            self.first_modes, self.as_at_first = Modes.of(self.models), None
+            self.first_modes, self.as_at_first = Modes.of(self.prepared.models), None
 
     def modes(self) -> Modes:
         """What has been switched another way since then."""
-        switches = self.members.switches()
+        switches = self.prepared.members.switches()
         if switches == self.as_at_first:
             return Modes()
-        found = Modes.of(self.models).since(self.first_modes or Modes())
+        found = Modes.of(self.prepared.models).since(self.first_modes or Modes())
         self.as_at_first = None if found.told() else switches
         return found
 
     def switch(self, modes: Modes) -> None:
         """Let modules train and parameters be trained as at first, but for what was switched another way."""
         self.note_modes()
-        (self.first_modes or modes).switch(self.models)
-        modes.switch(self.models)
+        (self.first_modes or modes).switch(self.prepared.models)
+        modes.switch(self.prepared.models)
 
     def grow(self) -> None:
         """Something was prepared in the middle, or a prepared optimizer got another group."""
-        self.last.left_steps()  # what it keeps of the last step lacks this
-        if self.late is not None:
-            self.late.look()
+        self.checkpointing.last.left_steps()  # what it keeps of the last step lacks this
+        if self.resumption.late is not None:
+            self.resumption.late.look()
 
     @property
     def known(self) -> list[Any]:
         """The objects besides models that every state of the run holds."""
-        return [*self.taken, *self.stateful.values(), *self.tracked.values()]
+        return [*self.prepared.taken, *self.prepared.stateful.values(), *self.prepared.tracked.values()]
 
     def holds(self, thing: Any) -> bool:
         """Whether every state of the run holds what a variable of the script names."""
-        known = (*self.taken, *self.tracked.values(), self.values)
+        known = (*self.prepared.taken, *self.prepared.tracked.values(), self.values)
         return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
 
     @property
     def lacks(self) -> list[str]:
         """Names of what a state of this run lacks, and of what those lacked from which it comes."""
-        return list(dict.fromkeys([*(one.name for one in self.script or []), *self.resumed_without]))
+        return list(dict.fromkeys([*(one.name for one in self.script or []), *self.resumption.resumed_without]))
 
     @property
     def loop_has_begun(self) -> bool:
         """Whether the script came to its first `run.epochs` or `run.steps`."""
-        return self.has_begun or self.epochs.loop > 0 or self.epochs.calls_outside > 0
+        return self.resumption.has_begun or self.epochs.loop > 0 or self.epochs.calls_outside > 0
 
 
 @dataclass(frozen=True)
 class RunState:
     """One run on one rank."""
 
-    setup: Setup
-    machinery: Machinery
-    progress: Progress
+    config: Config
+    components: Components
+    loop_state: LoopState
 
     def is_here(self, tensor: Tensor) -> bool:
         """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
-        mesh, holder = self.setup.mesh, self.machinery.strategy.holder_of(tensor)
-        return holder is None or mesh.stage(holder) == mesh.stage(self.machinery.transport.rank)
+        mesh, holder = self.config.mesh, self.components.strategy.holder_of(tensor)
+        return holder is None or mesh.stage(holder) == mesh.stage(self.components.transport.rank)

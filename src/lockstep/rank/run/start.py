@@ -34,8 +34,8 @@ from lockstep.rank.checkpoint.outlive.last_snapshot import outlive
 from lockstep.rank.checkpoint.saving.asked import LauncherAsks, NobodyAsks, SignalAsks
 from lockstep.rank.checkpoint.saving.automatic import Automatic
 from lockstep.rank.checkpoint.saving.snapshots import Snapshots
-from lockstep.rank.checks.unprepared_optimizers import Strangers
-from lockstep.rank.checks.unreduced_metrics import Shares
+from lockstep.rank.checks.unprepared_optimizers import UnpreparedOptimizers
+from lockstep.rank.checks.unreduced_metrics import UnreducedMetrics
 from lockstep.rank.checks.written_files import WrittenFiles
 from lockstep.rank.init.device import pin_device, tell_why_cpu
 from lockstep.rank.init.join import join
@@ -54,15 +54,15 @@ from lockstep.rank.init.task_store import threads_of, undo_binding
 from lockstep.rank.recording.calm import calm, calm_random_numbers, compile_nothing
 from lockstep.rank.recording.lane_watch import LaneWatch
 from lockstep.rank.recording.meter import Meter
-from lockstep.rank.recording.recorder import Witness
+from lockstep.rank.recording.recorder import Recorder
 from lockstep.rank.run.ending import end, watch_device
 from lockstep.rank.run.loop.replicas import nothing_to_check
 from lockstep.rank.run.plain_help import help_with_errors
 from lockstep.rank.run.position.metrics import MetricsFile
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 from lockstep.rank.run.prepare.overflow import make_precision
 from lockstep.rank.run.run import Run
-from lockstep.rank.run.run_state import Machinery, Progress, RunState, Setup
+from lockstep.rank.run.run_state import Components, Config, LoopState, RunState
 from lockstep.rank.strategy.choice import choose_strategy, devices_for_stages
 from lockstep.rank.transport.contract import Transport
 
@@ -121,7 +121,7 @@ def init(
 
     Raises:
         UsageError: when options and environment contradict each other.
-        WorldError: when the ranks cannot meet.
+        EnvironmentFailure: when the ranks cannot meet.
     """
     environment = _environment()
     seed, checks = _whole_number(seed), _checks(environment, check_every)
@@ -169,12 +169,12 @@ def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
 
 
 def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) -> None:
-    settings = run.setup.environment.settings
+    settings = run.config.environment.settings
     is_told = settings is not None and settings.saving is not None
-    is_users = run.machinery.witness is None and run.machinery.meter is None
+    is_users = run.components.witness is None and run.components.meter is None
     if saving is not None and (is_users or is_told):  # `verify --interrupt` tells its runs where
         Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NobodyAsks())
-    if is_users and run.machinery.transport.rank == 0:
+    if is_users and run.components.transport.rank == 0:
         _tell_of_no_effect(run, said if saving is None else SaidInScript())
 
 
@@ -193,21 +193,21 @@ def _checks(environment: RankEnvironment, said: str | None) -> int | None:
 
 def _keep_snapshots(run: RunState) -> None:
     """Keep the newest state in memory, where the launcher may start the ranks again."""
-    settings = run.setup.environment.settings
+    settings = run.config.environment.settings
     if settings is not None and settings.snapshots is not None and not settings.evidence:
-        run.progress.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
+        run.loop_state.checkpointing.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
 
 
 def _who_asks(run: RunState) -> NobodyAsks:
     """Who may ask the run to save and end; where ranks make their steps independently, no step is the same for all."""
-    rank, folder = run.machinery.transport.rank, run.setup.folder
-    if run.setup.mesh.asynchronous:
+    rank, folder = run.components.transport.rank, run.config.folder
+    if run.config.mesh.asynchronous:
         return NobodyAsks()
     return SignalAsks(says=rank == 0) if folder is None else LauncherAsks(folder.journal(rank))
 
 
 def _present_run(run: RunState, checks: int | None) -> Run:
-    run.progress.checks.asked = checks
+    run.loop_state.checks.asked = checks
     watch_device(run)
     _keep_snapshots(run)
     outlive(run, dict(os.environ))
@@ -281,7 +281,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     precision = make_precision(str(decided.arithmetic.precision), device, environment)
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
-    ledger = Ledger(folder.journal(rank) if folder else None)
+    step_timer = StepTimer(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
     if environment.position.local_rank == 0:  # before any rank of this node can compile
         remove_half_written(compiler_cache())
@@ -294,27 +294,27 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     _agree(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
-    progress = Progress()
-    machinery = Machinery(
+    loop_state = LoopState()
+    components = Components(
         transport=transport,
         strategy=choose_strategy(mesh, transport, placement, device),
         streams=streams,
         numerics=KeptNumerics(threads, exact=exact),
-        ledger=ledger,
-        metrics=_metrics(environment, folder, ledger),
-        strangers=Strangers(progress.position, progress.models, progress.grow),
-        shares=Shares(),
+        step_timer=step_timer,
+        metrics=_metrics(environment, folder, step_timer),
+        unprepared=UnpreparedOptimizers(loop_state.position, loop_state.prepared.models, loop_state.grow),
+        unreduced=UnreducedMetrics(),
         scaler=precision.scale,
         witness=witness,
-        meter=_meter(environment, folder, ledger, device),
+        meter=_meter(environment, folder, step_timer, device),
         written=WrittenFiles(folder.path if folder else None) if transport.world_size > 1 else None,
     )
-    machinery.strategy.precision = precision
-    if machinery.scaler is not None:
-        progress.stateful["loss scale"] = machinery.scaler
+    components.strategy.precision = precision
+    if components.scaler is not None:
+        loop_state.prepared.stateful["loss scale"] = components.scaler
     if witness is not None and folder is not None:
-        _observe(witness, folder.carried(rank), machinery, progress)
-    setup = Setup(
+        _observe(witness, folder.carried(rank), components, loop_state)
+    config = Config(
         environment=environment,
         folder=folder,
         device=device,
@@ -325,44 +325,44 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         mesh=mesh,
         placement=placement,
     )
-    return RunState(setup, machinery, progress)
+    return RunState(config, components, loop_state)
 
 
-def _metrics(environment: RankEnvironment, folder: RunFolder | None, ledger: Ledger) -> MetricsFile:
+def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer) -> MetricsFile:
     path = folder.metrics if folder is not None and environment.position.rank == 0 else None
     settings = environment.settings
-    return MetricsFile(path, ledger, settings.restart.metrics_bytes if settings is not None else 0)
+    return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
 
 
-def _observe(witness: Witness, carried: Path, machinery: Machinery, progress: Progress) -> None:
+def _observe(witness: Recorder, carried: Path, components: Components, loop_state: LoopState) -> None:
     """Let the observers that `verify` wants see the lanes."""
     if witness.lanes is not None:
-        machinery.strategy.observers.append(witness.lanes)
-        calm_random_numbers(progress.position, machinery.streams)
+        components.strategy.observers.append(witness.lanes)
+        calm_random_numbers(loop_state.position, components.streams)
     if witness.watches:
         compile_nothing()
-        watch = LaneWatch(progress.position, progress.models, carried)
-        machinery.strategy.observers.append(watch.observer)
+        watch = LaneWatch(loop_state.position, loop_state.prepared.models, carried)
+        components.strategy.observers.append(watch.observer)
         watch.begin()
 
 
-def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Witness | None:
+def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:
     wanted: Mapping[str, object] = environment.settings.evidence if environment.settings else {}
     if not wanted or folder is None or MEASURE in wanted:
         return None
-    witness = Witness(folder, environment.position.rank, wanted)
+    witness = Recorder(folder, environment.position.rank, wanted)
     if witness.plain:
         calm()
     return witness
 
 
 def _meter(
-    environment: RankEnvironment, folder: RunFolder | None, ledger: Ledger, device: torch.device
+    environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer, device: torch.device
 ) -> Meter | None:
     wanted: Mapping[str, Any] = environment.settings.evidence if environment.settings else {}
     if MEASURE not in wanted or folder is None:
         return None
-    return Meter(folder, environment.position.rank, wanted[MEASURE], ledger, device)
+    return Meter(folder, environment.position.rank, wanted[MEASURE], step_timer, device)
 
 
 def _default_threads(environment: RankEnvironment) -> int:
@@ -423,7 +423,7 @@ def finish() -> None:
     if not _present:
         return
     run = _present.pop()
-    run.progress.ended = True
+    run.loop_state.ended = True
     let_go()
     device_words.present.clear()
     atexit.unregister(_finish_at_exit)
@@ -440,13 +440,13 @@ def _finish_at_exit() -> None:
     except PeerLost:
         pass  # the other rank's failure is reported
     except LockstepError as error:
-        if run is None or run.setup.folder is None or not _leave_failure(run.machinery, run.setup.folder, error):
+        if run is None or run.config.folder is None or not _leave_failure(run.components, run.config.folder, error):
             say(error)
         flush_output()
         os._exit(1 if isinstance(error, RanksDiffer) else 2)
 
 
-def _leave_failure(machinery: Machinery, folder: RunFolder, error: LockstepError) -> bool:
+def _leave_failure(components: Components, folder: RunFolder, error: LockstepError) -> bool:
     """Leave the failure for the launcher; False when it could not be written."""
-    rank = machinery.transport.rank
+    rank = components.transport.rank
     return write_failure(folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))

@@ -17,8 +17,8 @@ from lockstep.rank.strategy.stages.cut_model import CutModel
 from lockstep.rank.strategy.stages.device_stages import DeviceStages
 from lockstep.rank.strategy.stages.passes import PipelinePass, StagedPass
 from lockstep.rank.strategy.stages.rank_stages import RankStages
-from lockstep.rank.strategy.zero1.node_shared_parameters import OncePerNode
-from lockstep.rank.strategy.zero1.update_agreement import HandedAround
+from lockstep.rank.strategy.zero1.node_shared_parameters import NodeSharedParameters
+from lockstep.rank.strategy.zero1.update_agreement import BroadcastParameters
 from lockstep.rank.strategy.zero1.zero1 import Zero1
 from lockstep.rank.transport.contract import Transport
 
@@ -40,7 +40,9 @@ def in_one_piece(mesh: Mesh, transport: Transport, placement: Placement) -> Stra
     """Put the whole model on each rank, which does the same as the others."""
     if mesh.strategy == "zero1" and mesh.num_ranks > 1:
         shared = transport.shares_memory
-        return Zero1(transport, placement, OncePerNode(transport) if shared else HandedAround(transport))
+        return Zero1(
+            transport, placement, NodeSharedParameters(transport) if shared else BroadcastParameters(transport)
+        )
     return Replica(mesh.strategy, transport, placement)
 
 

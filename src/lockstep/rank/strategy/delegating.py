@@ -17,7 +17,7 @@ from lockstep.rank.strategy.contract import LaneObserver, OrderedPass, Pass, Str
 from lockstep.rank.strategy.precision import Precision
 
 
-class Around(Strategy):
+class DelegatingStrategy(Strategy):
     """A strategy that passes every call on to `inner`.
 
     Args:

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import LockstepError, PeerLost, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, PeerLost
 from lockstep.machine.effort import name_own_thread
 from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
 from lockstep.protocol.journal.waiting_note import waits
@@ -115,7 +115,7 @@ class Across:
             not wait behind what is large.
 
     Raises:
-        WorldError: when the ranks cannot connect.
+        EnvironmentFailure: when the ranks cannot connect.
     """
 
     def __init__(self, store: Store, rank: int, names: Sequence[int], speakers: Sequence[int]) -> None:
@@ -137,7 +137,7 @@ class Across:
                     else None
                 )
         except RuntimeError as error:
-            raise WorldError(f"Rank {names[rank]} could not connect to the other ranks: {error}.") from error
+            raise EnvironmentFailure(f"Rank {names[rank]} could not connect to the other ranks: {error}.") from error
         self._ears = {one.here for one in own_sockets() if one.there is None} - before
         """Where this process listens for these connections."""
         self._peer_at = self._tell(store)

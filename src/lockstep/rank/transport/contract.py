@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from lockstep.errors import PeerLost, PromiseBroken, UsageError
+from lockstep.errors import InternalError, PeerLost, UsageError
 from lockstep.protocol.layout.placement import Nodes, Placement
 
 FRAME_BYTES = 4096
@@ -146,7 +146,7 @@ class Transport(ABC):
         `free` it in the same way.
 
         Raises:
-            WorldError: on every rank, when there is too little memory.
+            EnvironmentFailure: on every rank, when there is too little memory.
         """
         return torch.zeros(size, dtype=dtype, device=device)
 
@@ -155,7 +155,7 @@ class Transport(ABC):
 
         It has at least one element; only where `shares_memory`. `free` the master in the same way.
         """
-        raise PromiseBroken(f"{type(self).__name__} cannot share memory for {size} of {dtype} on {device}.")
+        raise InternalError(f"{type(self).__name__} cannot share memory for {size} of {dtype} on {device}.")
 
     def free(self, tensor: Tensor) -> None:  # noqa: B027 - most have nothing to do
         """Make `tensor`, which `allocate` made, an ordinary tensor; its memory is freed when nothing holds it."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import PeerLost, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost
 from lockstep.protocol.layout.placement import Nodes, Placement, carrier, choose_crossing, piece
 from lockstep.rank.caller import where
 from lockstep.rank.transport.across import Across, Errands, Watch, bytes_of
@@ -54,7 +54,7 @@ class OverNodesTransport(Transport):
         names: the numbers of these ranks in the run; by default counted from 0.
 
     Raises:
-        WorldError: on every rank, when the ranks of a node cannot share memory, or nodes cannot connect.
+        EnvironmentFailure: on every rank, when the ranks of a node cannot share memory, or nodes cannot connect.
     """
 
     def __init__(self, store: Store, rank: int, nodes: Nodes, names: Sequence[int] = ()) -> None:
@@ -257,12 +257,12 @@ class OverNodesTransport(Transport):
             made = self._sums.allocate(size, dtype, device)
         except PeerLost:
             raise
-        except WorldError as error:  # on every rank of the node
+        except EnvironmentFailure as error:  # on every rank of the node
             problem = str(error)
         if failed := [text for text in self.all_gather_object(problem, "allocate") if text]:
             if made is not None:
                 self._sums.free(made)
-            raise WorldError(failed[0])
+            raise EnvironmentFailure(failed[0])
         assert made is not None
         return made
 
@@ -302,12 +302,12 @@ def _meet_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -
             made = [SharedMemoryTransport(one, place, len(mates), numbers) for one in stores]
     except PeerLost:
         raise
-    except WorldError as error:  # on every rank of the node
+    except EnvironmentFailure as error:  # on every rank of the node
         problem = str(error)
     if place == 0:
         store.set(f"memory/{node}", problem)
     for told in told_by_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
         if told:
-            raise WorldError(told.decode())
+            raise EnvironmentFailure(told.decode())
     frames, sums = made
     return frames, sums

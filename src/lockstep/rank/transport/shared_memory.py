@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import LockstepError, PeerLost, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, PeerLost, UsageError
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, children
@@ -65,7 +65,7 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
         except compiled.GroupError as error:
             raise _error_for(*error.args) from None
         except OSError as error:  # a limit of this process
-            raise WorldError(f"{error}. {MORE_MEMORY}") from None
+            raise EnvironmentFailure(f"{error}. {MORE_MEMORY}") from None
 
     return guarded
 
@@ -75,7 +75,7 @@ def _error_for(trouble: int, text: str) -> LockstepError:
         return UsageError(text, SAME_CALLS)
     if trouble in {LOST, ABORTED}:
         return PeerLost(text, is_dead=trouble == LOST and " left the group" not in text)
-    return WorldError(f"{text}. {MORE_MEMORY}" if trouble == NO_MEMORY else text)
+    return EnvironmentFailure(f"{text}. {MORE_MEMORY}" if trouble == NO_MEMORY else text)
 
 
 def _where() -> str:

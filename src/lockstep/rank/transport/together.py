@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lockstep.errors import LockstepError, PeerLost, PromiseBroken, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, InternalError, LockstepError, PeerLost, UsageError
 from lockstep.rank.transport.contract import Transport
 
 Result = TypeVar("Result")
@@ -64,11 +64,14 @@ def encode(trouble: LockstepError | None) -> list[str] | None:
     if isinstance(trouble, UsageError):
         return [UsageError.__name__, trouble.problem, trouble.fix]
     if trouble is not None:
-        return [(WorldError if isinstance(trouble, WorldError) else PromiseBroken).__name__, str(trouble)]
+        return [
+            (EnvironmentFailure if isinstance(trouble, EnvironmentFailure) else InternalError).__name__,
+            str(trouble),
+        ]
     return None
 
 
 def decode(told: list[str]) -> LockstepError:
     """The inverse of `encode`."""
     kind, *words = told
-    return {one.__name__: one for one in (UsageError, WorldError, PromiseBroken)}[kind](*words)
+    return {one.__name__: one for one in (UsageError, EnvironmentFailure, InternalError)}[kind](*words)

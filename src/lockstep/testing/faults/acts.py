@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.testing.faults import control_group
 from lockstep.testing.faults.plan import LASTS_S, Fault
 
@@ -82,7 +82,7 @@ def be_killed_for_memory() -> None:
     limit = str(64 << 20)
     control_group.enter("memory", {"memory.limit_in_bytes": limit}, {"memory.max": limit})
     kept = [os.urandom(8 << 20) for _ in range(64)]
-    raise WorldError(f"the kernel has not ended this process, which has {len(kept)} blocks above its limit")
+    raise EnvironmentFailure(f"the kernel has not ended this process, which has {len(kept)} blocks above its limit")
 
 
 def stop() -> None:

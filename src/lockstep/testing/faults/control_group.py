@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 
 ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "lockstep-fault-"
@@ -21,7 +21,7 @@ def enter(controller: str, old: dict[str, str], new: dict[str, str]) -> None:
         new: the same for version 2.
 
     Raises:
-        WorldError: the kernel, or whoever runs this container, does not allow it.
+        EnvironmentFailure: the kernel, or whoever runs this container, does not allow it.
     """
     tree = ROOT / controller
     parent, limits = (tree / _own_path(controller), old) if tree.is_dir() else (ROOT, new)
@@ -33,7 +33,7 @@ def enter(controller: str, old: dict[str, str], new: dict[str, str]) -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError as error:
         remove(os.getpid())
-        raise WorldError(f"a control group for {controller} cannot be made here: {error}") from None
+        raise EnvironmentFailure(f"a control group for {controller} cannot be made here: {error}") from None
 
 
 def remove(pid: int) -> None:

@@ -53,7 +53,7 @@ from safetensors.torch import load_file
 weights = load_file(f"{state}-weights")
 lines += [f"{name} {weights[name].numpy().tobytes().hex()}" for name in sorted(weights)]
 from lockstep.rank.run import start
-nodes = start._present[0].machinery.transport.nodes
+nodes = start._present[0].components.transport.nodes
 bits = hashlib.sha256(repr(lines).encode()).hexdigest()[:12]
 Path(f"{state}-{run.rank}.json").write_text(json.dumps([bits, nodes and nodes.sizes]))
 """

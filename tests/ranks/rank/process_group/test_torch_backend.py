@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
 from lockstep.rank.process_group.arguments import SAME_AMOUNTS
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectiveFailed, CollectiveMisused, CollectivePeerLost
@@ -430,7 +430,7 @@ def test_a_group_takes_torchs_shorter_forms_and_its_works_have_futures(tmp_path)
 def test_errors_are_of_torchs_tree_and_of_ours():
     assert issubclass(CollectiveMisused, UsageError)
     assert issubclass(CollectivePeerLost, PeerLost)
-    assert issubclass(CollectiveFailed, WorldError)
+    assert issubclass(CollectiveFailed, EnvironmentFailure)
     assert all(
         issubclass(error, dist.DistBackendError) and issubclass(error, RuntimeError)
         for error in (CollectiveMisused, CollectivePeerLost, CollectiveFailed)

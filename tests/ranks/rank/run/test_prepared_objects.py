@@ -213,7 +213,7 @@ def unwritable(path):
     for save in (lambda: run.save_weights(model, path), lambda: run.save_state(path)):
         try:
             save()
-        except lockstep.WorldError as error:
+        except lockstep.EnvironmentFailure as error:
             said.append(str(error))
     return said
 

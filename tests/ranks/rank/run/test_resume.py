@@ -93,7 +93,7 @@ def train(kind, path, stop_after, *, load, strategy=None):
         ),
         "next draws": next_draws,
         "model": state_hash(run._run) if strategy in STAGED or run.world_size == 1 else "",
-        "steps": run._run.machinery.ledger.step,
+        "steps": run._run.components.step_timer.step,
         "seen": seen,
     }
 
@@ -221,7 +221,7 @@ def rolled_back(path):
     """A state loaded inside the loop: its epochs run again, with the same bits; so does what the run itself keeps."""
     run, model, epoch = simple()
     numbers, digests = [], []
-    own = run._run.progress.stateful["an average"] = AveragedModel(model)
+    own = run._run.loop_state.prepared.stateful["an average"] = AveragedModel(model)
     for number in run.epochs(3):
         numbers.append(number)
         own.update_parameters(model)
@@ -301,11 +301,11 @@ def test_what_cannot_be_saved_or_does_not_fit_is_said_before_anything_changes(tm
 def inside_steps(path):
     run, _, _ = simple()
     said = Wrong(path)
-    for _ in run.steps(run._run.progress.loaders[0]):
+    for _ in run.steps(run._run.loop_state.prepared.loaders[0]):
         said(run.save_state, path)
         said(run.load_state, path)
         break
-    for batch in run._run.progress.loaders[0]:
+    for batch in run._run.loop_state.prepared.loaders[0]:
         said(run.save_state, path)
         del batch
         break
@@ -336,7 +336,7 @@ def loading(paths):
     kept, said = digest_of(model), Wrong(paths)
     for path in paths:
         said(run.load_state, path)
-    return said.said, kept == digest_of(model), run._run.machinery.ledger.step
+    return said.said, kept == digest_of(model), run._run.components.step_timer.step
 
 
 HARMS = {

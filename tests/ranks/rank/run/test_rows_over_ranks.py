@@ -27,7 +27,7 @@ def sent_elements(over_gloo, sparse):
     model = nn.Sequential(nn.Embedding(WORDS, WIDTH, sparse=sparse), nn.Flatten(), nn.Linear(64 * WIDTH, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(32), batch_size=32))
-    transport, sent, touched = start._present[-1].machinery.transport, [], set()
+    transport, sent, touched = start._present[-1].components.transport, [], set()
     begin = transport.begin_all_reduce
 
     def counted(partials, placement, out):

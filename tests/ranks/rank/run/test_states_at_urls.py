@@ -78,7 +78,7 @@ def save_and_load(url):
             assert lockstep.load_weights(other, weights).missing_keys == []
             assert digest_of(other) == digest_of(model)
     lockstep.finish()
-    return bits, drawn, list(run._run.setup.folder.path.glob("lockstep-copy-*"))
+    return bits, drawn, list(run._run.config.folder.path.glob("lockstep-copy-*"))
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def comes_late(folder, over_gloo):
     rank = int(os.environ["RANK"])
     note_waits(Path(folder) / f"{rank}.ring")
     start.init()
-    transport = GroupTransport() if over_gloo else start._present[0].machinery.transport
+    transport = GroupTransport() if over_gloo else start._present[0].components.transport
     placement = place(2, 2)
     parameters = [torch.nn.Parameter(torch.ones(10_000)) for _ in NAMES]
     pool = SlotPool(parameters, transport, 2, bucket_bytes=40_000)

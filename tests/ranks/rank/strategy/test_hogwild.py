@@ -299,7 +299,7 @@ def unreachable():
 def test_memory_that_ranks_cannot_reach_is_one_sentence():
     with pytest.raises(RankFailed, match=r"rank 1 cannot reach the memory of rank 0 .* must run on one node") as caught:
         run_ranks(unreachable, Started(2, form=HOGWILD, timeout_s=30))
-    assert caught.value.error_type == "WorldError"
+    assert caught.value.error_type == "EnvironmentFailure"
 
 
 def test_ranks_on_gpus_and_too_few_lanes_are_refused_before_anything_starts(tmp_path):

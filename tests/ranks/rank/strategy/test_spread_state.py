@@ -36,7 +36,7 @@ def spread(run, model, optimizer):
     holders = {
         id(tensor): 0 if name.startswith("1.") else 1 for name, tensor in model.state_dict(keep_vars=True).items()
     }
-    run._run.machinery.strategy.close()  # a parameter that is watched cannot be exchanged
+    run._run.components.strategy.close()  # a parameter that is watched cannot be exchanged
     for module in model.modules():
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if holders[id(tensor)] != run.rank:
@@ -47,7 +47,7 @@ def spread(run, model, optimizer):
                 else:
                     holders[id(empty)] = 1 - run.rank
                     module._buffers[name] = empty
-    run._run.machinery.strategy.holder_of = lambda tensor: holders.get(id(tensor))
+    run._run.components.strategy.holder_of = lambda tensor: holders.get(id(tensor))
     state.bits_held = ending.bits_held = lambda _run: ""  # these ranks are no replicas of each other
 
 
@@ -67,7 +67,7 @@ def saving(folder):
     own = sum(not parameter.is_meta for parameter in model.parameters())
     run.save_weights(model, f"{folder}/spread.safetensors")
     run.save_state(f"{folder}/spread")
-    run._run.progress.models.clear()  # nothing to hash at the end
+    run._run.loop_state.prepared.models.clear()  # nothing to hash at the end
     return own
 
 
@@ -88,7 +88,7 @@ def loading(folder, is_spread):
     alone = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
     lockstep.load_weights(alone, f"{folder}/spread")
     assert all(torch.equal(value, whole[name]) for name, value in alone.state_dict().items())
-    run._run.progress.models.clear()
+    run._run.loop_state.prepared.models.clear()
     return list(held), [name for name, parameter in model.named_parameters() if optimizer.state.get(parameter)]
 
 

@@ -37,7 +37,7 @@ def test_a_script_has_the_bits_of_one_rank(script, ranks):
 def over_gloo(script):
     join.native.why_not = lambda: "this test wants Gloo"
     result = script()
-    transport = start._present[-1].machinery.transport
+    transport = start._present[-1].components.transport
     control = getattr(transport, "control", transport)  # with a GPU each, what is not on one
     assert control.__class__.__name__ == "GroupTransport"
     return result

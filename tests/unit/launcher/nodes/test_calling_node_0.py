@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes import calling
 from lockstep.launcher.nodes.address import Place
 from lockstep.launcher.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_not_let_in
@@ -100,7 +100,7 @@ def test_every_error_of_a_network_is_a_sentence_with_the_place():
         assert said.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}). ")
     for error in (ConnectionResetError(), BrokenPipeError(), WireEnded("it has ended")):
         assert isinstance(why_not_let_in(error, place), NotYet)
-    assert isinstance(why_not_connected(socket.gaierror(-2, "x"), place), WorldError)
+    assert isinstance(why_not_connected(socket.gaierror(-2, "x"), place), EnvironmentFailure)
 
 
 def test_node_0_that_cannot_use_its_own_key_is_named(listener):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes.cluster import Cluster, Interrupted
 from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.nodes.star import Loop
@@ -203,7 +203,7 @@ def test_a_node_that_is_gone_is_not_waited_for(nodes: Nodes) -> None:
 
 def test_missing_nodes_are_waited_for_as_long_as_patience_lasts(nodes: Nodes) -> None:
     (error,) = nodes.meet(nodes.node("a", number=0, patience_s=0.05))
-    assert isinstance(error, WorldError)
+    assert isinstance(error, EnvironmentFailure)
     assert str(error) == "After 0 s waiting for 1 of 2 nodes: node 1 never connected."
 
 
@@ -232,7 +232,7 @@ def test_what_the_star_cannot_do_is_raised_as_it_says(nodes: Nodes) -> None:
         star.hear({"kind": "failed", "is_usage": is_usage, "why": "It cannot be.", "fix": "Do this."})
     usage, world = nodes.meet(a, b)
     assert (type(usage), str(usage)) == (UsageError, "It cannot be. Do this.")
-    assert (type(world), str(world)) == (WorldError, "It cannot be.")
+    assert (type(world), str(world)) == (EnvironmentFailure, "It cannot be.")
 
 
 def test_what_is_not_reached_yet_is_said(nodes: Nodes) -> None:
@@ -253,7 +253,7 @@ def test_the_loss_of_the_first_node_is_one_sentence(nodes: Nodes) -> None:
     b = nodes.node("b")
     nodes.hub.stars[0].hear({"kind": "cut", "why": "node 0 is gone (it has ended)"})
     (error,) = nodes.meet(b)
-    assert isinstance(error, WorldError)
+    assert isinstance(error, EnvironmentFailure)
     assert str(error) == "This node lost the others: node 0 is gone (it has ended)."
     assert b.must_end
 

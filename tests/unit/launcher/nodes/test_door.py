@@ -14,7 +14,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nodes.address import Place
 from lockstep.launcher.nodes.door import MOST_LISTED, Door, is_own_process, owner, program
 from lockstep.launcher.nodes.interfaces import listen
@@ -188,7 +188,7 @@ def visited(listener, family, host):
 def test_a_door_is_not_locked_behind_another_user_who_is_in_already(listener, family, host):
     with (
         visited(listener, family, host),
-        pytest.raises(WorldError, match=r"^A process of user 65534 connected to the store of this run"),
+        pytest.raises(EnvironmentFailure, match=r"^A process of user 65534 connected to the store of this run"),
     ):
         Door(listener)
 

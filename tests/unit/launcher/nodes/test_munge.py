@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes import calling
 from lockstep.launcher.nodes import key as munge
 from lockstep.launcher.nodes.address import Place
@@ -67,7 +67,7 @@ def test_another_job_is_refused(place):
 def test_a_seal_is_opened_once():
     sealed = seal(KEY, "1")
     assert unseal(sealed, "1") == KEY
-    with pytest.raises(WorldError, match="Replayed credential"):
+    with pytest.raises(EnvironmentFailure, match="Replayed credential"):
         unseal(sealed, "1")
 
 
@@ -95,7 +95,10 @@ def test_the_key_is_in_no_argument_and_not_readable_in_the_seal(monkeypatch):
 
 
 def test_a_node_0_without_a_sealed_key_is_a_sentence():
-    with answering() as place, pytest.raises(WorldError, match=f"^Node 0 at {place} gives no key sealed with munge"):
+    with (
+        answering() as place,
+        pytest.raises(EnvironmentFailure, match=f"^Node 0 at {place} gives no key sealed with munge"),
+    ):
         key_of_job(place, "1")
 
 
@@ -109,5 +112,7 @@ def test_munge_that_is_missing_is_a_sentence(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     assert not munge.has_munge()
     for act in (lambda: seal(KEY, "1"), lambda: unseal(b"MUNGE:", "1")):
-        with pytest.raises(WorldError, match=r"munge does not answer .*: start munged on this node, or use --key-file"):
+        with pytest.raises(
+            EnvironmentFailure, match=r"munge does not answer .*: start munged on this node, or use --key-file"
+        ):
             act()

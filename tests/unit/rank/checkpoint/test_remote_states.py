@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 from lockstep.protocol.state_files import remote_files, remote_state
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile, _checksum, damage
@@ -280,7 +280,7 @@ def test_a_state_that_does_not_fit_on_the_disk_is_not_copied(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     (there / NAME).write_bytes(sealed({"state.json": entry(size=1 << 60)}))
-    with pytest.raises(WorldError, match=r"there has 4398047 MB, and the disk of .* has room for"):
+    with pytest.raises(EnvironmentFailure, match=r"there has 4398047 MB, and the disk of .* has room for"):
         RemoteState(f"file://{there}").fetch(tmp_path / "copy")
 
 
@@ -445,5 +445,5 @@ def test_weights_are_found_in_a_state_as_one_of_its_files_and_alone(tmp_path, ur
 def test_errors_name_the_url_and_not_the_folder_of_the_copy(tmp_path):
     with pytest.raises(UsageError, match=r"^s3://b/x/model is damaged\. Use s3://b/x\.$"), named(tmp_path, "s3://b/x"):
         raise UsageError(f"{tmp_path}/model is damaged.", f"Use {tmp_path}.")
-    with pytest.raises(WorldError, match=r"^s3://b/x is full$"), named(tmp_path, "s3://b/x"):
-        raise WorldError(f"{tmp_path} is full")
+    with pytest.raises(EnvironmentFailure, match=r"^s3://b/x is full$"), named(tmp_path, "s3://b/x"):
+        raise EnvironmentFailure(f"{tmp_path} is full")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.state_files.flushed import write_synced
 from lockstep.protocol.state_files.folder import Move, StateFolder, moves
 from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile, damage
@@ -75,7 +75,9 @@ def test_where_folders_cannot_be_exchanged_they_are_moved(tmp_path, monkeypatch)
     assert read(tmp_path / "state") == b"4"
     save(tmp_path / "state", b"5")
     (tmp_path / ".state.lockstep-previous").write_text("mine")
-    with pytest.raises(WorldError, match=r"but \.state\.previous and \.state\.lockstep-previous beside it are taken"):
+    with pytest.raises(
+        EnvironmentFailure, match=r"but \.state\.previous and \.state\.lockstep-previous beside it are taken"
+    ):
         save(tmp_path / "state", b"6")
     assert read(tmp_path / "state") == b"5"
 
@@ -105,10 +107,10 @@ def test_a_stage_that_was_not_finished_is_no_state(tmp_path):
     folder.begin()
     write_synced(folder.stage / "a.json", b"half")
     assert folder.find() is None
-    with pytest.raises(WorldError, match="Another program is saving to"):
+    with pytest.raises(EnvironmentFailure, match="Another program is saving to"):
         StateFolder(tmp_path / "state").begin()
     refused = StateFolder(tmp_path / "state")
-    with pytest.raises(WorldError):
+    with pytest.raises(EnvironmentFailure):
         refused.begin()
     refused.abandon()
     assert (folder.stage / "a.json").read_bytes() == b"half", "what another program writes is left alone"
@@ -128,7 +130,7 @@ def test_nobody_saves_beside_a_program_that_is_putting_a_state_in_place(tmp_path
     folder.unmark()
     for move in (Move.EXCHANGE, Move.SYNC, Move.REMOVE_REPLACED):
         folder.carry_out(move)
-        with pytest.raises(WorldError, match="Another program is saving to"):
+        with pytest.raises(EnvironmentFailure, match="Another program is saving to"):
             StateFolder(tmp_path / "state").begin()
     folder._unlock()
     save(tmp_path / "state", b"newest")
@@ -176,7 +178,7 @@ def test_what_somebody_else_has_beside_a_state_is_never_touched(tmp_path, monkey
     for thing in foreign_things(tmp_path / ".other.saving"):
         folder = StateFolder(tmp_path / "other")
         assert "was not made by lockstep. Move it away, or save under another name." in str(folder.refusal())
-        with pytest.raises((WorldError, OSError)):
+        with pytest.raises((EnvironmentFailure, OSError)):
             folder.begin()
         folder.abandon()
         assert os.path.lexists(thing)
@@ -191,7 +193,7 @@ def test_what_somebody_puts_into_a_stage_or_a_state_stays(tmp_path):
     stage(folder, b"two")
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
     (folder.stage / "notes.txt").write_text("mine")
-    with pytest.raises(WorldError, match="with other things in it"):
+    with pytest.raises(EnvironmentFailure, match="with other things in it"):
         folder.install()
     folder.abandon()
     assert (tmp_path / "mine" / "thesis.tex").exists()
@@ -206,20 +208,20 @@ def test_two_programs_that_save_at_once_never_miss_a_file(tmp_path):
         "from lockstep.protocol.state_files.flushed import write_synced\n"
         "from lockstep.protocol.state_files.folder import StateFolder\n"
         "from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile\n"
-        "from lockstep.errors import WorldError\n"
+        "from lockstep.errors import EnvironmentFailure\n"
         "saved = 0\n"
         "for number in range(150):\n"
         "    folder = StateFolder(sys.argv[1])\n"
         "    try:\n"
         "        if problem := folder.refusal():\n"
-        "            raise WorldError(str(problem))\n"
+        "            raise EnvironmentFailure(str(problem))\n"
         "        folder.begin()\n"
         "        text = b'%d ' % number * 3000\n"
         "        write_synced(folder.stage / 'a.json', text)\n"
         "        write_synced(folder.stage / NAME, Manifest({'a.json': SavedFile.of(text)}, {}).encode())\n"
         "        folder.install()\n"
         "        saved += 1\n"
-        "    except WorldError as error:\n"
+        "    except EnvironmentFailure as error:\n"
         "        folder.abandon()\n"
         "        assert 'Another program is saving to' in str(error), error\n"
         "print(saved)\n"

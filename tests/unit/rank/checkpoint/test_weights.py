@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import lockstep
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
 from lockstep.rank.checkpoint.model_state import ModelState
 from lockstep.rank.checkpoint.tensor_file import TensorFile
@@ -393,7 +393,7 @@ def test_what_is_no_regular_file_in_a_state_is_one_sentence_at_once(tmp_path):
         for make, what in ((os.mkfifo, "a FIFO"), (to_zeros, "a link"), (to_whole, "a link"), (os.mkdir, "a folder")):
             path.unlink()
             make(path)
-            with pytest.raises((lockstep.UsageError, WorldError), match=f"it is {what}, not a regular file"):
+            with pytest.raises((lockstep.UsageError, EnvironmentFailure), match=f"it is {what}, not a regular file"):
                 lockstep.load_weights(target, tmp_path / "state")
             path.rmdir() if path.is_dir() else path.unlink()
             path.write_bytes(whole)

@@ -6,14 +6,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.errors import PeerLost, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost
 from lockstep.protocol.environment import Position, RankEnvironment
 from lockstep.rank.init import join as joining
 
 ENVIRONMENT = RankEnvironment(Position(rank=1, world_size=2, local_rank=1, local_world_size=2), None)
 
 
-@pytest.mark.parametrize(("error", "transport"), [(WorldError("no room"), "over Gloo"), (PeerLost("gone"), None)])
+@pytest.mark.parametrize(
+    ("error", "transport"), [(EnvironmentFailure("no room"), "over Gloo"), (PeerLost("gone"), None)]
+)
 def test_ranks_talk_over_gloo_when_memory_cannot_be_shared_but_not_without_one_that_ended(
     monkeypatch, error, transport
 ):

@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.protocol.journal.ring import JournalReader, make_ring
 from lockstep.rank.run.position.metrics import MetricsFile
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 
 SAVED_S = 100.0
 
@@ -25,7 +25,7 @@ def metrics(tmp_path: Path) -> tuple[MetricsFile, Path]:
     path = tmp_path / "metrics.jsonl"
     earlier = "".join([line(step, loss=step) for step in range(1, 6)]) + '{"step": 6, "ep'
     path.write_text(earlier)
-    file = MetricsFile(path, Ledger(None), len(earlier))
+    file = MetricsFile(path, StepTimer(None), len(earlier))
     file.write({"started": 2.0})
     return file, path
 
@@ -48,29 +48,29 @@ def test_a_run_that_begins_again_keeps_none(metrics: tuple[MetricsFile, Path]) -
     file, path = metrics
     file.earlier.keep_none()
     assert read(path) == [0]
-    MetricsFile(path, Ledger(None), 5).earlier.keep_none()
+    MetricsFile(path, StepTimer(None), 5).earlier.keep_none()
     assert read(path) == [0], "a second lockstep.init in the process finds its own lines"
 
 
 def test_what_was_written_after_the_state_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(line(3) + line(3, SAVED_S + 1, accuracy=0.5))
-    MetricsFile(path, Ledger(None), path.stat().st_size).earlier.keep_until(3, SAVED_S)
+    MetricsFile(path, StepTimer(None), path.stat().st_size).earlier.keep_until(3, SAVED_S)
     assert path.read_text() == line(3)
 
 
 def test_a_first_start_touches_nothing(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(line(1))
-    MetricsFile(path, Ledger(None)).earlier.keep_none()
-    MetricsFile(None, Ledger(None), 5).earlier.keep_none()
+    MetricsFile(path, StepTimer(None)).earlier.keep_none()
+    MetricsFile(None, StepTimer(None), 5).earlier.keep_none()
     assert path.read_text() == line(1)
 
 
 def test_a_file_that_cannot_be_written_again_is_told(tmp_path: Path) -> None:
     make_ring(tmp_path / "ring", 0)
-    ledger = Ledger(tmp_path / "ring")
-    MetricsFile(tmp_path / "gone" / "metrics.jsonl", ledger, 5).earlier.keep_none()
+    step_timer = StepTimer(tmp_path / "ring")
+    MetricsFile(tmp_path / "gone" / "metrics.jsonl", step_timer, 5).earlier.keep_none()
     assert JournalReader(tmp_path / "ring").lost() == [
         "metrics.jsonl cannot be written again (No such file or directory): it has steps twice"
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.machine.clocks import go_on_from, growing_time
 from lockstep.rank.run.position.metrics import MetricsFile
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 
 
 def test_it_only_grows_and_shows_the_clock_where_that_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,25 +37,25 @@ def test_a_files_time_tells_two_of_them_apart(tmp_path: Path) -> None:
 
 
 def test_a_state_has_the_lines_before_it_and_none_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, ledger = tmp_path / "metrics.jsonl", Ledger(None)
-    ledger.step = 3
+    path, step_timer = tmp_path / "metrics.jsonl", StepTimer(None)
+    step_timer.step = 3
     now = growing_time(3) + 86400.0
-    file = MetricsFile(path, ledger)
+    file = MetricsFile(path, step_timer)
     clock = iter([now, now - 3600.0, now - 1800.0])  # when it logs, saves, and logs again
     monkeypatch.setattr(time, "time", lambda: next(clock))
     file.write({"loss": 1.0})
     saved_s = growing_time(3)
     file.write({"accuracy": 0.5})
-    MetricsFile(path, ledger, path.stat().st_size).earlier.keep_until(3, saved_s)
+    MetricsFile(path, step_timer, path.stat().st_size).earlier.keep_until(3, saved_s)
     assert [sorted(json.loads(line)) for line in path.read_text().splitlines()] == [["epoch", "loss", "step", "time"]]
 
 
 def test_a_state_of_a_clock_that_was_ahead_holds_back_no_other_steps(tmp_path: Path) -> None:
-    path, ledger = tmp_path / "metrics.jsonl", Ledger(None)
-    file, ahead_s = MetricsFile(path, ledger), time.time() + 86400.0
-    ledger.step = 3
+    path, step_timer = tmp_path / "metrics.jsonl", StepTimer(None)
+    file, ahead_s = MetricsFile(path, step_timer), time.time() + 86400.0
+    step_timer.step = 3
     file.earlier.keep_until(3, ahead_s)
-    for ledger.step in (3, 4, 5):
+    for step_timer.step in (3, 4, 5):
         file.write({"loss": 1.0})
     told = [json.loads(line)["time"] for line in path.read_text().splitlines()]
     assert told[0] > ahead_s

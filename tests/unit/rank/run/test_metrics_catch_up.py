@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 from lockstep.rank.run.position.metrics import MetricsFile
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 
 
 def file_of(path: Path | None, step: int) -> MetricsFile:
-    ledger = Ledger(None)
-    ledger.step = step
-    return MetricsFile(path, ledger)
+    step_timer = StepTimer(None)
+    step_timer.step = step
+    return MetricsFile(path, step_timer)
 
 
 def values(path: Path) -> list[tuple[int, float]]:
@@ -32,8 +32,8 @@ def test_lines_that_the_lost_rank_did_not_come_to_are_written_and_no_other(tmp_p
 
 
 def test_lines_are_known_of_this_step_and_the_one_before() -> None:
-    ledger = Ledger(None)
-    file = MetricsFile(None, ledger)
-    for ledger.step in range(5):
-        file.write({"loss": float(ledger.step)})
+    step_timer = StepTimer(None)
+    file = MetricsFile(None, step_timer)
+    for step_timer.step in range(5):
+        file.write({"loss": float(step_timer.step)})
     assert [[line["loss"] for line in file.recent(step)] for step in (2, 3, 4)] == [[], [3.0], [4.0]]

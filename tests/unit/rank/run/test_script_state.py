@@ -31,7 +31,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     found: list[Named] = []
 
     def label(run: RunState) -> None:
-        found.extend(named_in(run.progress))
+        found.extend(named_in(run.loop_state))
         raise Seen
 
     def run(source: str) -> list[Named]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lockstep.rank.strategy.stages.ghosts.ghost import GhostLayer, Ghosts
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import Absent
+from lockstep.rank.strategy.stages.ghosts.meta_placeholder import MetaPlaceholder
 
 STATE = {"calls": 0}
 
@@ -30,7 +30,7 @@ def following(layer, *calls, outside=lambda: STATE["calls"]):
     ghost_layer = GhostLayer(layer, lambda: ghosts.on, outside)
     ghosts.begin()
     try:
-        return [layer(torch.empty(2, 4, device="meta").as_subclass(Absent), **call) for call in calls]
+        return [layer(torch.empty(2, 4, device="meta").as_subclass(MetaPlaceholder), **call) for call in calls]
     finally:
         ghosts.end()
         ghost_layer.remove()
@@ -73,7 +73,7 @@ def test_a_mask_picks_as_many_ghosts_as_it_has_elements():
     mask = torch.tensor([[True, False], [True, True]])
     ghosts.begin()
     try:
-        x = torch.empty(2, 2, 5, device="meta").as_subclass(Absent)
+        x = torch.empty(2, 2, 5, device="meta").as_subclass(MetaPlaceholder)
         assert x[mask].shape == (3, 5)
         assert x[0, mask[0]].shape == (1, 5)
         assert torch.histc(x).shape == (100,)

@@ -11,7 +11,7 @@ from lockstep.rank.strategy.optimizer_kinds import UpdatesBy
 from lockstep.rank.strategy.replica.arena import ParameterArena
 from lockstep.rank.strategy.zero1.spread_state import SpreadState, share_out
 from lockstep.rank.strategy.zero1.state_assembly import assemble
-from lockstep.rank.strategy.zero1.update_agreement import HandedAround
+from lockstep.rank.strategy.zero1.update_agreement import BroadcastParameters
 from lockstep.testing.fake_transport import FakeWorld
 
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
@@ -81,7 +81,7 @@ def test_what_each_rank_writes_into_its_pieces_is_seen_by_all(kinds, world_size)
         sharing = share_out(optimizer, UpdatesBy.ELEMENT, arena_of(parameters), transport.rank, transport.world_size)
         for piece in sharing.pieces:
             piece.tensor.add_(1)
-        HandedAround(transport).after_update(sharing.stretches)
+        BroadcastParameters(transport).after_update(sharing.stretches)
         owners = {stretch.owner for stretch in sharing.stretches}
         assert owners <= set(range(transport.world_size))
         return [parameter.detach().clone() for parameter in parameters]

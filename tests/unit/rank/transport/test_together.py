@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.errors import LockstepError, PeerLost, PromiseBroken, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, InternalError, LockstepError, PeerLost, UsageError
 from lockstep.rank.transport.together import Together, decode, encode
 from lockstep.testing.fake_transport import FakeWorld
 
@@ -34,9 +34,9 @@ def test_what_each_rank_tells_arrives_when_nothing_is_wrong():
     assert run({}) == [[0, 1, 2]] * 3
 
 
-@pytest.mark.parametrize("trouble", [UsageError("It is wrong.", "Use x."), WorldError("The disk is full.")])
+@pytest.mark.parametrize("trouble", [UsageError("It is wrong.", "Use x."), EnvironmentFailure("The disk is full.")])
 def test_the_first_trouble_is_raised_on_every_rank_as_what_it_is(trouble):
-    ended = run({1: trouble, 2: WorldError("Another one.")})
+    ended = run({1: trouble, 2: EnvironmentFailure("Another one.")})
     assert ended == [(type(trouble), str(trouble))] * 3
 
 
@@ -48,12 +48,14 @@ def test_a_lost_peer_is_not_told_to_it():
 def test_an_earlier_trouble_stays():
     together = Together(None, "save", "x.py:1")
     together.refuse(None)
-    together.refuse(WorldError("first"))
-    together.refuse(WorldError("second"))
-    assert encode(together._trouble) == ["WorldError", "first"]
+    together.refuse(EnvironmentFailure("first"))
+    together.refuse(EnvironmentFailure("second"))
+    assert encode(together._trouble) == ["EnvironmentFailure", "first"]
 
 
-@pytest.mark.parametrize("trouble", [UsageError("It is wrong.", "Use x."), WorldError("full"), PromiseBroken("odd")])
+@pytest.mark.parametrize(
+    "trouble", [UsageError("It is wrong.", "Use x."), EnvironmentFailure("full"), InternalError("odd")]
+)
 def test_a_trouble_travels(trouble):
     arrived = decode(encode(trouble))
     assert (type(arrived), arrived.args) == (type(trouble), trouble.args)

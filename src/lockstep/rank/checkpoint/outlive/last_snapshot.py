@@ -19,7 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.machine.clocks import growing_time
 from lockstep.machine.processes import process_state
 from lockstep.notices import say
@@ -45,7 +45,7 @@ CHANGED = "the script has changed weights or tracked objects since the last step
 UNHEARD = "a tally holds what only the dead rank knew"
 
 
-class Beginning:
+class StepSnapshot:
     """That of one rank.
 
     Args:
@@ -56,9 +56,9 @@ class Beginning:
         self._run = run
         self.moment: Moment | None = None
         """None before the first one."""
-        self._written: Versions | Bits = Versions(run.progress)
+        self._written: Versions | Bits = Versions(run.loop_state)
         """What changes with every write of the script to what a state holds."""
-        self.small = Small.of(run.progress)
+        self.small = Small.of(run.loop_state)
         self._of_updates: list[Any] = []
         self._of_lanes: list[Any] = []
         self._gradients: tuple[list[int], list[int]] = [], []
@@ -68,7 +68,7 @@ class Beginning:
     def look_at_source(self) -> None:
         """Compare bits from here on, if the script writes what torch does not count. Call it inside the loops."""
         if may_write_uncounted():
-            self._written = Bits(self._run.progress)
+            self._written = Bits(self._run.loop_state)
 
     def note(self, inside: InsideEpoch, *, keeps_streams: bool) -> None:
         """The run can go on from here.
@@ -77,27 +77,27 @@ class Beginning:
             inside: where in the epoch.
             keeps_streams: whether what comes next draws from the random streams of here; a step has its own.
         """
-        progress, streams = self._run.progress, self._run.machinery.streams
-        self.small = Small.of(progress)
+        loop_state, streams = self._run.loop_state, self._run.components.streams
+        self.small = Small.of(loop_state)
         self._of_updates, self._of_lanes = self._written.of_updates(), self._written.of_lanes()
-        self._gradients, self._tallies = self._gradients_now(), progress.tallies.changes
+        self._gradients, self._tallies = self._gradients_now(), loop_state.tallies.changes
         told = counters(self._run, inside, with_tallies=keeps_streams)
-        snapshot, body = streams.snapshot() if keeps_streams else None, progress.body_streams
+        snapshot, body = streams.snapshot() if keeps_streams else None, loop_state.epoch.body_streams
         self.moment = Moment(
             counters=told,
             body_streams=body,
             streams=snapshot,
             states=self.small.states,
-            left=dict(progress.left),
+            left=dict(loop_state.epoch.left),
             values=self.small.values,
-            modes=progress.modes(),
-            lines=self._run.machinery.metrics.recent(self._run.machinery.ledger.step),
+            modes=loop_state.modes(),
+            lines=self._run.components.metrics.recent(self._run.components.step_timer.step),
             seen=streams.seen,
         )
 
     def _gradients_now(self) -> tuple[list[int], list[int]]:
         """Those that there are, and how often each was written to."""
-        members = self._run.progress.members
+        members = self._run.loop_state.prepared.members
         members.follow()
         found = [one for one in map(_grad, members.parameters) if one is not None]
         return list(map(id, found)), list(map(_written, found))
@@ -116,7 +116,7 @@ class Beginning:
         now = self._gradients_now()
         if any(now) and now != self._gradients:  # if all are gone, the script has dropped them, and will do so again
             return CHANGED
-        if "tallies" not in self.moment.counters and self._run.progress.tallies.changes != self._tallies:
+        if "tallies" not in self.moment.counters and self._run.loop_state.tallies.changes != self._tallies:
             return UNHEARD
         return ""
 
@@ -133,12 +133,12 @@ class Beginning:
 
         Raises:
             OSError: when it cannot be written.
-            WorldError: when somebody else is writing there.
+            EnvironmentFailure: when somebody else is writing there.
         """
         moment = self.moment
         assert moment is not None
         if "tallies" not in moment.counters:
-            moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode(inside=True)}
+            moment.counters = {**moment.counters, "tallies": self._run.loop_state.tallies.encode(inside=True)}
         moment.counters = {**moment.counters, "lines": list(moment.lines)}
         with self._options_of_then():
             write_alone(self._run, StateFolder(folder), moment, taken_s)
@@ -146,7 +146,7 @@ class Beginning:
     @contextmanager
     def _options_of_then(self) -> Iterator[None]:
         """Let the optimizers have the options that they had at the moment."""
-        now = Small.of(self._run.progress)
+        now = Small.of(self._run.loop_state)
         self._set_options(self.small)
         try:
             yield
@@ -154,7 +154,7 @@ class Beginning:
             self._set_options(now)
 
     def _set_options(self, small: Small) -> None:
-        for (_, optimizer), groups in zip(optimizers_of(self._run.progress), small.options, strict=True):
+        for (_, optimizer), groups in zip(optimizers_of(self._run.loop_state), small.options, strict=True):
             for group, options in zip(optimizer.param_groups, groups, strict=True):
                 group.update(options)
 
@@ -197,7 +197,7 @@ class LastSnapshot(NoLastSnapshot):
         self._run, self._snapshots, self._number, self._tell = run, snapshots, number, tell
         self._first = Reached(first) if first is not None else None
         self._first_pid = JournalReader(first).pid if first is not None else 0
-        self._beginning = Beginning(run)
+        self._beginning = StepSnapshot(run)
         self._step: int | None = None
         """The last finished step, where the run can go on from its end; else None."""
         self._place = 0
@@ -210,11 +210,11 @@ class LastSnapshot(NoLastSnapshot):
 
     def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
         self._step, self._objection, self._undo = None, "", None
-        progress, step = self._run.progress, self._run.machinery.ledger.step
+        loop_state, step = self._run.loop_state, self._run.components.step_timer.step
         self._place = place_of(step, AFTER_LAST if is_last else BEFORE_STEP)
-        if self._first is not None and self._run.machinery.transport.rank == 0:
+        if self._first is not None and self._run.components.transport.rank == 0:
             self._first.note(self._place, growing_time(step))
-        if not progress.epochs.is_first or progress.tallies.are_unheard or progress.late is not None:
+        if not loop_state.epochs.is_first or loop_state.tallies.are_unheard or loop_state.resumption.late is not None:
             return
         if not self._has_looked:
             self._has_looked = True
@@ -226,7 +226,7 @@ class LastSnapshot(NoLastSnapshot):
 
     def enter_step(self) -> None:
         if self._beginning.moment is not None:
-            self._beginning.moment.seen = self._run.machinery.streams.seen
+            self._beginning.moment.seen = self._run.components.streams.seen
         if not self._has_told:
             self._has_told = True
             self._tell(Event.KEEPS, 0)
@@ -273,7 +273,7 @@ class LastSnapshot(NoLastSnapshot):
         with suppress(FileExistsError):
             claim = os.open(place.parent / CLAIM.format(self._number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             os.close(claim)
-            self._run.machinery.streams.enter(Domain.STEP, step + 1, 0)  # of a lane until now; so all write the same
+            self._run.components.streams.enter(Domain.STEP, step + 1, 0)  # of a lane until now; so all write the same
             self._write_once(place, taken_s)
             return True
         return False
@@ -294,7 +294,7 @@ class LastSnapshot(NoLastSnapshot):
         while StateFolder(place).read_manifest() is None:
             try:
                 self._beginning.write(place, taken_s)
-            except WorldError:
+            except EnvironmentFailure:
                 if time.monotonic() > until_s:
                     raise
                 time.sleep(LOOK_S)
@@ -308,12 +308,12 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
         run: the run.
         variables: the environment of this process.
     """
-    transport, environment = run.machinery.transport, run.setup.environment
+    transport, environment = run.components.transport, run.config.environment
     _hear_of_lost_nodes(transport.control if isinstance(transport, GpuTransport) else transport, environment)
-    settings, snapshots, place = environment.settings, run.progress.snapshots, decode_place(variables)
+    settings, snapshots, place = environment.settings, run.loop_state.checkpointing.snapshots, decode_place(variables)
     if settings is None or not isinstance(snapshots, Snapshots) or place is None or not place.news.is_open():
         return
-    if run.setup.mesh.strategy not in {"single", "ddp"} or run.setup.device.type != "cpu":
+    if run.config.mesh.strategy not in {"single", "ddp"} or run.config.device.type != "cpu":
         return
 
     def tell(event: Event, code: int) -> None:
@@ -323,7 +323,7 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
     is_first_node = position.rank == position.local_rank
     first = RunFolder(settings.run_folder).journal(0) if is_first_node else None
     last = LastSnapshot(run, snapshots, settings.restart.number, tell, first)
-    run.progress.last, transport.on_loss = last, last.take
+    run.loop_state.checkpointing.last, transport.on_loss = last, last.take
 
 
 def _hear_of_lost_nodes(transport: Transport, environment: RankEnvironment) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles
 from lockstep.protocol.state_files.remote_state import RemoteState, named, trouble_in
@@ -35,13 +35,13 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
 
     def write(run: RunState, folder: StateFolder, contents: Contents, found: Found, told: Sequence[Any]) -> str:
         problem = state.write_now(run, folder, contents, found, told)
-        if run.machinery.transport.rank == 0 and not problem:
+        if run.components.transport.rank == 0 and not problem:
             return trouble_in(lambda: RemoteState(url).put(folder.target))
         return problem
 
     with ExitStack() as stack:
         room = str(private_room(run, stack))
-        place = Path(run.machinery.transport.all_gather_object(room, state.SAVE, where())[0], "state")
+        place = Path(run.components.transport.all_gather_object(room, state.SAVE, where())[0], "state")
         with named(place, url):
             state.save_state(run, place, extra, write)
 
@@ -52,9 +52,9 @@ def load_state(
     """See `Run.load_state`."""
     if not _is_away(run, path):
         return resume.load_state(run, path, objects, missing_ok=missing_ok)
-    url, position = _checked(path), run.setup.environment.position
-    state.require_between_epochs(run.progress, resume.LOAD)
-    together = Together(run.machinery.transport, resume.LOAD, where())
+    url, position = _checked(path), run.config.environment.position
+    state.require_between_epochs(run.loop_state, resume.LOAD)
+    together = Together(run.components.transport, resume.LOAD, where())
     with ExitStack() as stack:
         mine = private_room(run, stack)
         if position.local_rank == 0:
@@ -75,15 +75,15 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
     with ExitStack() as stack:
         written = private_room(run, stack) / "weights"
         weights.save_weights(run, model, written)
-        together = Together(run.machinery.transport, weights.SAVE, where())
-        if run.machinery.transport.rank == 0 and (why := trouble_in(lambda: RemoteFiles(folder).put(name, written))):
-            together.refuse(WorldError(f"The weights could not be written to {shown(url)}: {why}"))
+        together = Together(run.components.transport, weights.SAVE, where())
+        if run.components.transport.rank == 0 and (why := trouble_in(lambda: RemoteFiles(folder).put(name, written))):
+            together.refuse(EnvironmentFailure(f"The weights could not be written to {shown(url)}: {why}"))
         together.agree()
 
 
 def _is_away(run: RunState, path: str | os.PathLike[str]) -> bool:
     """Whether it is a URL, and the run is the user's: those of `verify` and `bench` write to folders of their own."""
-    return is_url(path) and run.machinery.witness is None and run.machinery.meter is None
+    return is_url(path) and run.components.witness is None and run.components.meter is None
 
 
 def _checked(path: str | os.PathLike[str]) -> str:
@@ -98,4 +98,4 @@ def _fetch(url: str, place: Path) -> None:
     except RemoteError as error:
         raise UsageError(error.problem, error.fix) from None
     except OSError as error:
-        raise WorldError(f"{shown(url)} cannot be copied to {place} ({error.strerror}).") from None
+        raise EnvironmentFailure(f"{shown(url)} cannot be copied to {place} ({error.strerror}).") from None

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost, RanksDiffer, UsageError
 from lockstep.machine.processes import signal_name
 from lockstep.machine.regular_file import read_regular
 from lockstep.notices import say
@@ -31,13 +31,13 @@ from lockstep.protocol.state_files.remote_ring import RemoteRing
 from lockstep.protocol.url import shown
 from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.saving.asked import NobodyAsks
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import Aside
+from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AsyncCheckpointer
 from lockstep.rank.checkpoint.saving.resume import load_state
 from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
 from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
-from lockstep.rank.run.loop.testimony import stops_after_saving, testify_saved
+from lockstep.rank.run.loop.testimony import record_saved, stops_after_saving
 from lockstep.rank.run.run_state import NoStates, RunState
 from lockstep.rank.transport.together import Together
 
@@ -64,16 +64,16 @@ class Automatic(NoStates):
         self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.kept), claims
         self._remote = RemoteRing(saving.url, saving.kept) if saving.url else None
-        self._aside = Aside(saving.kept, saving.url)
+        self._aside = AsyncCheckpointer(saving.kept, saving.url)
         self._saved_at = time.monotonic()
         self._taken = 0, 0.0
         """After which step the newest state was taken, and how long the step stood still for it."""
         self._has_said = self.owes = False
         self._asks, self._ends_by = asks, 0
-        settings = run.setup.environment.settings
+        settings = run.config.environment.settings
         self._restart_number = settings.restart.number if settings is not None else 0
         self._takes_any = settings is not None and settings.resume_nonfinite
-        run.progress.automatic = self
+        run.loop_state.checkpointing.automatic = self
 
     def begin(self, beyond: int = -1) -> bool:
         """Load the newest state that is whole, if there is one of a later step than `beyond`; once. Whether it did.
@@ -82,28 +82,28 @@ class Automatic(NoStates):
             UsageError: on every rank, when states are there and none can be loaded.
         """
         self._asks.listen()
-        if self._run.progress.has_begun:
+        if self._run.loop_state.resumption.has_begun:
             return False
-        self._run.progress.has_begun = True
-        if problem := own_order(self._run.progress.loaders):
+        self._run.loop_state.resumption.has_begun = True
+        if problem := own_order(self._run.loop_state.prepared.loaders):
             raise UsageError(problem, OWN_ORDER_FIX)
         if skips_states(self._run):
             return False
-        together = Together(self._run.machinery.transport, CALL, where())
-        name = together.do(self._newest) if self._run.machinery.transport.rank == 0 else None
+        together = Together(self._run.components.transport, CALL, where())
+        name = together.do(self._newest) if self._run.components.transport.rank == 0 else None
         name = together.agree(name)[0]
         if not name or (step_of(name) or 0) <= beyond:
             return False
         load_state(self._run, self._ring.place / name, {}, missing_ok=False)
-        if self._run.machinery.transport.rank == 0:
-            _tell_of_earlier_end(self._ring.place, self._run.machinery.ledger.step)
+        if self._run.components.transport.rank == 0:
+            _tell_of_earlier_end(self._ring.place, self._run.components.step_timer.step)
         return True
 
     def note_end(self) -> None:
         """Note that the run has ended well, and after which step."""
-        if self._run.machinery.transport.rank == 0 and self._ring.place.is_dir():
+        if self._run.components.transport.rank == 0 and self._ring.place.is_dir():
             with suppress(OSError):
-                write_private(self._ring.place.parent / ENDED, f"{self._run.machinery.ledger.step}\n")
+                write_private(self._ring.place.parent / ENDED, f"{self._run.components.step_timer.step}\n")
 
     def after_step(self, *, ends_epoch: bool) -> None:
         """Save when it is time; end when the run was asked to.
@@ -114,11 +114,11 @@ class Automatic(NoStates):
         self._learn(self._aside.look)
         if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
             self._save_or_owe(ends_epoch=ends_epoch)
-        if ends_epoch and not self._run.progress.epochs.in_body:
+        if ends_epoch and not self._run.loop_state.epochs.in_body:
             self.leave_loop()
 
     def _save_or_owe(self, *, ends_epoch: bool) -> None:
-        epochs = self._run.progress.epochs
+        epochs = self._run.loop_state.epochs
         if epochs.in_body and (ends_epoch or not epochs.is_first):
             self.owes = True  # until the body is over: nothing of it has to run again
         elif epochs.is_first:
@@ -132,9 +132,9 @@ class Automatic(NoStates):
     def left_steps(self) -> None:
         """The script leaves its loop over steps; not a place where ranks may exchange anything."""
         if self._schedule.steps:
-            self.owes = self.owes or self._run.machinery.ledger.step % self._schedule.steps == 0
+            self.owes = self.owes or self._run.components.step_timer.step % self._schedule.steps == 0
         self.owes = self.owes or bool(self._ends_by)
-        if not self._run.progress.epochs.in_body:
+        if not self._run.loop_state.epochs.in_body:
             self.leave_loop()
 
     def after_body(self) -> None:
@@ -162,9 +162,9 @@ class Automatic(NoStates):
     def _is_due(self, *, ends_epoch: bool) -> bool:
         seconds = time.monotonic() - self._saved_at
         if not self._schedule.seconds:
-            return self._schedule.is_due(self._run.machinery.ledger.step, seconds, ends_epoch=ends_epoch)
+            return self._schedule.is_due(self._run.components.step_timer.step, seconds, ends_epoch=ends_epoch)
         mine = self._schedule.is_due(0, seconds, ends_epoch=ends_epoch)
-        told: list[bool] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
+        told: list[bool] = self._run.components.transport.all_gather_object(mine, CALL, where())
         return told[0]  # rank 0's clock
 
     def end(self) -> None:
@@ -174,24 +174,23 @@ class Automatic(NoStates):
     def _save(self) -> None:
         self._learn(self._aside.settle)
         self._saved_at, self.owes = time.monotonic(), False
+        place = self._ring.path(self._run.components.step_timer.step)
         try:
-            save_state(
-                self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take, self._aside.tell()
-            )
+            save_state(self._run, place, {}, self._aside.take, self._aside.tell())
         except (PeerLost, RanksDiffer):
             raise
-        except WorldError as error:
+        except EnvironmentFailure as error:
             self._tell(str(error))
             self._end_if_asked(None)
             return
         problem = self._aside.hand_over()
-        self._taken = self._run.machinery.ledger.step, time.monotonic() - self._saved_at
+        self._taken = self._run.components.step_timer.step, time.monotonic() - self._saved_at
         if self._ends_by or stops_after_saving(self._run):
             problem = problem or self._aside.settle()
         self._tell(problem)
         if stops_after_saving(self._run):
-            testify_saved(self._run)
-        step = self._run.machinery.ledger.step  # a state that could not be copied to its URL is on the disk
+            record_saved(self._run)
+        step = self._run.components.step_timer.step  # a state that could not be copied to its URL is on the disk
         self._end_if_asked(step if not problem or is_state(self._ring.path(step)) else None)
 
     def _learn(self, answer: Callable[[], str]) -> None:
@@ -200,7 +199,7 @@ class Automatic(NoStates):
         self._tell(problem)
         if was_busy and not (self._aside.is_busy or problem):
             step, stall_s = self._taken
-            self._run.progress.snapshots.count_saved(step, self._saved_at, stall_s + self._aside.cpu_s)
+            self._run.loop_state.checkpointing.snapshots.count_saved(step, self._saved_at, stall_s + self._aside.cpu_s)
 
     def comes_within(self, num_steps: int) -> bool:
         return 0 < self._schedule.steps <= num_steps
@@ -215,7 +214,7 @@ class Automatic(NoStates):
             return
         self.has_ended = True
         self._asks.answer(saved)
-        if self._run.setup.folder is None:  # else the launcher says so
+        if self._run.config.folder is None:  # else the launcher says so
             what = "not saved" if saved is None else f"saved after step {saved}: the same command goes on from there"
             self._say(f"stopped by {signal_name(self._ends_by)}; {what}.")
         raise SystemExit(128 + self._ends_by)
@@ -302,7 +301,7 @@ class Automatic(NoStates):
             self._say(text)
 
     def _say(self, text: str) -> None:
-        if self._run.machinery.transport.rank == 0:
+        if self._run.components.transport.rank == 0:
             say(text)
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.protocol.run_folder import COPY
 from lockstep.protocol.state_files.folder import StateFolder
@@ -35,13 +35,13 @@ def brought(run: RunState, target: Path, source: int = 0) -> Iterator[Path]:
     Where a node has none and rank `source` does, that node's ranks read a copy in a private folder, removed at the end.
 
     Raises:
-        WorldError: on every rank, when a node has no place for it, or the source cannot read it.
+        EnvironmentFailure: on every rank, when a node has no place for it, or the source cannot read it.
     """
-    position = run.setup.environment.position
+    position = run.config.environment.position
     if position.local_world_size == position.world_size:
         yield target
         return
-    together = Together(run.machinery.transport, CALL, where())
+    together = Together(run.components.transport, CALL, where())
     has = together.do(lambda: StateFolder(target).read_manifest() is not None)
     have = together.agree(has)
     if all(have) or not have[source]:
@@ -55,21 +55,21 @@ def brought(run: RunState, target: Path, source: int = 0) -> Iterator[Path]:
         _hand_around(run, together, target, room, source)
         mine = rooms[position.rank - position.local_rank]
         yield target if mine is None else Path(mine) / target.name
-        run.machinery.transport.barrier(CALL, where())  # the others of this node may still read
+        run.components.transport.barrier(CALL, where())  # the others of this node may still read
 
 
 def private_room(run: RunState, stack: ExitStack) -> Path:
     """A folder of this rank until `stack` ends: where the run has its own, which is meant for large files, else a temporary one."""
-    place = run.setup.folder.path if run.setup.folder is not None else None
+    place = run.config.folder.path if run.config.folder is not None else None
     try:
         return stack.enter_context(TemporaryFolder(COPY, place))
     except OSError as error:
-        raise WorldError(f"There is no place for a copy of a state ({error.strerror}).") from None
+        raise EnvironmentFailure(f"There is no place for a copy of a state ({error.strerror}).") from None
 
 
 def _hand_around(run: RunState, together: Together, target: Path, room: Path | None, source: int) -> None:
     """Give the files of rank `source` to every rank; those with a room keep them."""
-    transport = run.machinery.transport
+    transport = run.components.transport
     place = StateFolder(target).find() if transport.rank == source else None
     sizes = together.do(lambda: _sizes(place)) if place is not None else None
     told: dict[str, int] = together.agree(sizes)[source] or {}
@@ -123,4 +123,4 @@ def _tried(do: Callable[[], Result]) -> Result:
     try:
         return do()
     except OSError as error:
-        raise WorldError(f"A state could not be handed to another node ({error.strerror}).") from None
+        raise EnvironmentFailure(f"A state could not be handed to another node ({error.strerror}).") from None

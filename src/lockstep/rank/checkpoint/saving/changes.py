@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.rank.checkpoint.saving.state import optimizers_of, schedulers_of
-from lockstep.rank.run.run_state import Progress
+from lockstep.rank.run.run_state import LoopState
 from lockstep.rank.strategy.agreement import bit_sums, packed
 
 _written = attrgetter("_version")
@@ -48,14 +48,17 @@ class Small:
             return False
 
     @classmethod
-    def of(cls, progress: Progress) -> Small:
-        states = {label: one.state_dict() for label, one in (*schedulers_of(progress), *progress.stateful.items())}
+    def of(cls, loop_state: LoopState) -> Small:
+        states = {
+            label: one.state_dict()
+            for label, one in (*schedulers_of(loop_state), *loop_state.prepared.stateful.items())
+        }
         options = [
             [_copied({key: value for key, value in group.items() if key != "params"}) for group in one.param_groups]
-            for _, one in optimizers_of(progress)
+            for _, one in optimizers_of(loop_state)
         ]
         try:
-            return cls(copy.deepcopy(states) if states else {}, options, _copied(vars(progress.values)))
+            return cls(copy.deepcopy(states) if states else {}, options, _copied(vars(loop_state.values)))
         except Exception as error:  # noqa: BLE001 - an object of the script may hold anything
             return cls({}, options, {}, f"a scheduler cannot be copied ({type(error).__name__}: {error})")
 
@@ -66,8 +69,8 @@ class Versions:
     A step asks for it with cold caches, so that what is there is looked up once, and again when an object was replaced.
     """
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress, self._members = progress, progress.members
+    def __init__(self, loop_state: LoopState) -> None:
+        self._loop_state, self._members = loop_state, loop_state.prepared.members
         self._counts = -1, True
         """Whether all of these members count writes; tensors of inference mode do not."""
         self._states: WeakKeyDictionary[Optimizer, tuple[list[Any], list[Tensor], list[Any]]] = WeakKeyDictionary()
@@ -77,9 +80,9 @@ class Versions:
         """Of what lanes may write to as well, and is put back after each: buffers; tracked objects, tensors of `run.state`."""
         self._members.follow()
         found: list[Any] = self._versions_of(self._members.buffers)
-        for thing in self._progress.tracked.values():
+        for thing in self._loop_state.prepared.tracked.values():
             found.extend(_versions(thing.state_dict()))
-        for value in vars(self._progress.values).values():
+        for value in vars(self._loop_state.values).values():
             found.extend(one for one in _versions(value) if isinstance(one, tuple))
         return found
 
@@ -87,7 +90,7 @@ class Versions:
         """Of what an update writes to, and no lane: weights and the states of optimizers. 0.1 ms for 600 of 32 x 32."""
         self._members.follow()
         found: list[Any] = self._versions_of(self._members.parameters)
-        for _, optimizer in optimizers_of(self._progress):
+        for _, optimizer in optimizers_of(self._loop_state):
             values = list(_parts(optimizer.state.values()))
             tensors, others = self._sorted(optimizer, values)
             found += [list(map(Tensor.data_ptr, tensors)), list(map(_written, tensors))]
@@ -114,28 +117,28 @@ class Versions:
 class Bits:
     """The same by bits, however they are written: `p.data.mul_(2)` is a write that nobody counts."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, loop_state: LoopState) -> None:
+        self._loop_state = loop_state
 
     def of_lanes(self) -> list[Any]:
         """See `Versions`."""
-        found: list[Any] = [buffer for model in self._progress.models for buffer in model.buffers()]
-        for thing in self._progress.tracked.values():
+        found: list[Any] = [buffer for model in self._loop_state.prepared.models for buffer in model.buffers()]
+        for thing in self._loop_state.prepared.tracked.values():
             found.extend(_values(thing.state_dict()))
         return _bits(found)
 
     def of_updates(self) -> list[Any]:
         """See `Versions`."""
-        found: list[Any] = [parameter for model in self._progress.models for parameter in model.parameters()]
-        for _, optimizer in optimizers_of(self._progress):
+        found: list[Any] = [parameter for model in self._loop_state.prepared.models for parameter in model.parameters()]
+        for _, optimizer in optimizers_of(self._loop_state):
             for state in optimizer.state.values():
                 found.extend(_values(state))
         return _bits(found)
 
 
-def bits_of(progress: Progress) -> list[Any]:
+def bits_of(loop_state: LoopState) -> list[Any]:
     """What changes with the bits of what is large: weights, buffers, optimizer states, tracked objects."""
-    bits = Bits(progress)
+    bits = Bits(loop_state)
     return [*bits.of_updates(), *bits.of_lanes()]
 
 

@@ -22,11 +22,11 @@ ROWS = " (rows)"
 
 def add_gradients(tensors: TensorSet, run: RunState, names: Mapping[int, str]) -> None:
     """Add those of the run's models to `tensors`."""
-    for model in run.progress.models:
+    for model in run.loop_state.prepared.models:
         for parameter in model.parameters():
             name = names[id(parameter)]
             if parameter.grad is not None and not parameter.is_meta and name not in tensors.tensors:
-                add_gradient(tensors, name, parameter.grad, run.machinery.strategy.holder_of(parameter))
+                add_gradient(tensors, name, parameter.grad, run.components.strategy.holder_of(parameter))
 
 
 def add_gradient(tensors: TensorSet, name: str, gradient: Tensor, holder: int | None = None) -> None:

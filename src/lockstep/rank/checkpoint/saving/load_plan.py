@@ -51,7 +51,7 @@ from lockstep.rank.run.position.epoch_count import InsideEpoch
 from lockstep.rank.run.position.kept_values import restore
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.position.preparations import KINDS, MODEL
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 from lockstep.rank.run.run_state import RunState
 
 
@@ -86,13 +86,13 @@ class LoadPlan(PlannedParts):
         self._used |= {label for label in self._documents if self._waits and kind_of(label) in KINDS}
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files, waits=self._waits)
         self._options: Mapping[str, Any] = self.counters.get("options", {})
-        run.progress.preparations.options.overridden(self._options)  # raises for what is no list of options
+        run.loop_state.prepared.preparations.options.overridden(self._options)  # raises for what is no list of options
         self._plan_prepared()
-        for label, thing in run.progress.stateful.items():
+        for label, thing in run.loop_state.prepared.stateful.items():
             self._add(
                 label, thing, self._like(label, thing.state_dict(), self._decode(self._document(label)), all_keys=True)
             )
-        for name, thing in run.progress.tracked.items():
+        for name, thing in run.loop_state.prepared.tracked.items():
             self._add_tracked(name, thing)
         for name, thing in objects.items():
             self._add_object(name, thing)
@@ -101,8 +101,8 @@ class LoadPlan(PlannedParts):
 
     def _plan_prepared(self) -> None:
         """Plan what goes into the things that are prepared by now."""
-        progress = self._run.progress
-        models = progress.preparations.models(None if self._late is None else self._late.first)
+        loop_state = self._run.loop_state
+        models = loop_state.prepared.preparations.models(None if self._late is None else self._late.first)
         num_models = sum(kind_of(label) == MODEL for label in self._documents)
         names = parameter_names(models, several=num_models > 1)
         self._models.clear()
@@ -110,12 +110,14 @@ class LoadPlan(PlannedParts):
             self._add_model(label, model)
         file = self._files[GRADIENTS] if self.counters.get("inside") and not self._waits else None
         self._gradients = checked_gradients(self._run, file, names)
-        for label, optimizer in optimizers_of(progress):
+        for label, optimizer in optimizers_of(loop_state):
             self._plan_if_it_fits(label, optimizer, lambda label, one: self._add_optimizer(label, one, names))
-        for label, scheduler in schedulers_of(progress):
+        for label, scheduler in schedulers_of(loop_state):
             if not self._waits or id(getattr(scheduler, "optimizer", scheduler)) in {*self._planned, id(scheduler)}:
                 self._plan_if_it_fits(label, scheduler, self._add_scheduler)
-        self._modes = checked_modes(self._decode(self._documents.get(MODES, {})), progress.models, may_lack=self._waits)
+        self._modes = checked_modes(
+            self._decode(self._documents.get(MODES, {})), loop_state.prepared.models, may_lack=self._waits
+        )
 
     def load_all_but_models(self) -> None:
         """Load optimizers, schedulers, objects and counters.
@@ -139,15 +141,15 @@ class LoadPlan(PlannedParts):
             raise unfit(self.place, error.problem, error.fix) from None
 
     def rewind(self) -> None:
-        progress, streams = self._run.progress, self._run.machinery.streams
-        if progress.position.region is Region.STEP:
-            streams.enter(Domain.STEP, self._run.machinery.ledger.step, 0)
-        elif progress.reading is None and self._is_older():
-            streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
+        loop_state, streams = self._run.loop_state, self._run.components.streams
+        if loop_state.position.region is Region.STEP:
+            streams.enter(Domain.STEP, self._run.components.step_timer.step, 0)
+        elif loop_state.epoch.reading is None and self._is_older():
+            streams.restore(self._body_streams or self._streams, self._run.components.step_timer.step)
 
     def _is_older(self) -> bool:
         """Whether the run had made all that this start has before the body that the state is in."""
-        made = self._run.progress.preparations.made
+        made = self._run.loop_state.prepared.preparations.made
         return self._late is not None and all(made[kind] <= self._late.before[kind] for kind in KINDS)
 
     def _complete(self) -> None:
@@ -156,8 +158,8 @@ class LoadPlan(PlannedParts):
         Raises:
             UsageError: when something does not fit; nothing is loaded then.
         """
-        progress, before = self._run.progress, len(self._rest)
-        if name := progress.preparations.unprepared():
+        loop_state, before = self._run.loop_state, len(self._rest)
+        if name := loop_state.prepared.preparations.unprepared():
             raise UsageError(f"{name} came into its model without run.prepare.", PREPARE_IT)
         self._waits = False
         try:
@@ -169,19 +171,19 @@ class LoadPlan(PlannedParts):
         self._keep_options()
         self._load(self._rest[before:])
         self._load_models_and_gradients()
-        progress.switch(self._modes)
-        for loader, saved in zip(progress.loaders, self.loaders, strict=True):
+        loop_state.switch(self._modes)
+        for loader, saved in zip(loop_state.prepared.loaders, self.loaders, strict=True):
             loader.epochs_begun = max(loader.epochs_begun, saved["epochs_begun"])
-        self._loaded = bits_of(progress), Small.of(progress)
-        progress.preparations.forget_new()
-        progress.late = None
+        self._loaded = bits_of(loop_state), Small.of(loop_state)
+        loop_state.prepared.preparations.forget_new()
+        loop_state.resumption.late = None
 
     def _keep_options(self) -> None:
         """Say which options of the script count no more, and keep those of the state."""
-        options = self._run.progress.preparations.options
+        options = self._run.loop_state.prepared.preparations.options
         others = options.overridden(self._options)
         options.keep(self._options)
-        if others and self._run.machinery.transport.rank == 0:
+        if others and self._run.components.transport.rank == 0:
             say(
                 f"the script makes {'; '.join(others[:3])}{'; …' * (len(others) > 3)}, and what the state has counts: to change "
                 "it, set it in the loop (`optimizer.param_groups[0]['lr'] = 0.01`), or choose another name to begin anew."
@@ -191,14 +193,14 @@ class LoadPlan(PlannedParts):
         """Write the weights, which fit, and go on with the counters and random streams."""
         self._keep_options()
         self._load_models_and_gradients()
-        self._run.progress.switch(self._modes)
-        restore(self._run.progress.values, self._values)
+        self._run.loop_state.switch(self._modes)
+        restore(self._run.loop_state.values, self._values)
         _restore_counters(self._run, self, self._stream)
-        self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
-        self._run.progress.later_streams = self._streams if self.counters.get("inside") else None
-        self._run.progress.load_again = self._again if self.counters.get("inside") else None
-        self._run.progress.late = self if self._waits else None
-        self._loaded = bits_of(self._run.progress), Small.of(self._run.progress)
+        self._run.components.streams.restore(self._body_streams or self._streams, self._run.components.step_timer.step)
+        self._run.loop_state.resumption.later_streams = self._streams if self.counters.get("inside") else None
+        self._run.loop_state.resumption.load_again = self._again if self.counters.get("inside") else None
+        self._run.loop_state.resumption.late = self if self._waits else None
+        self._loaded = bits_of(self._run.loop_state), Small.of(self._run.loop_state)
 
     def _load_models_and_gradients(self) -> None:
         for step in self._models:
@@ -209,11 +211,11 @@ class LoadPlan(PlannedParts):
     def _again(self) -> None:
         """Where the steps go on: undo what the epoch's body has changed, for it had changed that before the state too."""
         loaded, small = self._loaded
-        if bits_of(self._run.progress) != loaded or not small.is_like(Small.of(self._run.progress)):
+        if bits_of(self._run.loop_state) != loaded or not small.is_like(Small.of(self._run.loop_state)):
             self.load_all_but_models()
             self._load_models_and_gradients()
-        self._run.progress.switch(self._modes)
-        restore(self._run.progress.values, self._values)
+        self._run.loop_state.switch(self._modes)
+        restore(self._run.loop_state.values, self._values)
 
     def _add_tracked(self, name: str, thing: Any) -> None:
         """What is new begins as the script made it; what only the state has is refused in `_extra`, or it would be lost."""
@@ -261,19 +263,21 @@ class LoadPlan(PlannedParts):
 
 
 def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None) -> None:
-    saved, ledger, run.progress.left = plan.counters, run.machinery.ledger, plan.left
-    run.progress.epochs.restore(saved["epochs"])
-    ledger.step, ledger.epoch = saved["step"], saved["epoch"]
-    ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
-    run.progress.epochs_seen[:] = saved["epochs_seen"]
-    run.progress.accounts[:], run.progress.goes_on_stream = saved.get("accounts", []), stream
-    run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
+    saved, step_timer, run.loop_state.epoch.left = plan.counters, run.components.step_timer, plan.left
+    run.loop_state.epochs.restore(saved["epochs"])
+    step_timer.step, step_timer.epoch = saved["step"], saved["epoch"]
+    step_timer.num_losses, step_timer.loss = saved["num_losses"], saved["loss"]
+    run.loop_state.epoch.epochs_seen[:] = saved["epochs_seen"]
+    run.loop_state.epoch.accounts[:], run.loop_state.resumption.goes_on_stream = saved.get("accounts", []), stream
+    run.loop_state.resumption.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
     if saved.get("tallies") is not None:
-        run.progress.tallies.restore(saved["tallies"])
-    run.progress.resumed = epochs, _ = len(run.progress.epochs_seen), ledger.step
-    if run.machinery.transport.rank == 0:
-        _say_place(epochs, ledger, inside=run.progress.goes_on is not None)
-    for loader, before in zip(run.progress.loaders, plan.loaders, strict=False):  # some may be prepared later
+        run.loop_state.tallies.restore(saved["tallies"])
+    run.loop_state.resumption.resumed = epochs, _ = len(run.loop_state.epoch.epochs_seen), step_timer.step
+    if run.components.transport.rank == 0:
+        _say_place(epochs, step_timer, inside=run.loop_state.resumption.goes_on is not None)
+    for loader, before in zip(
+        run.loop_state.prepared.loaders, plan.loaders, strict=False
+    ):  # some may be prepared later
         loader.epochs_begun = before["epochs_begun"]
 
 
@@ -282,12 +286,14 @@ def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_grad
     inside = wrong_inside(plan.counters.get("inside"), of_body, has_gradients)
     if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside or wrong_loop_variables(plan.left):
         raise UsageError(f"{problem}.", UNCHANGED)
-    if len(plan.loaders) < len(run.progress.loaders) or (len(plan.loaders) > len(run.progress.loaders) and not waits):
+    if len(plan.loaders) < len(run.loop_state.prepared.loaders) or (
+        len(plan.loaders) > len(run.loop_state.prepared.loaders) and not waits
+    ):
         raise UsageError(
-            f"it was saved with {len(plan.loaders)} prepared loaders, and the run has {len(run.progress.loaders)}.",
+            f"it was saved with {len(plan.loaders)} prepared loaders, and the run has {len(run.loop_state.prepared.loaders)}.",
             "Prepare the same loaders.",
         )
-    run.progress.epochs.check(plan.counters["epochs"])
+    run.loop_state.epochs.check(plan.counters["epochs"])
 
 
 def _late_is_missing(awaited: Sequence[str]) -> UsageError:
@@ -299,9 +305,9 @@ def _late_is_missing(awaited: Sequence[str]) -> UsageError:
     )
 
 
-def _say_place(epochs: int, ledger: Ledger, *, inside: bool) -> None:
-    finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {ledger.step}"
-    say(f"the run goes on {f'in epoch {ledger.epoch}, after step {ledger.step}' if inside else finished}")
+def _say_place(epochs: int, step_timer: StepTimer, *, inside: bool) -> None:
+    finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {step_timer.step}"
+    say(f"the run goes on {f'in epoch {step_timer.epoch}, after step {step_timer.step}' if inside else finished}")
 
 
 def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> LoadPlan:

@@ -37,7 +37,7 @@ def checked_gradients(
     """What each parameter's gradient becomes; nothing for a state between epochs, which has no file of them."""
     if file is None:
         return []
-    known = {names[id(one)]: one for model in run.progress.models for one in model.parameters()}
+    known = {names[id(one)]: one for model in run.loop_state.prepared.models for one in model.parameters()}
     found = kept_gradients(file, known, UNCHANGED)
     return [(parameter, found.get(name)) for name, parameter in known.items() if not parameter.is_meta]
 
@@ -139,7 +139,7 @@ class PlannedParts(LateParts):
         """What this start has not made yet, in words."""
         if self._late is None:
             return []
-        mine = self._run.progress.preparations
+        mine = self._run.loop_state.prepared.preparations
         awaited = [
             f"{kind}{number}"
             for kind, made in self._late.made.items()
@@ -188,7 +188,7 @@ class PlannedParts(LateParts):
 
     def _add(self, label: str, thing: Any, state: Any, own: Any = None) -> None:
         """Load `state` into `thing`; where `own`, its present one, refers to an optimizer's group, it does so afterwards."""
-        state, live = with_references(own, state, [one for _, one in optimizers_of(self._run.progress)])
+        state, live = with_references(own, state, [one for _, one in optimizers_of(self._run.loop_state)])
         # a copy: objects keep what they are given, and it may be loaded again
         self._rest.append(Step(label, lambda: thing.load_state_dict(copy.deepcopy(state, dict(live)))))
 

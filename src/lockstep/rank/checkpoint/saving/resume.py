@@ -34,8 +34,8 @@ def load_state(
 
     `is_whole`: whether this rank has just read every byte of it.
     """
-    require_between_epochs(run.progress, LOAD)
-    run.progress.has_looked = True
+    require_between_epochs(run.loop_state, LOAD)
+    run.loop_state.resumption.has_looked = True
     with brought(run, StateFolder(place_of(run, path)).target, source) as place:
         return _load(run, StateFolder(place), objects, missing_ok=missing_ok, is_whole=is_whole)
 
@@ -44,7 +44,7 @@ def _load(
     run: RunState, folder: StateFolder, objects: Mapping[str, Any], *, missing_ok: bool, is_whole: bool
 ) -> dict[str, Any]:
     before = identity_of(folder.target)
-    together = Together(run.machinery.transport, LOAD, where())
+    together = Together(run.components.transport, LOAD, where())
     found = together.do(folder.read_manifest)
     if not _all_found(together, folder.target, found):
         if missing_ok:
@@ -54,7 +54,7 @@ def _load(
     place, manifest = found
     lacking = manifest.facts.get("without")
     # One rank of each node reads every byte; the others believe it.
-    if run.setup.environment.position.local_rank == 0 and not is_whole:
+    if run.config.environment.position.local_rank == 0 and not is_whole:
         together.refuse(damage(place, manifest))
     together.agree()
     plan = together.do(lambda: _planned(run, folder.target, before, found, objects))
@@ -62,14 +62,14 @@ def _load(
     assert plan is not None
     together.do(plan.load_all_but_models)
     together.agree()
-    if run.machinery.transport.rank == 0:
+    if run.components.transport.rank == 0:
         _say_differences(run, plan, folder, manifest)
     plan.load_models()
-    run.progress.has_resumed = True
-    run.progress.resumed_without = [str(one) for one in lacking] if isinstance(lacking, list) else []
-    run.machinery.metrics.earlier.keep_until(run.machinery.ledger.step, (place / NAME).stat().st_mtime)
-    run.machinery.metrics.catch_up(plan.lines)
-    run.machinery.transport.barrier(LOAD, where())
+    run.loop_state.resumption.has_resumed = True
+    run.loop_state.resumption.resumed_without = [str(one) for one in lacking] if isinstance(lacking, list) else []
+    run.components.metrics.earlier.keep_until(run.components.step_timer.step, (place / NAME).stat().st_mtime)
+    run.components.metrics.catch_up(plan.lines)
+    run.components.transport.barrier(LOAD, where())
     return plan.extra
 
 

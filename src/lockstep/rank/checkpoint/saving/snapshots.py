@@ -28,7 +28,7 @@ from lockstep.protocol.state_files.folder import StateFolder, trouble_of
 from lockstep.protocol.state_files.own_folder import remove
 from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.inventory import digest
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import Aside
+from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AsyncCheckpointer
 from lockstep.rank.checkpoint.saving.resume import load_state
 from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
@@ -129,15 +129,15 @@ class Snapshots(NoSnapshots):
     def __init__(self, run: RunState, place: SnapshotPlace, restart: Restart, number: int) -> None:
         self._run, self._restart = run, restart
         self._ring = Ring(kept_in(Path(place.folder), number), 1, keeps_finite=False)
-        if run.machinery.transport.rank == 0:
+        if run.components.transport.rank == 0:
             with suppress(OSError):
                 self._ring.place.mkdir(mode=0o700, exist_ok=True)
-        self._aside = Aside(1, refusal=self._no_room)
+        self._aside = AsyncCheckpointer(1, refusal=self._no_room)
         self._steps, self._pace = place.steps, Pace(place.steps, 0, time.monotonic())
         self._is_heard = self._holds = False
         self._why_not = self._noted = ""
         """Why there will be no more, as far as this rank knows; why there was none the last time."""
-        self._asking = Asking(run.setup.folder.journal(run.machinery.transport.rank)) if run.setup.folder else None
+        self._asking = Asking(run.config.folder.journal(run.components.transport.rank)) if run.config.folder else None
         """Through which the launcher may want one at once."""
         self._stall_s = 0.0
         """How long the steps stood still for the newest one."""
@@ -145,30 +145,30 @@ class Snapshots(NoSnapshots):
     # What the loops call
 
     def begin(self, automatic: NoStates) -> None:
-        progress = self._run.progress
-        if progress.has_begun:
+        loop_state = self._run.loop_state
+        if loop_state.resumption.has_begun:
             automatic.begin()
             return
-        if progress.has_looked:
+        if loop_state.resumption.has_looked:
             self._stop(OWN_STATES)
         loads = self._restart.number and not self._why_not and not skips_states(self._run)
         kept = self._newest() if loads else None
         loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
-        progress.has_begun = True
+        loop_state.resumption.has_begun = True
         if kept is not None and not loaded:
-            self._run.machinery.metrics.earlier.has_mine = True
+            self._run.components.metrics.earlier.has_mine = True
             place = self._ring.place / kept.name
             load_state(self._run, place, {}, missing_ok=False, source=kept.rank, is_whole=kept.is_whole)
             if not automatic.is_on:
-                progress.resumed = 0, 0  # by the same run
-        self._hold(progress.goes_on is not None)
+                loop_state.resumption.resumed = 0, 0  # by the same run
+        self._hold(loop_state.resumption.goes_on is not None)
         waits = automatic.comes_within(FIRST_STEPS)
-        self._pace = Pace(self._steps, self._run.machinery.ledger.step, time.monotonic(), waits=waits)
+        self._pace = Pace(self._steps, self._run.components.step_timer.step, time.monotonic(), waits=waits)
 
     def _hold(self, holds: bool) -> None:
         """Keep values out of metrics.jsonl that the body of an epoch logs once more, before its steps go on."""
         if holds != self._holds:
-            self._holds = self._run.machinery.metrics.is_held = holds
+            self._holds = self._run.components.metrics.is_held = holds
 
     def enter_steps(self) -> None:
         self._hold(False)
@@ -176,7 +176,7 @@ class Snapshots(NoSnapshots):
     @property
     def is_due(self) -> bool:
         run = self._run
-        return not (run.machinery.transport.rank or run.setup.mesh.asynchronous or self.owes) and self._is_wanted()
+        return not (run.components.transport.rank or run.config.mesh.asynchronous or self.owes) and self._is_wanted()
 
     def hear(self) -> None:
         self._is_heard = True
@@ -185,7 +185,7 @@ class Snapshots(NoSnapshots):
         if not self._is_heard:
             return
         self._is_heard = False
-        epochs = self._run.progress.epochs
+        epochs = self._run.loop_state.epochs
         if epochs.in_body and (ends_epoch or not epochs.is_first):
             self.owes = True  # until the body is over: nothing of it has to run again
         elif not epochs.is_first:
@@ -195,8 +195,8 @@ class Snapshots(NoSnapshots):
 
     def after_body(self) -> None:
         is_owed, self.owes, self._is_heard = self.owes or self._is_heard, False, False
-        if self._run.setup.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
-            [is_owed, *_] = self._run.machinery.transport.all_gather_object(self._is_wanted(), CALL, where())
+        if self._run.config.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
+            [is_owed, *_] = self._run.components.transport.all_gather_object(self._is_wanted(), CALL, where())
         if is_owed:
             self._try()
 
@@ -211,7 +211,7 @@ class Snapshots(NoSnapshots):
     def _is_wanted(self) -> bool:
         """Whether one is due, and none is being written."""
         at_once = self._asking is not None and self._asking.takes_snapshot()
-        due = at_once or self._pace.is_due(self._run.machinery.ledger.step, time.monotonic())
+        due = at_once or self._pace.is_due(self._run.components.step_timer.step, time.monotonic())
         if self._why_not or not due:
             return False
         self._look()
@@ -220,20 +220,24 @@ class Snapshots(NoSnapshots):
     def _try(self) -> None:
         """Take one unless a rank objects. Collective: call it on every rank."""
         began_s = time.monotonic()
-        mine = self._why_not or own_order(self._run.progress.loaders)
-        told: list[str] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
+        mine = self._why_not or own_order(self._run.loop_state.prepared.loaders)
+        told: list[str] = self._run.components.transport.all_gather_object(mine, CALL, where())
         if never := next(filter(None, told), ""):
             self._stop(never)
         else:
             self._take(began_s)
         if self._asking is not None:
             self._asking.took_snapshot()
-        self._pace.took(self._run.machinery.ledger.step, time.monotonic(), time.monotonic() - began_s)
+        self._pace.took(self._run.components.step_timer.step, time.monotonic(), time.monotonic() - began_s)
 
     def _take(self, began_s: float) -> None:
         try:
             save_state(
-                self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take, self._aside.tell()
+                self._run,
+                self._ring.path(self._run.components.step_timer.step),
+                {},
+                self._aside.take,
+                self._aside.tell(),
             )
         except (PeerLost, RanksDiffer):
             raise
@@ -264,14 +268,14 @@ class Snapshots(NoSnapshots):
         self._note(self._why_not)
 
     def _note(self, why: str) -> None:
-        folder = self._run.setup.folder
-        if why != self._noted and folder is not None and self._run.machinery.transport.rank == 0:
+        folder = self._run.config.folder
+        if why != self._noted and folder is not None and self._run.components.transport.rank == 0:
             self._noted = why
-            keep(folder.snapshots, json.dumps({"why": why}), self._run.machinery.ledger)
+            keep(folder.snapshots, json.dumps({"why": why}), self._run.components.step_timer)
 
     def _newest(self) -> _Kept | None:
         """The newest snapshot that is whole, of all nodes. Collective: call it on every rank."""
-        transport, position = self._run.machinery.transport, self._run.setup.environment.position
+        transport, position = self._run.components.transport, self._run.config.environment.position
         mine = None
         if position.local_rank == 0:
             mine = next((path for path in self._ring.newest_first() if trouble_of(path) is None), None)
@@ -292,10 +296,10 @@ class Snapshots(NoSnapshots):
 
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
-        if self._why_not or own_order(self._run.progress.loaders):
+        if self._why_not or own_order(self._run.loop_state.prepared.loaders):
             return None
         self._ring.place.mkdir(mode=0o700, exist_ok=True)
-        tensors = [tensor for model in self._run.progress.models for tensor in model.state_dict().values()]
+        tensors = [tensor for model in self._run.loop_state.prepared.models for tensor in model.state_dict().values()]
         return None if self._no_room(sum(one.nbytes for one in tensors)) else self._ring.path(step)
 
 

@@ -43,7 +43,7 @@ from lockstep.rank.run.loop.replicas import bits_held, compare, compared
 from lockstep.rank.run.position.epoch_count import InsideEpoch
 from lockstep.rank.run.position.moment import Moment, Region
 from lockstep.rank.run.position.preparations import OPTIMIZER, SCHEDULER
-from lockstep.rank.run.run_state import Machinery, Progress, RunState
+from lockstep.rank.run.run_state import Components, LoopState, RunState
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.together import Together
 
@@ -77,33 +77,33 @@ def save_state(
         write: what comes after the ranks have agreed, by default `write_now`.
         tells: what `write` is to know of this rank on all others, as JSON values.
     """
-    require_between_epochs(run.progress, SAVE)
+    require_between_epochs(run.loop_state, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
-    compare(run, run.machinery.transport.all_gather_object(bits_held(run), SAVE, where()))
-    if run.progress.late is not None:
-        run.progress.late.require()
-    if run.progress.load_again is not None:
-        run.progress.load_again()
+    compare(run, run.components.transport.all_gather_object(bits_held(run), SAVE, where()))
+    if run.loop_state.resumption.late is not None:
+        run.loop_state.resumption.late.require()
+    if run.loop_state.resumption.load_again is not None:
+        run.loop_state.resumption.load_again()
     folder = StateFolder(place_of(run, path))
-    together = Together(run.machinery.transport, SAVE, where())
-    if run.machinery.transport.rank == 0:
+    together = Together(run.components.transport, SAVE, where())
+    if run.components.transport.rank == 0:
         together.refuse(folder.refusal())
     states = {
-        label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.progress)
+        label: run.components.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.loop_state)
     }
     contents = together.do(lambda: collect(run, extra, states)) or Contents()
     equal = compared(run)
     told = together.do(lambda: {file: inventory_of(tensors, equal) for file, tensors in contents.files.items()}) or {}
-    found, heard = _agree(run.machinery, together, contents, told, tells)
+    found, heard = _agree(run.components, together, contents, told, tells)
     if problem := (write or write_now)(run, folder, contents, found, heard):
         together.refuse(not_written(folder.target, problem))
     together.agree()
 
 
-def require_between_epochs(progress: Progress, call: str) -> None:
+def require_between_epochs(loop_state: LoopState, call: str) -> None:
     """Raise `UsageError` inside an epoch's steps, where a state would be half of something."""
-    progress.position.require_same_on_every_rank(call)
-    if progress.position.region is not Region.SCRIPT:
+    loop_state.position.require_same_on_every_rank(call)
+    if loop_state.position.region is not Region.SCRIPT:
         raise UsageError(
             f"{call} was called inside the loop over run.steps, where an epoch is half done.",
             "Call it after the loop, at the end of the epoch.",
@@ -112,12 +112,12 @@ def require_between_epochs(progress: Progress, call: str) -> None:
 
 def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     """Where a file of the run is. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
-    told = run.setup.environment.settings.saving if run.setup.environment.settings is not None else None
+    told = run.config.environment.settings.saving if run.config.environment.settings is not None else None
     if told is not None and Path(path).parent == Path(told.folder):
         return Path(path)
-    if (run.machinery.witness is not None or run.machinery.meter is not None) and run.setup.folder is not None:
+    if (run.components.witness is not None or run.components.meter is not None) and run.config.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
-        return put_elsewhere(path, run.setup.folder.path / "evidence" / name)
+        return put_elsewhere(path, run.config.folder.path / "evidence" / name)
     return Path(path)
 
 
@@ -136,21 +136,21 @@ def collect(
         UsageError: for what cannot be written, with its name.
     """
     contents = Contents()
-    holder = run.machinery.strategy.holder_of
-    models = run.progress.preparations.models(run.progress.preparations.first)
+    holder = run.components.strategy.holder_of
+    models = run.loop_state.prepared.preparations.models(run.loop_state.prepared.preparations.first)
     for label, model in labelled(models, "model"):
         _add_model(contents, run, label, model)
     names = parameter_names(models)
-    told = at.counters if at is not None else counters(run, run.progress.inside)
+    told = at.counters if at is not None else counters(run, run.loop_state.epoch.inside)
     if told["inside"] is not None:
         add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
-    for label, optimizer in optimizers_of(run.progress):
+    for label, optimizer in optimizers_of(run.loop_state):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
-    for label, scheduler in schedulers_of(run.progress):
+    for label, scheduler in schedulers_of(run.loop_state):
         state = scheduler.state_dict() if at is None else at.states[label]
         contents.add(label, state, OTHER_TENSORS)
         contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}
-    for name, thing in run.progress.stateful.items():
+    for name, thing in run.loop_state.prepared.stateful.items():
         contents.add(name, thing.state_dict() if at is None else at.states[name], OTHER_TENSORS)
     for name, thing in extra.items():
         stateful = is_stateful(thing)
@@ -158,12 +158,14 @@ def collect(
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
     _add_kept(contents, run, at)
     _add_place(contents, run, dict(told), is_now=at is None)
-    if switched := (at.modes if at is not None else run.progress.modes()).told():
+    if switched := (at.modes if at is not None else run.loop_state.modes()).told():
         contents.add(MODES, switched, OTHER_TENSORS, of_main=True)
-    streams = (at.streams if at is not None else run.progress.later_streams) or run.machinery.streams.snapshot()
+    streams = (
+        at.streams if at is not None else run.loop_state.resumption.later_streams
+    ) or run.components.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
     if told["inside"] is not None and told["inside"]["loop"]:
-        body = at.body_streams if at is not None else run.progress.body_streams
+        body = at.body_streams if at is not None else run.loop_state.epoch.body_streams
         contents.add(BODY_STREAMS, body, OTHER_TENSORS, of_main=True)
     return contents
 
@@ -175,8 +177,8 @@ def _add_model(contents: Contents, run: RunState, label: str, model: nn.Module) 
     again = {name for others in tensors.also.values() for name in others}
     for name, tensor in state.tensors.items():
         if name not in again:
-            judged = (id(model), name) not in run.progress.began_infinite
-            tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor), judged=judged)
+            judged = (id(model), name) not in run.loop_state.prepared.began_infinite
+            tensors.add(name, tensor, run.components.strategy.holder_of(tensor), judged=judged)
     contents.add(label, state.others, OTHER_TENSORS)
 
 
@@ -184,23 +186,23 @@ def _add_place(contents: Contents, run: RunState, told: dict[str, Any], *, is_no
     """The counters, and what a data set that is iterated keeps itself of its place in the epoch."""
     if (stream := told.pop("stream", None)) is not None:
         contents.add(STREAM, stream, OTHER_TENSORS, of_main=True)
-    steps = run.progress.reading() if run.progress.reading is not None else None
+    steps = run.loop_state.epoch.reading() if run.loop_state.epoch.reading is not None else None
     if told["inside"] is not None and is_now and steps is not None:
         told["account"] = {"loader": told["inside"]["loader"], **steps.account()}
-    contents.add("the run", told, OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
+    contents.add("the run", told, OTHER_TENSORS, of_main=run.config.mesh.asynchronous)
 
 
 def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:
     """What the script keeps in every state: objects that it tracks, `run.state`, what it reads behind its loops."""
-    apart = run.setup.mesh.asynchronous
-    for name, thing in run.progress.tracked.items():
+    apart = run.config.mesh.asynchronous
+    for name, thing in run.loop_state.prepared.tracked.items():
         label = f"{TRACKED}{name}"
-        judged = isinstance(thing, nn.Module) and (id(thing), "") not in run.progress.began_infinite
+        judged = isinstance(thing, nn.Module) and (id(thing), "") not in run.loop_state.prepared.began_infinite
         contents.add(name, thing.state_dict(), OTHER_TENSORS, label=label, of_main=apart, judged=judged)
         contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
-    for name, value in (vars(run.progress.values) if at is None else at.values).items():
+    for name, value in (vars(run.loop_state.values) if at is None else at.values).items():
         contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)
-    if left := (at.left if at is not None else run.progress.left):
+    if left := (at.left if at is not None else run.loop_state.epoch.left):
         contents.add(LEFT, left, OTHER_TENSORS, of_main=True)
 
 
@@ -219,52 +221,52 @@ def labelled(things: list[Any], kind: str) -> list[tuple[str, Any]]:
     return [(f"{kind}{number if len(things) > 1 else ''}", thing) for number, thing in enumerate(things, 1)]
 
 
-def optimizers_of(progress: Progress) -> list[tuple[str, Optimizer]]:
+def optimizers_of(loop_state: LoopState) -> list[tuple[str, Optimizer]]:
     """The prepared optimizers by label."""
-    return progress.preparations.labelled(OPTIMIZER)
+    return loop_state.prepared.preparations.labelled(OPTIMIZER)
 
 
-def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
+def schedulers_of(loop_state: LoopState) -> list[tuple[str, Any]]:
     """What else `prepare` took that has a state."""
-    return progress.preparations.labelled(SCHEDULER)
+    return loop_state.prepared.preparations.labelled(SCHEDULER)
 
 
 def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = True) -> dict[str, Any]:
     """Where the run is; the same on every rank. `going`: where in an epoch whose steps have begun."""
     settle_losses(run)
-    ledger, inside = run.machinery.ledger, going or run.progress.goes_on
+    step_timer, inside = run.components.step_timer, going or run.loop_state.resumption.goes_on
     return {
-        "step": ledger.step,
-        "epoch": ledger.epoch,
-        "num_losses": ledger.num_losses,
-        "loss": ledger.loss,
-        "epochs_seen": list(run.progress.epochs_seen),
-        "accounts": list(run.progress.accounts),
-        "epochs": run.progress.epochs.position(inside=inside is not None),
+        "step": step_timer.step,
+        "epoch": step_timer.epoch,
+        "num_losses": step_timer.num_losses,
+        "loss": step_timer.loss,
+        "epochs_seen": list(run.loop_state.epoch.epochs_seen),
+        "accounts": list(run.loop_state.epoch.accounts),
+        "epochs": run.loop_state.epochs.position(inside=inside is not None),
         "inside": None if inside is None else {**vars(inside)},
-        "stream": _stream(run.progress) if inside is not None else None,
+        "stream": _stream(run.loop_state) if inside is not None else None,
         **(
             {"late": late}
-            if (late := run.progress.preparations.late(runs_again=inside is not None)) is not None
+            if (late := run.loop_state.prepared.preparations.late(runs_again=inside is not None)) is not None
             else {}
         ),
-        **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
-        "options": run.progress.preparations.options.by_label,
+        **({"tallies": run.loop_state.tallies.encode(inside=inside is not None)} if with_tallies else {}),
+        "options": run.loop_state.prepared.preparations.options.by_label,
         "loaders": [
             {
                 "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),
                 "samples": None if isinstance(loader, PreparedStream) else len(loader.dataset),  # type: ignore[arg-type]
                 "batch_size": loader.batch_size,
             }
-            for number, loader in enumerate(run.progress.loaders)
+            for number, loader in enumerate(run.loop_state.prepared.loaders)
         ],
     }
 
 
-def _stream(progress: Progress) -> dict[str, Any] | None:
+def _stream(loop_state: LoopState) -> dict[str, Any] | None:
     """What the data set itself keeps of its place in the epoch; None where it has no `state_dict`, or an odd one."""
-    steps = progress.reading() if progress.reading is not None else None
-    saved = progress.goes_on_stream or (steps.saved if steps is not None else None)
+    steps = loop_state.epoch.reading() if loop_state.epoch.reading is not None else None
+    saved = loop_state.resumption.goes_on_stream or (steps.saved if steps is not None else None)
     told = None if saved is None else {name: getattr(saved, name) for name in ("state", "position", "size", "after")}
     try:
         encode(told, STREAM, lambda path, _: path)
@@ -280,9 +282,9 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float |
 
     Raises:
         OSError: when it cannot be written.
-        WorldError: when somebody else is writing there.
+        EnvironmentFailure: when somebody else is writing there.
     """
-    states = {label: one.state for label, one in optimizers_of(run.progress)}
+    states = {label: one.state for label, one in optimizers_of(run.loop_state)}
     contents, files, not_finite = collect(run, {}, states, at), {}, ""
     folder.begin()
     for file, tensors in sorted(contents.files.items()):
@@ -292,7 +294,7 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float |
             found,
             tensors.tensors,
             AloneTransport(),
-            hashes=run.machinery.transport.nodes is not None,
+            hashes=run.components.transport.nodes is not None,
         )
         if problem:
             raise OSError(errno.ENOSPC, problem)
@@ -308,28 +310,28 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float |
 def facts_of(run: RunState) -> dict[str, Any]:
     """What the bits depend on, and what a person wants to see in the manifest."""
     from_run = {
-        "step": run.machinery.ledger.step,
-        "epochs": len(run.progress.epochs_seen),
-        "ranks": run.machinery.transport.world_size,
+        "step": run.components.step_timer.step,
+        "epochs": len(run.loop_state.epoch.epochs_seen),
+        "ranks": run.components.transport.world_size,
     }
-    bits = {"lanes": run.setup.placement.num_lanes, "threads": run.setup.threads, "seed": run.setup.seed}
+    bits = {"lanes": run.config.placement.num_lanes, "threads": run.config.threads, "seed": run.config.seed}
     return {
         **from_run,
         **bits,
-        "strategy": run.machinery.strategy.name,
-        **({"without": names} if (names := run.progress.lacks) else {}),
-        "fingerprint": fingerprint(run.setup.device, run.setup.threads),
+        "strategy": run.components.strategy.name,
+        **({"without": names} if (names := run.loop_state.lacks) else {}),
+        "fingerprint": fingerprint(run.config.device, run.config.threads),
     }
 
 
 def _agree(
-    machinery: Machinery, together: Together, contents: Contents, told: dict[str, Any], more: Any
+    components: Components, together: Together, contents: Contents, told: dict[str, Any], more: Any
 ) -> tuple[Found, list[Any]]:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`.
 
     Returns what each rank tells as `more`, too.
     """
-    if machinery.transport.world_size == 1:
+    if components.transport.world_size == 1:
         together.agree()
         return {file: sources([inventory]) for file, inventory in told.items()}, [more]
     mine = {"documents": contents.digests(), "inventory": digest([told, contents.entries]), "more": more}
@@ -342,7 +344,7 @@ def _agree(
     if len({one["inventory"] for one in everyone}) == 1:
         inventories = [told]
     else:
-        full = machinery.transport.all_gather_object([told, contents.entries], SAVE, where())
+        full = components.transport.all_gather_object([told, contents.entries], SAVE, where())
         inventories = [inventory for inventory, _ in full]
         for label in contents.entries:
             found = {name: entry for _, entries in reversed(full) for name, entry in entries[label].items()}
@@ -360,7 +362,7 @@ def write_now(
     told: Sequence[Any] = (),  # noqa: ARG001
 ) -> str:
     """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0: a `Write`."""
-    is_main, problem, files, not_finite = run.machinery.transport.rank == 0, "", {}, ""
+    is_main, problem, files, not_finite = run.components.transport.rank == 0, "", {}, ""
     if is_main:
         try:
             folder.begin()
@@ -368,7 +370,7 @@ def write_now(
             problem = str(error)
     for file in sorted(found):
         path = None if problem else folder.stage / file
-        written, trouble = write_tensors(path, found[file], contents.files[file].tensors, run.machinery.transport)
+        written, trouble = write_tensors(path, found[file], contents.files[file].tensors, run.components.transport)
         problem = problem or trouble
         if written:
             files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found[file])))

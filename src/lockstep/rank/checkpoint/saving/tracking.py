@@ -13,7 +13,7 @@ from lockstep.rank.checkpoint.exact_json import encode
 from lockstep.rank.checkpoint.model_state import infinite_parts
 from lockstep.rank.checkpoint.saving.state import is_stateful
 from lockstep.rank.run.position.moment import Region
-from lockstep.rank.run.run_state import Progress, RunState
+from lockstep.rank.run.run_state import LoopState, RunState
 from lockstep.rank.transport.together import Together
 
 TRACK = "run.track"
@@ -21,9 +21,9 @@ TRACK = "run.track"
 
 def track(run: RunState, objects: Mapping[str, Any]) -> None:
     """See `Run.track`."""
-    run.progress.position.require_same_on_every_rank(TRACK)
-    together = Together(run.machinery.transport, TRACK, where())
-    together.do(lambda: _check(run.progress, objects))
+    run.loop_state.position.require_same_on_every_rank(TRACK)
+    together = Together(run.components.transport, TRACK, where())
+    together.do(lambda: _check(run.loop_state, objects))
     told = together.agree({name: type(thing).__name__ for name, thing in objects.items()})
     for rank, names in enumerate(told):
         if list(names.items()) != list(told[0].items()):
@@ -31,26 +31,26 @@ def track(run: RunState, objects: Mapping[str, Any]) -> None:
                 f"run.track got {_listed(told[0])} on rank 0, but {_listed(names)} on rank {rank}.",
                 "Call it on every rank with the same objects.",
             )
-    run.progress.tracked.update(objects)
+    run.loop_state.prepared.tracked.update(objects)
     modules = [one for one in objects.values() if isinstance(one, nn.Module)]
-    run.progress.began_infinite.update((id(one), "") for one in modules if infinite_parts(one))
+    run.loop_state.prepared.began_infinite.update((id(one), "") for one in modules if infinite_parts(one))
 
 
-def _check(progress: Progress, objects: Mapping[str, Any]) -> None:
+def _check(loop_state: LoopState, objects: Mapping[str, Any]) -> None:
     if not objects:
         raise UsageError("run.track got nothing.", "Name an object: run.track(average=average).")
-    if progress.position.region is not Region.SCRIPT or progress.loop_has_begun or progress.has_looked:
+    if loop_state.position.region is not Region.SCRIPT or loop_state.loop_has_begun or loop_state.resumption.has_looked:
         raise UsageError(
             "run.track was called after the first epoch or step, or after run.load_state, when a state may be loaded "
             "already.",
             "Call it before them, so that a run that goes on finds the object.",
         )
     for name, thing in objects.items():
-        _check_one(progress, name, thing)
+        _check_one(loop_state, name, thing)
         encode(thing.state_dict(), name, lambda path, _: path)
 
 
-def _check_one(progress: Progress, name: str, thing: Any) -> None:
+def _check_one(loop_state: LoopState, name: str, thing: Any) -> None:
     if not name.isidentifier():
         raise UsageError(f"run.track got the name {name!r}.", "Use a name such as those of variables.")
     if not is_stateful(thing):
@@ -59,14 +59,14 @@ def _check_one(progress: Progress, name: str, thing: Any) -> None:
             f"{type(thing).__name__}.",
             f"Keep a plain value in run.state.{name} instead, or give the class these two methods.",
         )
-    if any(thing is taken for taken in progress.taken):
+    if any(thing is taken for taken in loop_state.prepared.taken):
         raise UsageError(
             f"run.track({name}=...) got a {type(thing).__name__} that run.prepare took, so it is in every state.",
             "Leave it out.",
         )
-    if name in progress.tracked:
+    if name in loop_state.prepared.tracked:
         raise UsageError(f"run.track got the name {name} twice.", "Give each object a name of its own.")
-    for other, tracked in progress.tracked.items():
+    for other, tracked in loop_state.prepared.tracked.items():
         if tracked is thing:
             raise UsageError(f"run.track({name}=...) got what is tracked as {other} already.", "Leave it out.")
 

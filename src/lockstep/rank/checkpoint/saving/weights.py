@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.machine.regular_file import other_kind
 from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.export import PICKLED
@@ -23,7 +23,7 @@ from lockstep.rank.checkpoint.inventory import (
 )
 from lockstep.rank.checkpoint.model_state import ModelState
 from lockstep.rank.checkpoint.saving.state import place_of
-from lockstep.rank.run.run_state import Machinery, RunState
+from lockstep.rank.run.run_state import Components, RunState
 from lockstep.rank.transport.together import Together
 
 SAVE = "run.save_weights"
@@ -34,15 +34,15 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
 
     Tied weights are written under each of their names, so that a strict `load_state_dict` works anywhere.
     """
-    run.progress.position.require_same_on_every_rank(SAVE)
-    together, tensors = Together(run.machinery.transport, SAVE, where()), TensorSet()
+    run.loop_state.position.require_same_on_every_rank(SAVE)
+    together, tensors = Together(run.components.transport, SAVE, where()), TensorSet()
     told = together.do(lambda: _take(run, model, path, tensors)) or {}
     # Before anything is written: behind `if run.is_main:` this raises at once, on every rank.
     inventories = [told]
     if len(set(together.agree(digest(told)))) > 1:
-        inventories = run.machinery.transport.all_gather_object(told, SAVE, where())
-    if problem := _write(run.machinery, place_of(run, path), sources(inventories), tensors):
-        together.refuse(WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}"))
+        inventories = run.components.transport.all_gather_object(told, SAVE, where())
+    if problem := _write(run.components, place_of(run, path), sources(inventories), tensors):
+        together.refuse(EnvironmentFailure(f"The weights could not be written to {os.fspath(path)}: {problem}"))
     together.agree()
 
 
@@ -50,7 +50,7 @@ def _take(run: RunState, model: nn.Module, path: str | os.PathLike[str], tensors
     """Put the model's tensors into `tensors`; return what this rank has of them."""
     check_name(path)
     for name, tensor in ModelState.of(model).tensors.items():
-        tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor))
+        tensors.add(name, tensor, run.components.strategy.holder_of(tensor))
     return inventory_of(tensors)
 
 
@@ -70,14 +70,14 @@ def check_name(path: str | os.PathLike[str]) -> None:
         )
 
 
-def _write(machinery: Machinery, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
+def _write(components: Components, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
     """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0."""
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}")
-    is_main = machinery.transport.rank == 0
+    is_main = components.transport.rank == 0
     if is_main:
         with contextlib.suppress(OSError):  # said when the file is opened
             target.parent.mkdir(parents=True, exist_ok=True)
-    _, problem = write_tensors(temporary, found, tensors.tensors, machinery.transport)
+    _, problem = write_tensors(temporary, found, tensors.tensors, components.transport)
     if is_main:
         try:
             if not problem:

@@ -23,36 +23,36 @@ GRADIENTS = Named(
 
 def label(run: RunState) -> None:
     """Find, at the first step, what no state holds of the script, and say it. Not collective."""
-    progress = run.progress
-    progress.script = named_in(progress)
-    progress.accumulates = any(one.kind == "gradients" for one in progress.script)
-    progress.script = [one for one in progress.script if one.kind != "gradients"]
+    loop_state = run.loop_state
+    loop_state.script = named_in(loop_state)
+    loop_state.accumulates = any(one.kind == "gradients" for one in loop_state.script)
+    loop_state.script = [one for one in loop_state.script if one.kind != "gradients"]
     _keep(run)
-    if progress.has_resumed:
+    if loop_state.resumption.has_resumed:
         if names := names_without(run):
             _say(run, f"the run has resumed without {', '.join(names)}, which no state holds and which begins anew.")
-    elif progress.has_states_inside:
+    elif loop_state.checkpointing.is_inside:
         say_names(run)
 
 
 def label_gradients(run: RunState) -> None:
     """Name, at the end of a body of `run.epochs`, gradients that the next step adds to: a state of here lacks them."""
-    progress = run.progress
-    if not progress.accumulates or progress.script is None or GRADIENTS in progress.script:
+    loop_state = run.loop_state
+    if not loop_state.accumulates or loop_state.script is None or GRADIENTS in loop_state.script:
         return
-    if any(parameter.grad is not None for model in progress.models for parameter in model.parameters()):
-        progress.script.append(GRADIENTS)
+    if any(parameter.grad is not None for model in loop_state.prepared.models for parameter in model.parameters()):
+        loop_state.script.append(GRADIENTS)
         _keep(run)
-        if progress.has_states_inside:
+        if loop_state.checkpointing.is_inside:
             _say(run, GRADIENTS.sentence())
 
 
 def say_names(run: RunState) -> None:
     """Say once what no state holds, with lines, and what to write."""
-    progress, found = run.progress, run.progress.script or []
-    if progress.said_script:
+    loop_state, found = run.loop_state, run.loop_state.script or []
+    if loop_state.said.script:
         return
-    progress.said_script = True
+    loop_state.said.script = True
     for one in found[:MOST_SAID]:
         _say(run, one.sentence())
     if more := found[MOST_SAID:]:
@@ -61,25 +61,25 @@ def say_names(run: RunState) -> None:
 
 def names_without(run: RunState) -> list[str]:
     """What a run that has resumed did so without; empty for any other."""
-    return run.progress.lacks if run.progress.has_resumed else []
+    return run.loop_state.lacks if run.loop_state.resumption.has_resumed else []
 
 
 def skips_states(run: RunState) -> bool:
     """Whether this start of the ranks loads nothing, because states lack something and the run must be exact. Collective."""
-    settings, folder = run.setup.environment.settings, run.setup.folder
+    settings, folder = run.config.environment.settings, run.config.folder
     if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
         return False
-    return run.machinery.transport.any(folder.unsaved.exists(), CALL, where())
+    return run.components.transport.any(folder.unsaved.exists(), CALL, where())
 
 
 def _keep(run: RunState) -> None:
     """Tell the launcher and later starts of the ranks, on each node."""
-    found = run.progress.script or []
+    found = run.loop_state.script or []
     told = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
-    if found and run.setup.folder is not None and run.setup.environment.position.local_rank == 0:
-        keep(run.setup.folder.unsaved, json.dumps(told), run.machinery.ledger)
+    if found and run.config.folder is not None and run.config.environment.position.local_rank == 0:
+        keep(run.config.folder.unsaved, json.dumps(told), run.components.step_timer)
 
 
 def _say(run: RunState, text: str) -> None:
-    if run.machinery.transport.rank == 0 and run.machinery.witness is None and run.machinery.meter is None:
+    if run.components.transport.rank == 0 and run.components.witness is None and run.components.meter is None:
         say(text)

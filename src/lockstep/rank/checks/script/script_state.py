@@ -22,16 +22,16 @@ from lockstep.rank.checks.script.turn import Turn
 from lockstep.rank.checks.script.values import Place, Scope, Seen
 from lockstep.rank.checks.script_objects import modules_of_the_script, parts_of, script_frames
 from lockstep.rank.checks.variables import Named
-from lockstep.rank.run.run_state import Progress
+from lockstep.rank.run.run_state import LoopState
 
 
-def named_in(progress: Progress) -> list[Named]:
+def named_in(loop_state: LoopState) -> list[Named]:
     """What the script around the caller keeps itself, with its lines and what to write; nothing of it blocks anything."""
-    modules = [module for model in progress.models for module in model.modules()]
+    modules = [module for model in loop_state.prepared.models for module in model.modules()]
     unsaved = {id(one._buffers[name]) for one in modules for name in one._non_persistent_buffers_set}  # noqa: SLF001
-    tracked = [one for one in progress.tracked.values() if isinstance(one, nn.Module)]
-    known = [progress.values, *parts_of([*progress.models, *tracked], progress.known)]
-    kept = [part for value in vars(progress.values).values() for part in _contained(value)]
+    tracked = [one for one in loop_state.prepared.tracked.values() if isinstance(one, nn.Module)]
+    known = [loop_state.values, *parts_of([*loop_state.prepared.models, *tracked], loop_state.known)]
+    kept = [part for value in vars(loop_state.values).values() for part in _contained(value)]
     found = Found({id(one) for one in [*known, *kept]} - unsaved)
     for frame in script_frames():
         _in(frame, found)

@@ -16,36 +16,36 @@ from lockstep.protocol.layout.tree import tree_sum
 from lockstep.rank.caller import where
 from lockstep.rank.run.loop.tally import Agreed, Tally, number
 from lockstep.rank.run.position.moment import Region
-from lockstep.rank.run.run_state import Progress, RunState
+from lockstep.rank.run.run_state import LoopState, RunState
 
 
 def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:
     """`scale` times the sum of `value` in rank order."""
-    run.progress.position.require_same_on_every_rank(call)
-    run.machinery.shares.put_together()
+    run.loop_state.position.require_same_on_every_rank(call)
+    run.components.unreduced.put_together()
     if isinstance(value, Tensor):
         form = _form(value)
-        if any(other != form for other in run.machinery.transport.all_gather_object(form, call, where())):
+        if any(other != form for other in run.components.transport.all_gather_object(form, call, where())):
             raise UsageError(
                 f"{call} needs tensors of the same shape, dtype and kind of device on every rank.",
                 "Reduce something that has the same form on every rank: a sum, a count.",
             )
-        total = torch.stack(run.machinery.transport.all_gather(value.detach().contiguous())).sum(0)
+        total = torch.stack(run.components.transport.all_gather(value.detach().contiguous())).sum(0)
         total = total if scale == 1.0 else total * scale
-        if run.machinery.witness is not None:
-            run.machinery.witness.logged(run.machinery.ledger.step, {f"{call} at {where()}": total})
+        if run.components.witness is not None:
+            run.components.witness.logged(run.components.step_timer.step, {f"{call} at {where()}": total})
         return total
-    told = run.machinery.transport.all_gather_object(float(value), call, where())
+    told = run.components.transport.all_gather_object(float(value), call, where())
     result = Agreed(sum(told) * scale)
-    if run.machinery.witness is not None:
-        run.machinery.witness.logged(run.machinery.ledger.step, {f"{call} at {where()}": result})
+    if run.components.witness is not None:
+        run.components.witness.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
     return result
 
 
 def broadcast(run: RunState, value: Any, source: int) -> Any:
     """Return what rank `source` has."""
-    run.progress.position.require_same_on_every_rank("run.broadcast")
-    rank, world_size = run.machinery.transport.rank, run.machinery.transport.world_size
+    run.loop_state.position.require_same_on_every_rank("run.broadcast")
+    rank, world_size = run.components.transport.rank, run.components.transport.world_size
     if not 0 <= source < world_size:
         raise UsageError(
             f"`source` must be a rank from 0 to {world_size - 1}, but is {source}.",
@@ -53,8 +53,8 @@ def broadcast(run: RunState, value: Any, source: int) -> Any:
         )
     if not isinstance(value, Tensor):
         mine = value if rank == source else None
-        return run.machinery.transport.all_gather_object(mine, "run.broadcast", where())[source]
-    told = run.machinery.transport.all_gather_object(_form(value), "run.broadcast", where())
+        return run.components.transport.all_gather_object(mine, "run.broadcast", where())[source]
+    told = run.components.transport.all_gather_object(_form(value), "run.broadcast", where())
     if any(other != told[0] for other in told):
         raise UsageError(
             "run.broadcast needs a tensor of the same shape, dtype and kind of device on every rank.",
@@ -62,7 +62,7 @@ def broadcast(run: RunState, value: Any, source: int) -> Any:
             "values.",
         )
     copy = value.detach().clone(memory_format=torch.contiguous_format)
-    run.machinery.transport.broadcast(copy, source)
+    run.components.transport.broadcast(copy, source)
     return copy
 
 
@@ -75,8 +75,8 @@ def new_tally(run: RunState) -> Tally:
     """A tally over the run's lanes."""
 
     def exchange(value: Any, call: str) -> list[Any]:
-        run.machinery.shares.put_together(only_counted=True)
-        told = run.machinery.transport.all_gather_object([run.progress.evaluation, value], call, where())
+        run.components.unreduced.put_together(only_counted=True)
+        told = run.components.transport.all_gather_object([run.loop_state.evaluation.digest, value], call, where())
         if len({evaluation for evaluation, _ in told}) > 1:
             raise UsageError(
                 f"{call}: the ranks evaluated different samples, or in a different order.",
@@ -85,28 +85,34 @@ def new_tally(run: RunState) -> Tally:
         return [values for _, values in told]
 
     tally = Tally(
-        run.progress.position, run.setup.placement.num_lanes, run.setup.lanes, exchange, run.progress.tallies.changed
+        run.loop_state.position,
+        run.config.placement.num_lanes,
+        run.config.lanes,
+        exchange,
+        run.loop_state.tallies.changed,
     )
-    run.progress.tallies.add(tally, in_body=run.progress.epochs.in_body)
+    run.loop_state.tallies.add(tally, in_body=run.loop_state.epochs.in_body)
     return tally
 
 
 def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
     """See `Run.log`."""
-    if run.progress.position.region is Region.EVALUATION:
+    if run.loop_state.position.region is Region.EVALUATION:
         raise UsageError("run.log inside an evaluation loop would log one rank's batches.", "Use run.tally() there.")
-    if run.progress.position.region is Region.LANE:
-        _log_in_lane(run.progress, {name: number(value) for name, value in scalars.items()})
+    if run.loop_state.position.region is Region.LANE:
+        _log_in_lane(run.loop_state, {name: number(value) for name, value in scalars.items()})
         return
     values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
     unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
     if unknown:
-        told = run.machinery.transport.all_gather_object([run.machinery.ledger.samples or 1, unknown], "log", where())
+        told = run.components.transport.all_gather_object(
+            [run.components.step_timer.samples or 1, unknown], "log", where()
+        )
         for name in unknown:
             values[name] = _weighted([(samples, values[name]) for samples, values in told])
-    run.machinery.metrics.write({name: float(value) for name, value in values.items()})
-    if run.machinery.witness is not None:
-        run.machinery.witness.logged(run.machinery.ledger.step, values)
+    run.components.metrics.write({name: float(value) for name, value in values.items()})
+    if run.components.witness is not None:
+        run.components.witness.logged(run.components.step_timer.step, values)
 
 
 def _weighted(pairs: list[tuple[float, float]]) -> float:
@@ -116,9 +122,9 @@ def _weighted(pairs: list[tuple[float, float]]) -> float:
     return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])
 
 
-def _log_in_lane(progress: Progress, values: dict[str, float]) -> None:
+def _log_in_lane(loop_state: LoopState, values: dict[str, float]) -> None:
     """Add to the lane's weighted sums; the step hands them to the other ranks with the gradients."""
-    sums = progress.lane_logs.setdefault(progress.position.lane, {})
+    sums = loop_state.open_pass.lane_logs.setdefault(loop_state.position.lane, {})
     for name, value in values.items():
         total, weight = sums.get(name, (0.0, 0.0))
-        sums[name] = (total + value * progress.position.num_samples, weight + progress.position.num_samples)
+        sums[name] = (total + value * loop_state.position.num_samples, weight + loop_state.position.num_samples)

@@ -20,50 +20,54 @@ from lockstep.rank.data.loader import Batches, LanePart, PreparedLoader
 from lockstep.rank.data.stream import PreparedStream, StreamedShare
 from lockstep.rank.process_group.group import num_exchanges
 from lockstep.rank.run.position.moment import LoopPosition, Region
-from lockstep.rank.run.run_state import Machinery, RunState
+from lockstep.rank.run.run_state import Components, RunState
 
 
 def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     """The batches of this rank's lanes; ranks may have different numbers of them, or none."""
     line = where()
-    if run.progress.position.in_lane:
+    if run.loop_state.position.in_lane:
         raise UsageError(
             "A prepared loader was iterated inside another loop over batches, where ranks would see different samples.",
             "Evaluate between steps or after the epoch; to train, use run.steps(loader).",
         )
-    if not any(loader is own for own in run.progress.loaders):
+    if not any(loader is own for own in run.loop_state.prepared.loaders):
         raise UsageError(
             "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
         )
-    run.machinery.numerics.keep()
-    outside, run.progress.position.is_counted = LoopPosition(run.progress.position.region), False
-    before = run.machinery.ledger.enter(Phase.EVALUATE, "evaluate")
-    run.machinery.strategy.keep_buffers()
-    run.machinery.strangers.begin_lane()
-    with run.machinery.streams.elsewhere():
-        share = _share(loader, run.machinery.ledger.step)
-        run.machinery.shares.begin(num_exchanges())
-        run.progress.evaluated, run.progress.evaluation = [], share.digest
+    run.components.numerics.keep()
+    outside, run.loop_state.position.is_counted = LoopPosition(run.loop_state.position.region), False
+    before = run.components.step_timer.enter(Phase.EVALUATE, "evaluate")
+    run.components.strategy.keep_buffers()
+    run.components.unprepared.begin_lane()
+    with run.components.streams.elsewhere():
+        share = _share(loader, run.components.step_timer.step)
+        run.components.unreduced.begin(num_exchanges())
+        run.loop_state.evaluation.samples, run.loop_state.evaluation.digest = [], share.digest
         try:
             for part, batch in share:
-                run.progress.position.region, run.progress.position.lane = Region.EVALUATION, part.lane
-                run.progress.position.num_samples = len(part.indices)
-                run.progress.evaluated.extend(part.indices)
-                loader.evaluated = run.progress.evaluated
-                run.machinery.streams.enter(Domain.LANE, "evaluation", run.machinery.ledger.step, part.step, part.lane)
-                with run.machinery.strategy.precision.inside():
+                run.loop_state.position.region, run.loop_state.position.lane = Region.EVALUATION, part.lane
+                run.loop_state.position.num_samples = len(part.indices)
+                run.loop_state.evaluation.samples.extend(part.indices)
+                loader.evaluated = run.loop_state.evaluation.samples
+                run.components.streams.enter(
+                    Domain.LANE, "evaluation", run.components.step_timer.step, part.step, part.lane
+                )
+                with run.components.strategy.precision.inside():
                     yield batch
-            run.machinery.shares.end(
-                Share(line, len(run.progress.evaluated), share.num_samples, run.progress.position.is_counted)
+            run.components.unreduced.end(
+                Share(
+                    line, len(run.loop_state.evaluation.samples), share.num_samples, run.loop_state.position.is_counted
+                )
             )
         except Exception as error:
-            run.progress.last.take_after(error)
+            run.loop_state.checkpointing.last.take_after(error)
             raise
         finally:
-            run.machinery.strangers.end_lane()
-            run.progress.position.region, run.progress.position.lane = outside.region, -1
+            run.components.unprepared.end_lane()
+            run.loop_state.position.region, run.loop_state.position.lane = outside.region, -1
             _restore_buffers(run)
-            run.machinery.ledger.enter(before, "evaluated")
+            run.components.step_timer.enter(before, "evaluated")
 
 
 @dataclass
@@ -88,19 +92,19 @@ def _share(loader: PreparedLoader, step: int) -> _PlannedShare | StreamedShare:
     return _PlannedShare(plan.digest, plan.num_samples, lanes, loader.fetch(lanes, evaluation=True))
 
 
-def say_shares(machinery: Machinery) -> None:
+def say_shares(components: Components) -> None:
     """Report evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
-    for share in machinery.shares.take(num_exchanges):
-        if machinery.transport.rank == 0:
+    for share in components.unreduced.take(num_exchanges):
+        if components.transport.rank == 0:
             say(sentence(share))
 
 
 def _restore_buffers(run: RunState) -> None:
     """Undo what BatchNorm in training mode did to its statistics, with other samples on each rank; say so once."""
-    changed = run.machinery.strategy.restore_buffers()
-    if changed and not run.progress.said_training_mode:
-        run.progress.said_training_mode = True
-        if run.machinery.transport.rank == 0:
+    changed = run.components.strategy.restore_buffers()
+    if changed and not run.loop_state.said.training_mode:
+        run.loop_state.said.training_mode = True
+        if run.components.transport.rank == 0:
             say(
                 f"the model was in training mode while a prepared loader was iterated; {changed[0]} and "
                 f"{len(changed) - 1} other buffers would have changed and were restored. Call model.eval() first."

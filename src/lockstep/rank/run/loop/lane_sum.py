@@ -173,18 +173,18 @@ FORM = "    made = []\n    for batch in step:\n        ...\n        made.append(
 
 def lane_sum(run: RunState, made: Sequence[Tensor]) -> Tensor:
     """See `Run.lane_sum`."""
-    run.progress.position.require_same_on_every_rank(CALL)
+    run.loop_state.position.require_same_on_every_rank(CALL)
     _refuse_places(run)
     if not isinstance(made, (list, tuple)) or not all(isinstance(one, Tensor) for one in made):
         raise UsageError(
             f"{CALL} takes a list with one tensor for each lane, but got {_shown(made)}.", f"Collect them:\n{FORM}"
         )
-    placement, transport = run.setup.placement, run.machinery.transport
-    samples = run.progress.position.lane_samples
-    lanes = [lane for lane in run.setup.lanes if samples[lane]]
+    placement, transport = run.config.placement, run.components.transport
+    samples = run.loop_state.position.lane_samples
+    lanes = [lane for lane in run.config.lanes if samples[lane]]
     forms = [[list(one.shape), str(one.dtype), one.device.type] for one in made]
     shape, dtype, device = _agreed(transport.all_gather_object([forms, len(lanes)], CALL, where()))
-    device = next((one for one in (*(one.device for one in made), run.setup.device) if one.type == device), device)
+    device = next((one for one in (*(one.device for one in made), run.config.device) if one.type == device), device)
     zeros = torch.zeros(shape, dtype=torch.float32 if dtype in HALVES else dtype, device=device).view(-1)
     of_lane = dict(zip(lanes, made, strict=True))
 
@@ -192,7 +192,7 @@ def lane_sum(run: RunState, made: Sequence[Tensor]) -> Tensor:
         lane: of_lane[lane].detach().to(zeros.dtype, copy=True).reshape(-1).contiguous()
         if lane in of_lane
         else zeros.clone()
-        for lane in run.setup.lanes
+        for lane in run.config.lanes
     }
     total = torch.empty_like(zeros)
     transport.all_reduce(merged(values, placement.subtrees(transport.rank)), placement, total)
@@ -200,13 +200,13 @@ def lane_sum(run: RunState, made: Sequence[Tensor]) -> Tensor:
 
 
 def _refuse_places(run: RunState) -> None:
-    mesh = run.setup.mesh
+    mesh = run.config.mesh
     if mesh.stages > 1 or mesh.asynchronous:
         raise UsageError(
-            f"{CALL} needs every lane's tensor on the rank of the lane, which {run.machinery.strategy.name} does not have.",
+            f"{CALL} needs every lane's tensor on the rank of the lane, which {run.components.strategy.name} does not have.",
             "Use --strategy ddp or zero1.",
         )
-    if run.progress.position.region is not Region.STEP:
+    if run.loop_state.position.region is not Region.STEP:
         raise UsageError(f"{CALL} was called outside a step.", f"Call it after the step's lanes:\n{FORM}")
 
 

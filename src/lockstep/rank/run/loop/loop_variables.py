@@ -32,14 +32,14 @@ _MISSING = object()
 
 def note_loop_variables(run: RunState, loop: str) -> None:
     """Keep what the loop around the caller leaves; None stands for what cannot be kept. Not collective."""
-    if not run.progress.has_states_inside:
+    if not run.loop_state.checkpointing.is_inside:
         return
     kept = [
         {name: _told(value, is_own=name in left.own) for name, value in _bound(frame, left.names)}
         for frame, left in left_variables()
     ]
     if any(kept):
-        run.progress.left[loop] = kept
+        run.loop_state.epoch.left[loop] = kept
 
 
 def restore_loop_variables(run: RunState, loop: str) -> None:
@@ -48,7 +48,7 @@ def restore_loop_variables(run: RunState, loop: str) -> None:
     Raises:
         UsageError: when one is missing that could not be kept.
     """
-    for (frame, left), kept in zip(left_variables(), run.progress.left.get(loop, ()), strict=False):
+    for (frame, left), kept in zip(left_variables(), run.loop_state.epoch.left.get(loop, ()), strict=False):
         for name in left.names:
             value = _value(run, kept.get(name))
             if value is not None:
@@ -62,7 +62,7 @@ def restore_loop_variables(run: RunState, loop: str) -> None:
 
 def lacks_loop_variables(run: RunState) -> bool:
     """Whether the script reads a variable of its loop over steps behind it that cannot be kept."""
-    return any(None in kept.values() for kept in run.progress.left.get(STEPS, ()))
+    return any(None in kept.values() for kept in run.loop_state.epoch.left.get(STEPS, ()))
 
 
 def wrong_loop_variables(told: Any) -> str:

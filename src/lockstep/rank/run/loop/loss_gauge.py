@@ -27,7 +27,7 @@ def take_loss(run: RunState, step: int, loss: PassLoss) -> None:
         step: the step's number.
         loss: of the pass.
     """
-    under_way = run.progress.losses
+    under_way = run.loop_state.open_pass.losses
     under_way.append((step, loss))
     while under_way and (under_way[0][1].is_there() or len(under_way) > MOST_LATE):
         _show(run, *under_way[0])
@@ -36,13 +36,13 @@ def take_loss(run: RunState, step: int, loss: PassLoss) -> None:
 
 def settle_losses(run: RunState) -> None:
     """Wait for all losses, and show them."""
-    under_way = run.progress.losses
+    under_way = run.loop_state.open_pass.losses
     if not under_way:
         return
     while under_way:
         _show(run, *under_way[0])  # what raises here is raised again when the run ends
         under_way.popleft()
-    run.machinery.ledger.publish()
+    run.components.step_timer.publish()
 
 
 def _show(run: RunState, step: int, losses: PassLoss) -> None:
@@ -51,19 +51,19 @@ def _show(run: RunState, step: int, losses: PassLoss) -> None:
     refuse_apart(run, losses.apart())
     if loss is None:
         return
-    ledger = run.machinery.ledger
-    was_finite = math.isfinite(ledger.loss) or not ledger.num_losses
-    ledger.loss = loss
-    ledger.num_losses += 1
-    if not was_finite or math.isfinite(loss) or run.machinery.transport.rank != 0:
+    step_timer = run.components.step_timer
+    was_finite = math.isfinite(step_timer.loss) or not step_timer.num_losses
+    step_timer.loss = loss
+    step_timer.num_losses += 1
+    if not was_finite or math.isfinite(loss) or run.components.transport.rank != 0:
         return
-    setup, lanes = run.setup, losses.unfinite
-    last_stage = setup.mesh.stages - 1
-    ranks = sorted({setup.mesh.rank(setup.placement.rank_of(lane), last_stage) for lane in lanes})
-    said = f"the loss is {loss} in step {step}{_whence(lanes, ranks, setup.placement.num_lanes)}"
+    config, lanes = run.config, losses.unfinite
+    last_stage = config.mesh.stages - 1
+    ranks = sorted({config.mesh.rank(config.placement.rank_of(lane), last_stage) for lane in lanes})
+    said = f"the loss is {loss} in step {step}{_whence(lanes, ranks, config.placement.num_lanes)}"
     say(f"{said}.")
-    if setup.folder is not None:
-        Case(NAN_LOSS, said, tuple(ranks)).add_to(setup.folder.findings)
+    if config.folder is not None:
+        Case(NAN_LOSS, said, tuple(ranks)).add_to(config.folder.findings)
 
 
 def _whence(lanes: Sequence[int], ranks: Sequence[int], num_lanes: int) -> str:

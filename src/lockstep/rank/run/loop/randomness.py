@@ -12,24 +12,24 @@ from lockstep.rank.run.run_state import RunState
 
 def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
     """Say that ranks drew other numbers than rank 0 outside lanes, before those of `step`; any rank may call it."""
-    if run.machinery.transport.rank == 0 and not run.progress.said_apart:
+    if run.components.transport.rank == 0 and not run.loop_state.said.apart:
         ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
         say(
             f"{ranks} drew different random numbers than rank 0 outside lanes before step {step} (under "
             f"`if run.is_main:`, or in a loop of a different length), so later draws there differ too. Draw the same "
             f"numbers on every rank, or use your own generator: torch.Generator().manual_seed(run.seed(...))."
         )
-    run.progress.said_apart = True
+    run.loop_state.said.apart = True
 
 
 def say_seeded_lane(run: RunState, line: str) -> None:
     """Say that a lane seeded torch itself; `line` is that of the loop over the lanes."""
-    if not run.progress.said_seeded_lane and run.machinery.transport.rank == 0:
+    if not run.loop_state.said.seeded_lane and run.components.transport.rank == 0:
         say(
             f"{line}: torch.manual_seed was called inside a lane and replaced the lane's own stream. A seed made from "
             f"a call count or the rank depends on the number of ranks: use run.seed(..., step.number, lane)."
         )
-    run.progress.said_seeded_lane = True
+    run.loop_state.said.seeded_lane = True
 
 
 def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str, *, shares: bool = False) -> UsageError | None:

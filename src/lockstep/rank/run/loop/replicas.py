@@ -92,11 +92,11 @@ CHECKED = -3
 
 def begin_checks(run: RunState) -> None:
     """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
-    checks = run.progress.checks
+    checks = run.loop_state.checks
     checks.every = 0
-    if _replicas(run) == 1 or run.machinery.witness is not None or checks.asked == 0:
+    if _replicas(run) == 1 or run.components.witness is not None or checks.asked == 0:
         return
-    tensors = [tensor for _, tensor in run.machinery.strategy.tensors()]
+    tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
         return
     # Optimizers have their states after the first step only, and a start that goes on must choose as the first one did.
@@ -107,7 +107,7 @@ def begin_checks(run: RunState) -> None:
 
 def nothing_to_check(run: RunState) -> str:
     """Why --check-every has no effect, in a sentence; empty when it has, or was not given."""
-    settings, mesh = run.setup.environment.settings, run.setup.mesh
+    settings, mesh = run.config.environment.settings, run.config.mesh
     asked = settings.check_every if settings is not None else ""
     if not asked or not parse_checks(asked) or _replicas(run) > 1:
         return ""
@@ -120,12 +120,12 @@ def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
 
     The sums of buffers that move belong to every pass: the others add to theirs what this rank makes of a damaged one.
     """
-    every = run.progress.checks.every
+    every = run.loop_state.checks.every
     if not every:
         return {}
-    moving = run.machinery.strategy.checksums(only_moving=True)
-    whole = bits_held(run) if is_first and run.machinery.ledger.step % every == 0 else ""
-    return {CHECKED - run.machinery.transport.rank: [moving, whole]} if moving or whole else {}
+    moving = run.components.strategy.checksums(only_moving=True)
+    whole = bits_held(run) if is_first and run.components.step_timer.step % every == 0 else ""
+    return {CHECKED - run.components.transport.rank: [moving, whole]} if moving or whole else {}
 
 
 def hear(run: RunState, notes: dict[int, Any]) -> None:
@@ -134,9 +134,9 @@ def hear(run: RunState, notes: dict[int, Any]) -> None:
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
     """
-    told = [notes.pop(CHECKED - rank, None) for rank in range(run.machinery.transport.world_size)]
+    told = [notes.pop(CHECKED - rank, None) for rank in range(run.components.transport.world_size)]
     if None not in told:
-        _compare(run, told, run.machinery.ledger.step - 1, is_whole=all(whole for _, whole in told))
+        _compare(run, told, run.components.step_timer.step - 1, is_whole=all(whole for _, whole in told))
 
 
 def compare(run: RunState, told: list[Any]) -> None:
@@ -145,7 +145,7 @@ def compare(run: RunState, told: list[Any]) -> None:
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
     """
-    _compare(run, told, run.machinery.ledger.step, is_whole=True)
+    _compare(run, told, run.components.step_timer.step, is_whole=True)
 
 
 def bits_held(run: RunState) -> str:
@@ -153,23 +153,23 @@ def bits_held(run: RunState) -> str:
     if _replicas(run) == 1:
         return ""
     states = bit_sums(packed([tensor.detach() for _, tensor in _states(run, {})]))
-    return hashlib.blake2b(repr([run.machinery.strategy.checksums(), states]).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(repr([run.components.strategy.checksums(), states]).encode(), digest_size=8).hexdigest()
 
 
 def compared(run: RunState) -> set[int]:
     """Identities of the tensors of which `compare` has just made sure that every rank holds the same bits."""
-    if run.setup.mesh.stages > 1 or run.machinery.witness is not None or run.machinery.transport.world_size == 1:
+    if run.config.mesh.stages > 1 or run.components.witness is not None or run.components.transport.world_size == 1:
         return set()
-    return {id(tensor) for _, tensor in (*run.machinery.strategy.tensors(), *_states(run, {}))}
+    return {id(tensor) for _, tensor in (*run.components.strategy.tensors(), *_states(run, {}))}
 
 
 def _replicas(run: RunState) -> int:
-    return run.setup.mesh.replicas
+    return run.config.mesh.replicas
 
 
 def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> None:
-    mesh, checks = run.setup.mesh, run.progress.checks
-    if run.machinery.witness is not None:
+    mesh, checks = run.config.mesh, run.loop_state.checks
+    if run.components.witness is not None:
         return  # `lockstep verify` compares more, and names the step
     if any(one != told[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), told, strict=True)):
         _blame(run)
@@ -179,16 +179,16 @@ def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> No
 
 def _blame(run: RunState) -> None:
     """Find who is wrong; the padding between tensors, which nobody reads, is not."""
-    rank, strategy = run.machinery.transport.rank, run.machinery.strategy
+    rank, strategy = run.components.transport.rank, run.components.strategy
     tensors = dict(strategy.tensors())
     names = {id(tensor): name for name, tensor in tensors.items()}
     hashes = {name: tensor_hash(tensor) for name, tensor in (*tensors.items(), *_states(run, names))}
     for name, began in strategy.tensors(only_moving=True):
         hashes[name] = hashes.get(name, "") + tensor_hash(began)
-    told = run.machinery.transport.all_gather_object(
-        [run.progress.checks.agreed, hashes], "name the difference", where()
+    told = run.components.transport.all_gather_object(
+        [run.loop_state.checks.agreed, hashes], "name the difference", where()
     )
-    damage = first_damage([hashes for _, hashes in told], run.setup.mesh.part_of())
+    damage = first_damage([hashes for _, hashes in told], run.config.mesh.part_of())
     if damage is None:
         return
     _raise(rank, damage, max(step for step, _ in told))  # a rank that took a dead one's place has heard of none
@@ -203,12 +203,14 @@ def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
         run: the run.
         told: for each rank, sums by name; none of ranks that did not look.
     """
-    if told and run.progress.checks.every:
-        label = f"{type(run.progress.models[0]).__name__}." if len(run.progress.models) == 1 else ""
+    if told and run.loop_state.checks.every:
+        label = (
+            f"{type(run.loop_state.prepared.models[0]).__name__}." if len(run.loop_state.prepared.models) == 1 else ""
+        )
         named = [{f"{label}{name}": value for name, value in sums.items()} for sums in told]
         damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(told)])
-        if damage is not None and damage.ranks[0] == run.machinery.transport.rank:
-            _raise(run.machinery.transport.rank, damage, run.progress.checks.agreed)
+        if damage is not None and damage.ranks[0] == run.components.transport.rank:
+            _raise(run.components.transport.rank, damage, run.loop_state.checks.agreed)
 
 
 def _raise(rank: int, damage: Damage, agreed: int) -> NoReturn:
@@ -221,14 +223,14 @@ def _raise(rank: int, damage: Damage, agreed: int) -> NoReturn:
 
 def _compared_optimizers(run: RunState) -> list[Optimizer]:
     """Those whose state every rank holds whole; what others keep in theirs is not known."""
-    return _torchs_optimizers(run) if run.machinery.strategy.name == "ddp" else []
+    return _torchs_optimizers(run) if run.components.strategy.name == "ddp" else []
 
 
 def _torchs_optimizers(run: RunState) -> list[Optimizer]:
     """Those of `ddp`, where nobody knows yet which of them are shared out later."""
-    if run.setup.mesh.strategy != "ddp":
+    if run.config.mesh.strategy != "ddp":
         return []
-    optimizers = [one for one in run.progress.taken if isinstance(one, Optimizer)]
+    optimizers = [one for one in run.loop_state.prepared.taken if isinstance(one, Optimizer)]
     return [one for one in optimizers if type(one).__module__.startswith("torch.optim.")]
 
 

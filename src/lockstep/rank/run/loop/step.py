@@ -62,9 +62,9 @@ class Step:
         Raises:
             UsageError: outside the step's lanes.
         """
-        if self._run.progress.position.region is not Region.LANE:
+        if self._run.loop_state.position.region is not Region.LANE:
             raise UsageError("step.lane is known inside the step's lanes only.", f"Read it there:\n{RIGHT_FORM}")
-        return self._run.progress.position.lane
+        return self._run.loop_state.position.lane
 
     @property
     def loss(self) -> Agreed:
@@ -110,22 +110,22 @@ class Step:
 
     def _backward_over_batch(self, features_of: Callable[[Any], Any], loss_of: Callable[[Any], Tensor]) -> None:
         run = self._run
-        if run.setup.mesh.stages > 1 or run.setup.mesh.asynchronous:
+        if run.config.mesh.stages > 1 or run.config.mesh.asynchronous:
             raise UsageError(
-                f"over_batch= needs the whole model and all lanes of the batch, which {run.machinery.strategy.name} "
+                f"over_batch= needs the whole model and all lanes of the batch, which {run.components.strategy.name} "
                 "does not have on any one rank.",
                 "Use --strategy ddp or zero1.",
             )
-        if run.setup.placement.num_lanes == 1:
+        if run.config.placement.num_lanes == 1:
             self.backward(lambda batch: loss_of(features_of(batch)))
             return
         with self._pass(is_look=True) as current:
             lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
-        whole = WholeBatch(lanes, run.machinery.transport, run.setup.device, where())
-        with run.machinery.strategy.precision.inside():
+        whole = WholeBatch(lanes, run.components.transport, run.config.device, where())
+        with run.components.strategy.precision.inside():
             loss = loss_of(whole.features())
         check_loss(loss, None)
-        terms = whole.terms(loss, run.machinery.scaler.value if run.machinery.scaler is not None else 1.0)
+        terms = whole.terms(loss, run.components.scaler.value if run.components.scaler is not None else 1.0)
         with self._pass() as current:
             for term, (lane, _) in zip(terms, self._batches_of(current), strict=True):
                 if term is not None:
@@ -147,7 +147,7 @@ class Step:
         """Fetch batches of the lanes to come while nothing else could be done for `lane`."""
         while len(self._batches) < len(self._lanes) and time.monotonic() < until:
             self._fetch(len(self._batches))
-            self._run.machinery.ledger.enter(Phase.COMPUTE, f"lane {lane}")
+            self._run.components.step_timer.enter(Phase.COMPUTE, f"lane {lane}")
 
     def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:
         """Open each lane of a pass and yield it with its batch."""
@@ -163,9 +163,9 @@ class Step:
             self._leave_lane(lane)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._run.machinery.strategy.is_ordered:
+        if self._run.components.strategy.is_ordered:
             raise UsageError(
-                f"A {self._run.machinery.strategy.name} works on several lanes at a time, so it cannot use the loop "
+                f"A {self._run.components.strategy.name} works on several lanes at a time, so it cannot use the loop "
                 "`for batch in step`.",
                 f"Pass a function that calls the model once and returns the loss:\n{ORDERED_FORM}",
             )
@@ -178,10 +178,10 @@ class Step:
         """One pass over the step's lanes, with its own gradient; or a look at what they compute, without backward."""
         run = self._run
         _refuse_pass(run, self._closed)
-        run.progress.last.enter_pass(self._undo)
-        current = run.machinery.strategy.begin_pass(self._cut, where())
-        seen = run.machinery.streams.look()
-        run.progress.broken = "the loop over the step's lanes was left early"
+        run.loop_state.checkpointing.last.enter_pass(self._undo)
+        current = run.components.strategy.begin_pass(self._cut, where())
+        seen = run.components.streams.look()
+        run.loop_state.open_pass.broken = "the loop over the step's lanes was left early"
         self._current = current
         finished = False
         try:
@@ -197,7 +197,7 @@ class Step:
         """Drop a pass that will not be finished."""
         self._current = None
         current.abandon()
-        self._run.progress.lane_logs.clear()
+        self._run.loop_state.open_pass.lane_logs.clear()
         self._leave_lane_region()
 
     def _undo(self) -> None:
@@ -209,32 +209,32 @@ class Step:
         """The batch of a lane, by its position among this rank's."""
         run = self._run
         if position == len(self._batches):
-            run.machinery.ledger.enter(Phase.DATA, "fetch")
+            run.components.step_timer.enter(Phase.DATA, "fetch")
             self._batches.append(self._next())
-            if run.machinery.witness is not None:
-                run.machinery.witness.samples(self._lanes[position].lane, self._batches[position])
+            if run.components.witness is not None:
+                run.components.witness.samples(self._lanes[position].lane, self._batches[position])
         return self._batches[position]
 
     def _next(self) -> Any:
         try:
             return next(self._fetched)
         except Exception as error:
-            self._run.progress.last.take_after(error)
+            self._run.loop_state.checkpointing.last.take_after(error)
             raise
 
     def _enter_lane(self, part: LanePart, current: Pass | None) -> Any:
         """Enter the lane; return it opened, None where an ordered pass opens it."""
         run = self._run
-        run.progress.position.region, run.progress.position.lane = Region.LANE, part.lane
-        run.progress.position.num_samples = len(part.indices)
-        run.progress.lane = current.begin_lane(part.lane) if current is not None else None
-        run.machinery.strangers.begin_lane()
-        run.machinery.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
-        run.machinery.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
-        return run.progress.lane
+        run.loop_state.position.region, run.loop_state.position.lane = Region.LANE, part.lane
+        run.loop_state.position.num_samples = len(part.indices)
+        run.loop_state.open_pass.lane = current.begin_lane(part.lane) if current is not None else None
+        run.components.unprepared.begin_lane()
+        run.components.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
+        run.components.step_timer.enter(Phase.COMPUTE, f"lane {part.lane}")
+        return run.loop_state.open_pass.lane
 
     def _leave_lane(self, lane: OpenLane | None) -> None:
-        if self._run.machinery.streams.was_seeded():
+        if self._run.components.streams.was_seeded():
             say_seeded_lane(self._run, where())
         if lane is not None:
             lane.end()
@@ -244,43 +244,42 @@ class Step:
 
     def _leave_lane_region(self) -> None:
         run = self._run
-        run.progress.lane = None
-        run.machinery.strangers.end_lane()
-        if run.progress.position.region is Region.LANE:
-            run.progress.position.region, run.progress.position.lane = Region.STEP, -1
+        run.loop_state.open_pass.lane = None
+        run.components.unprepared.end_lane()
+        if run.loop_state.position.region is Region.LANE:
+            run.loop_state.position.region, run.loop_state.position.lane = Region.STEP, -1
 
     def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
         run = self._run
-        run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
+        run.components.step_timer.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
         _hear(run, result.notes)
-        run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
-        run.progress.broken = None
+        run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
+        run.loop_state.open_pass.broken = None
         if result.apart:
             say_apart(run, result.apart, self.number)
         take_loss(run, self.number, result.told)
         if is_look:
-            run.machinery.streams.enter(Domain.STEP, self.number, self._passes, "look")
+            run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
             self._log(result.notes)
             return
-        run.progress.last.leave_pass()
+        run.loop_state.checkpointing.last.leave_pass()
         self._passes += 1
-        run.machinery.streams.enter(Domain.STEP, self.number, self._passes)
-        if run.machinery.witness is not None:
-            norm = run.machinery.strategy.gradient_norm(
-                [p for model in run.progress.models for p in model.parameters()], 2.0
-            )
-            run.machinery.witness.after_pass(self.number, self._passes, (result.loss, norm), run.progress.models)
+        run.components.streams.enter(Domain.STEP, self.number, self._passes)
+        if run.components.witness is not None:
+            models = run.loop_state.prepared.models
+            norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
+            run.components.witness.after_pass(self.number, self._passes, (result.loss, norm), models)
         self._log(result.notes)
-        run.machinery.ledger.enter(Phase.UPDATE, "optimizer")
+        run.components.step_timer.enter(Phase.UPDATE, "optimizer")
 
     def _log(self, notes: dict[int, Any]) -> None:
         """Write what the lanes logged."""
         if any(logs for logs, _ in notes.values()):
-            means = _means({lane: logs for lane, (logs, _) in notes.items()}, self._run.setup.placement.num_lanes)
-            self._run.machinery.metrics.write(means)
-            if self._run.machinery.witness is not None:
-                self._run.machinery.witness.logged(self.number, means)
+            means = _means({lane: logs for lane, (logs, _) in notes.items()}, self._run.config.placement.num_lanes)
+            self._run.components.metrics.write(means)
+            if self._run.components.witness is not None:
+                self._run.components.witness.logged(self.number, means)
 
     def close(self) -> None:
         """End the step; abandon a pass whose iterator the script still holds."""
@@ -295,7 +294,7 @@ class Step:
         self._batches.clear()
         self.close()
         if not self._passes:
-            self._run.machinery.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
+            self._run.components.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 
 
 def _refuse_pass(run: RunState, is_over: bool) -> None:
@@ -305,14 +304,14 @@ def _refuse_pass(run: RunState, is_over: bool) -> None:
             "This step is over: a step must be used before the next one is taken.",
             f"Write the loop like this:\n{RIGHT_FORM}",
         )
-    if run.progress.position.region is not Region.STEP:
+    if run.loop_state.position.region is not Region.STEP:
         raise UsageError(
             "A step's lanes were iterated inside another loop over batches.",
             f"Write one loop after the other:\n{RIGHT_FORM}",
         )
-    if run.progress.late is not None:
-        run.progress.late.require()
-    run.progress.preparations.refuse_written()
+    if run.loop_state.resumption.late is not None:
+        run.loop_state.resumption.late.require()
+    run.loop_state.prepared.preparations.refuse_written()
 
 
 def _notes(run: RunState, number: int) -> dict[int, Any]:
@@ -320,12 +319,12 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
 
     Below 0 are notes of the rank itself. `number`: the pass's, from 1; 0 of a look at what it will be.
     """
-    logs, run.progress.lane_logs = run.progress.lane_logs, {}
-    sums = run.progress.tallies.take_new()
+    logs, run.loop_state.open_pass.lane_logs = run.loop_state.open_pass.lane_logs, {}
+    sums = run.loop_state.tallies.take_new()
     notes: dict[int, Any] = {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
-    if asked := run.progress.automatic.asked:
+    if asked := run.loop_state.checkpointing.automatic.asked:
         notes[ASKED] = asked
-    if run.progress.snapshots.is_due:
+    if run.loop_state.checkpointing.snapshots.is_due:
         notes[SNAPSHOT] = 1
     return {**notes, **note(run, is_first=number == 1)} if number else notes
 
@@ -333,10 +332,10 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
 def _hear(run: RunState, notes: dict[int, Any]) -> None:
     """Take what all ranks told in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
     hear(run, notes)
-    run.progress.automatic.hear(notes.pop(ASKED, 0))
+    run.loop_state.checkpointing.automatic.hear(notes.pop(ASKED, 0))
     if notes.pop(SNAPSHOT, 0):
-        run.progress.snapshots.hear()
-    run.progress.tallies.hear(notes)
+        run.loop_state.checkpointing.snapshots.hear()
+    run.loop_state.tallies.hear(notes)
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

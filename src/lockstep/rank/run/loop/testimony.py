@@ -19,31 +19,31 @@ from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.data.lane_dataset import LaneIndices
 from lockstep.rank.data.loader import LanePart, PreparedLoader
 from lockstep.rank.data.order import EpochPlan
-from lockstep.rank.recording.recorder import Taken, Witness
-from lockstep.rank.run.run_state import Machinery, RunState
+from lockstep.rank.recording.recorder import Recorder, Taken
+from lockstep.rank.run.run_state import Components, RunState
 
 NUM_STEPS = 2
 """How many steps are fetched again: those that every proof has recorded."""
 
 
-def look_again_at_training(run: RunState, witness: Witness) -> None:
+def look_again_at_training(run: RunState, witness: Recorder) -> None:
     """Fetch the first samples of every loader that has trained. No exchange; random streams stay where they are."""
-    for loader in run.progress.loaders:
+    for loader in run.loop_state.prepared.loaders:
         if loader.standing.number in witness.plans:
             _look_again(run, witness, loader, "training")
 
 
-def look_again_at_evaluation(run: RunState, witness: Witness) -> None:
+def look_again_at_evaluation(run: RunState, witness: Recorder) -> None:
     """Do the same with every loader that has evaluated."""
-    for loader in run.progress.loaders:
+    for loader in run.loop_state.prepared.loaders:
         if loader.has_fetched("evaluation"):
             _look_again(run, witness, loader, "evaluation")
 
 
-def _look_again(run: RunState, witness: Witness, loader: PreparedLoader, purpose: str) -> None:
-    of = f" of loader {loader.standing.number + 1}" if len(run.progress.loaders) > 1 else ""
+def _look_again(run: RunState, witness: Recorder, loader: PreparedLoader, purpose: str) -> None:
+    of = f" of loader {loader.standing.number + 1}" if len(run.loop_state.prepared.loaders) > 1 else ""
     label = f"{purpose} samples{of}"
-    with run.machinery.streams.elsewhere():
+    with run.components.streams.elsewhere():
         try:
             plan = witness.plans[loader.standing.number] if purpose == "training" else loader.plan_evaluation(0)
             for part, batch in _fetched(loader, purpose, plan):
@@ -70,71 +70,71 @@ LEAST_REST_S = 30.0
 """The code after the last step gets this long, or twice as long as the script took until then if that is more."""
 
 
-def is_over(machinery: Machinery) -> bool:
+def is_over(components: Components) -> bool:
     """Whether loops end here, because everything wanted is recorded."""
-    return machinery.witness is not None and machinery.witness.over
+    return components.witness is not None and components.witness.over
 
 
-def testify_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) -> None:
+def record_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) -> None:
     """Record what an epoch begins with; a stream has no `plan`."""
-    if run.machinery.witness is not None:
-        run.machinery.witness.initial(_taken(run))
+    if run.components.witness is not None:
+        run.components.witness.initial(_taken(run))
         if plan is not None:
-            run.machinery.witness.plans.setdefault(loader.standing.number, plan)
+            run.components.witness.plans.setdefault(loader.standing.number, plan)
 
 
-def testify_before(run: RunState) -> None:
+def record_before(run: RunState) -> None:
     """Record what the next step begins with, where `verify` compares a run that goes on. Collective: call it on every rank."""
-    if run.machinery.witness is not None:
-        run.machinery.witness.before_step(run.machinery.ledger.step, _taken(run))
+    if run.components.witness is not None:
+        run.components.witness.before_step(run.components.step_timer.step, _taken(run))
 
 
 def stops_after_saving(run: RunState) -> bool:
     """Whether `verify` wants the run to end after a state is saved."""
-    return run.machinery.witness is not None and bool(run.machinery.witness.stops)
+    return run.components.witness is not None and bool(run.components.witness.stops)
 
 
-def testify_saved(run: RunState) -> None:
+def record_saved(run: RunState) -> None:
     """After a state is on the disk: end here, as if the run were killed. Collective: call it on every rank.
 
     Call it only if `stops_after_saving`.
     """
-    witness = run.machinery.witness
+    witness = run.components.witness
     assert witness is not None
-    witness.variables(run.machinery.ledger.step)
-    run.machinery.transport.barrier("the stop of verify")
+    witness.variables(run.components.step_timer.step)
+    run.components.transport.barrier("the stop of verify")
     os._exit(0)
 
 
-def testify_step(run: RunState) -> None:
+def record_step(run: RunState) -> None:
     """Record a step whose body is finished. Collective: call it on every rank.
 
     Raises:
         SystemExit: after the last wanted step, where the script's end is not wanted.
     """
-    witness = run.machinery.witness
+    witness = run.components.witness
     if witness is None:
         return
-    witness.after_step(run.machinery.ledger.step, _taken(run))
+    witness.after_step(run.components.step_timer.step, _taken(run))
     if witness.over:
         _begin_rest(run, witness)
 
 
-def testify_left(machinery: Machinery) -> None:
+def record_left(components: Components) -> None:
     """Note that the script left its loop in the middle of a step; it is recorded where all ranks are next."""
-    if machinery.witness is not None:
-        machinery.witness.left = machinery.ledger.step
+    if components.witness is not None:
+        components.witness.left = components.step_timer.step
 
 
 def settle(run: RunState) -> None:
     """Record, between steps, a step whose loop was left. Collective: call it on every rank."""
-    if run.machinery.witness is not None and run.machinery.witness.left is not None:
-        testify_step(run)
+    if run.components.witness is not None and run.components.witness.left is not None:
+        record_step(run)
 
 
-def testify_end(run: RunState) -> None:
+def record_end(run: RunState) -> None:
     """Record the end of the script. Collective: call it on every rank."""
-    witness = run.machinery.witness
+    witness = run.components.witness
     if witness is None or not witness.to_the_end:
         return
     settle(run)
@@ -145,20 +145,20 @@ def testify_end(run: RunState) -> None:
     witness.note_ending(reached=True)
 
 
-def _begin_rest(run: RunState, witness: Witness) -> None:
-    if not witness.to_the_end or run.setup.mesh.asynchronous:  # such ranks make their steps independently
+def _begin_rest(run: RunState, witness: Recorder) -> None:
+    if not witness.to_the_end or run.config.mesh.asynchronous:  # such ranks make their steps independently
         raise SystemExit(0)
     look_again_at_training(run, witness)
     witness.flush_end()
     witness.note_ending(reached=False)
-    run.machinery.transport.barrier("the last step of verify")  # no rank fails after it before all have recorded it
+    run.components.transport.barrier("the last step of verify")  # no rank fails after it before all have recorded it
     seconds = max(LEAST_REST_S, 2 * (time.monotonic() - witness.began_s))
     timer = threading.Timer(seconds, _end_here, (witness, seconds))
     timer.daemon = True
     timer.start()
 
 
-def _end_here(witness: Witness, seconds: float) -> None:
+def _end_here(witness: Recorder, seconds: float) -> None:
     """End a script that goes on and on. Every rank does so at about this time; seeing another's end is no failure."""
     witness.note_ending(reached=False, why=f"it did not end within {seconds:.0f} s")
     os._exit(0)
@@ -166,10 +166,10 @@ def _end_here(witness: Witness, seconds: float) -> None:
 
 def _taken(run: RunState) -> Taken:
     return Taken(
-        run.progress.models,
-        [*run.progress.taken, *run.progress.stateful.values()],
-        run.progress.tracked,
-        vars(run.progress.values),
+        run.loop_state.prepared.models,
+        [*run.loop_state.prepared.taken, *run.loop_state.prepared.stateful.values()],
+        run.loop_state.prepared.tracked,
+        vars(run.loop_state.values),
         run.is_here,
-        partial(run.machinery.strategy.whole_state, everyone=True),
+        partial(run.components.strategy.whole_state, everyone=True),
     )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.errors import LockstepError, PromiseBroken, UsageError
+from lockstep.errors import InternalError, LockstepError, UsageError
 from lockstep.notices import say
 from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.layout.cut import Cut
@@ -27,10 +27,10 @@ from lockstep.rank.run.loop.loss_gauge import settle_losses
 from lockstep.rank.run.loop.randomness import objection_to_steps
 from lockstep.rank.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.rank.run.loop.step import Step
-from lockstep.rank.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
+from lockstep.rank.run.loop.testimony import is_over, record_before, record_begin, record_left, record_step, settle
 from lockstep.rank.run.position.epoch_count import InsideEpoch
 from lockstep.rank.run.position.moment import Region
-from lockstep.rank.run.run_state import Machinery, Progress, RunState
+from lockstep.rank.run.run_state import Components, LoopState, RunState
 from lockstep.rank.strategy.contract import RIGHT_FORM
 from lockstep.rank.strategy.norm import has_synchronised_norm
 
@@ -43,7 +43,7 @@ class Steps(Iterator[Step]):
 
     def __init__(self, run: RunState, loader: PreparedLoader) -> None:
         self._steps, self._loader = _train(run, loader), loader
-        run.progress.steps = weakref.ref(self._steps)
+        run.loop_state.epoch.steps = weakref.ref(self._steps)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -73,69 +73,69 @@ class _Epoch:
 
 def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     settle(run)
-    if is_over(run.machinery):
+    if is_over(run.components):
         return
     _refuse_inside_a_step(run)
-    run.progress.begin()
-    run.machinery.metrics.earlier.keep_none()
+    run.loop_state.begin()
+    run.components.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
-    ledger, steps = run.machinery.ledger, epoch.steps
+    step_timer, steps = run.components.step_timer, epoch.steps
     first = steps.done
-    ledger.step_in_epoch, ledger.steps_per_epoch = steps.done, steps.length or 0
-    if ledger.num_epochs == 0:
-        ledger.epoch = loader.epochs_begun
-    if run.progress.script is None and not steps.is_over:
+    step_timer.step_in_epoch, step_timer.steps_per_epoch = steps.done, steps.length or 0
+    if step_timer.num_epochs == 0:
+        step_timer.epoch = loader.epochs_begun
+    if run.loop_state.script is None and not steps.is_over:
         label(run)
     while _has_next(run, steps):
         number = steps.done
         mine, fetched = steps.take()
         step = Step(run, mine, fetched, number)
-        run.progress.position.lane_samples = mine.cut.samples
+        run.loop_state.position.lane_samples = mine.cut.samples
         _enter_step(run, step, is_first=number == first)
         try:
             yield step
         except GeneratorExit:
             step.close()
-            run.progress.inside = None
-            run.progress.automatic.left_steps()
-            run.progress.last.left_steps()
-            run.progress.epochs.end_steps()
+            run.loop_state.epoch.inside = None
+            run.loop_state.checkpointing.automatic.left_steps()
+            run.loop_state.checkpointing.last.left_steps()
+            run.loop_state.epochs.end_steps()
             with suppress(LockstepError, RuntimeError):  # nobody would hear of it here; the end of the run raises it
                 settle_losses(run)
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
-            run.progress.accounts.append({"loader": epoch.loader, **steps.account()})
-            testify_left(run.machinery)
+            run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
+            record_left(run.components)
             raise
         finally:
-            run.progress.position.region = Region.SCRIPT
+            run.loop_state.position.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
         _reach_boundary(run, epoch.inside, is_last=steps.is_over)
-        if is_over(run.machinery):
+        if is_over(run.components):
             settle_losses(run)
-            run.progress.epochs.end_steps()
+            run.loop_state.epochs.end_steps()
             return
     settle_losses(run)
-    run.progress.inside = None
-    run.progress.left.pop(STEPS, None)
+    run.loop_state.epoch.inside = None
+    run.loop_state.epoch.left.pop(STEPS, None)
     _check_samples(run, steps)
-    run.progress.accounts.append({"loader": epoch.loader, **steps.account()})
-    run.progress.epochs.end_steps()
+    run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
+    run.loop_state.epochs.end_steps()
 
 
 def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
     """The run can go on from here: between two steps, or after the last one."""
-    progress = run.progress
-    progress.inside = inside
+    loop_state = run.loop_state
+    loop_state.epoch.inside = inside
     if is_last:
         note_loop_variables(run, STEPS)
-    progress.automatic.after_step(ends_epoch=is_last)
-    progress.snapshots.after_step(ends_epoch=is_last)
-    progress.last.enter_boundary(inside, is_last=is_last)
+    loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
+    loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
+    loop_state.checkpointing.last.enter_boundary(inside, is_last=is_last)
 
 
 def _refuse_inside_a_step(run: RunState) -> None:
-    if run.progress.position.region is not Region.SCRIPT:
+    if run.loop_state.position.region is not Region.SCRIPT:
         raise UsageError(
             "run.steps was started inside another step.",
             "Take one step at a time, from one loader; to draw from two data sets together, load a "
@@ -145,35 +145,35 @@ def _refuse_inside_a_step(run: RunState) -> None:
 
 def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     """Plan the loader's next epoch, agree on it, and begin to fetch; after a resume from where it was."""
-    progress, machinery = run.progress, run.machinery
-    progress.epochs.count_call()
-    if progress.epochs.is_first:
-        progress.tallies.begin_steps()
-    which = next(number for number, own in enumerate(progress.loaders) if own is loader)
-    loop = progress.epochs.loop if progress.epochs.in_body else 0
+    loop_state, components = run.loop_state, run.components
+    loop_state.epochs.count_call()
+    if loop_state.epochs.is_first:
+        loop_state.tallies.begin_steps()
+    which = next(number for number, own in enumerate(loop_state.prepared.loaders) if own is loader)
+    loop = loop_state.epochs.loop if loop_state.epochs.in_body else 0
     steps = _begin_epoch(run, loader, which, loop)
-    if progress.later_streams is not None:  # those of the loaded state, should no step be left
-        machinery.streams.restore(progress.later_streams, machinery.ledger.step)
-        progress.later_streams = None
-    if progress.late is not None:
-        progress.late.look()
-    if progress.load_again is not None:
-        progress.load_again()
-        progress.load_again = None
+    if loop_state.resumption.later_streams is not None:  # those of the loaded state, should no step be left
+        components.streams.restore(loop_state.resumption.later_streams, components.step_timer.step)
+        loop_state.resumption.later_streams = None
+    if loop_state.resumption.late is not None:
+        loop_state.resumption.late.look()
+    if loop_state.resumption.load_again is not None:
+        loop_state.resumption.load_again()
+        loop_state.resumption.load_again = None
     epoch = _Epoch(which, loop, steps)
-    progress.reading = weakref.ref(steps)
-    progress.snapshots.enter_steps()
+    loop_state.epoch.reading = weakref.ref(steps)
+    loop_state.checkpointing.snapshots.enter_steps()
     if steps.is_over:
         restore_loop_variables(run, STEPS)
-    progress.last.enter_boundary(epoch.inside, is_last=steps.is_over)
+    loop_state.checkpointing.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 
 
 def _begin_epoch(run: RunState, loader: PreparedLoader, which: int, loop: int) -> PlannedSteps | StreamedSteps:
     """The steps of the loader's next epoch that are left, on whose order all ranks agree."""
-    run.progress.epochs.begin_steps()
-    run.machinery.ledger.enter(Phase.DATA, "epoch order")
-    run.machinery.streams.look()
+    run.loop_state.epochs.begin_steps()
+    run.components.step_timer.enter(Phase.DATA, "epoch order")
+    run.components.streams.look()
     steps: PlannedSteps | StreamedSteps
     if isinstance(loader, PreparedStream):
         steps = _begin_stream(run, loader, which, loop)
@@ -189,23 +189,23 @@ def _begin_epoch(run: RunState, loader: PreparedLoader, which: int, loop: int) -
 
 
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
-    say_shares(run.machinery)
-    run.machinery.numerics.keep()
-    run.machinery.streams.look()  # at what the body of the last step drew
-    testify_before(run)
-    run.machinery.streams.enter(Domain.STEP, step.number, 0)
-    run.progress.last.enter_step()
-    run.progress.position.region = Region.STEP
-    run.machinery.ledger.step = step.number
-    if run.machinery.meter is not None:
-        run.machinery.meter.begin_step(step.number, step.num_samples, is_first)
+    say_shares(run.components)
+    run.components.numerics.keep()
+    run.components.streams.look()  # at what the body of the last step drew
+    record_before(run)
+    run.components.streams.enter(Domain.STEP, step.number, 0)
+    run.loop_state.checkpointing.last.enter_step()
+    run.loop_state.position.region = Region.STEP
+    run.components.step_timer.step = step.number
+    if run.components.meter is not None:
+        run.components.meter.begin_step(step.number, step.num_samples, is_first)
 
 
 def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int) -> PlannedSteps:
     plan = loader.plan_training()
     _agree(run, [plan.digest, plan.num_samples, len(plan.steps)])
     done = 0
-    if (before := _place_before(run.progress, which, loop)) is not None:
+    if (before := _place_before(run.loop_state, which, loop)) is not None:
         if before.order != plan.digest or before.done > len(plan.steps):
             raise UsageError(
                 f"The state was saved after {before.done} steps of an epoch that had other samples, or another order.",
@@ -213,25 +213,29 @@ def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int)
             )
         done = before.done
     _check_norms(run, plan.sizes, plan.batch_size)
-    testify_begin(run, loader, plan)
-    return PlannedSteps(loader, plan, run.machinery.ledger.step + 1 - done, done)
+    record_begin(run, loader, plan)
+    return PlannedSteps(loader, plan, run.components.step_timer.step + 1 - done, done)
 
 
 def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) -> StreamedSteps:
-    progress, machinery = run.progress, run.machinery
+    loop_state, components = run.loop_state, run.components
     epoch = loader.begin_epoch()
     _agree(run, [loader.digest, 0, 0])
-    before, saved, progress.goes_on_stream = _place_before(progress, which, loop), progress.goes_on_stream, None
+    before, saved, loop_state.resumption.goes_on_stream = (
+        _place_before(loop_state, which, loop),
+        loop_state.resumption.goes_on_stream,
+        None,
+    )
     done, order = (before.done, before.order) if before is not None else (0, NOTHING_READ)
-    testify_begin(run, loader, None)
+    record_begin(run, loader, None)
     steps = loader.training(
         epoch,
-        Place(machinery.ledger.step + 1 - done, done, order),
+        Place(components.step_timer.step + 1 - done, done, order),
         saved,
-        with_state=progress.automatic.is_on or progress.last.is_on,
-        elsewhere=machinery.streams.elsewhere,
+        with_state=loop_state.checkpointing.automatic.is_on or loop_state.checkpointing.last.is_on,
+        elsewhere=components.streams.elsewhere,
     )
-    if steps.goes_on_by and machinery.transport.rank == 0:
+    if steps.goes_on_by and components.transport.rank == 0:
         say(f"{type(loader.dataset).__name__} goes on after {done} steps of the epoch by {steps.goes_on_by}.")
     return steps
 
@@ -242,13 +246,13 @@ def _has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
     Raises:
         UsageError: on every rank, when they have read different samples, or a different number of them.
     """
-    if isinstance(steps, StreamedSteps) and not run.setup.mesh.asynchronous:
+    if isinstance(steps, StreamedSteps) and not run.config.mesh.asynchronous:
         try:
             block = steps.look()
         except Exception as error:
-            run.progress.last.take_after(error)
+            run.loop_state.checkpointing.last.take_after(error)
             raise
-        told = run.machinery.transport.all_gather_object([block.size, block.after], "run.steps samples", where())
+        told = run.components.transport.all_gather_object([block.size, block.after], "run.steps samples", where())
         for rank, (size, after) in enumerate(told):
             if [size, after] != told[0]:
                 raise UsageError(
@@ -261,8 +265,8 @@ def _has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
 
 def _agree(run: RunState, told: list[Any]) -> None:
     """Agree with the other ranks on the order, and check that they have the same models."""
-    agree_on_order(run.machinery, told, "run.steps")
-    compare(run, run.machinery.transport.all_gather_object(bits_held(run), "run.steps replicas", where()))
+    agree_on_order(run.components, told, "run.steps")
+    compare(run, run.components.transport.all_gather_object(bits_held(run), "run.steps replicas", where()))
     begin_checks(run)
 
 
@@ -270,9 +274,9 @@ def _count_of(loader: PreparedLoader) -> int | str:
     return "too few" if isinstance(loader, PreparedStream) else len(loader.dataset)  # type: ignore[arg-type]
 
 
-def _place_before(progress: Progress, which: int, loop: int) -> InsideEpoch | None:
+def _place_before(loop_state: LoopState, which: int, loop: int) -> InsideEpoch | None:
     """Where in this epoch a loaded state was saved; None where the epoch begins."""
-    before, progress.goes_on = progress.goes_on, None
+    before, loop_state.resumption.goes_on = loop_state.resumption.goes_on, None
     if before is not None and (before.loader, before.loop) != (which, loop):
         raise UsageError(
             f"The state was saved in the steps of loader {before.loader + 1} and of run.epochs number {before.loop}, but "
@@ -284,13 +288,13 @@ def _place_before(progress: Progress, which: int, loop: int) -> InsideEpoch | No
 
 def _check_norms(run: RunState, sizes: Sequence[int], batch_size: int) -> None:
     """Raise `UsageError` when layers that exchange in every lane would meet an empty one."""
-    if has_synchronised_norm(run.progress.models):
-        cut = Cut(batch_size, run.setup.placement.num_lanes)
+    if has_synchronised_norm(run.loop_state.prepared.models):
+        cut = Cut(batch_size, run.config.placement.num_lanes)
         if objection := objection_to_steps([cut.sizes(size) for size in sizes]):
             raise objection
 
 
-def agree_on_order(machinery: Machinery, mine: list[Any], call: str) -> None:
+def agree_on_order(components: Components, mine: list[Any], call: str) -> None:
     """Raise `UsageError` on every rank when the ranks would take different samples or orders.
 
     Args:
@@ -298,7 +302,7 @@ def agree_on_order(machinery: Machinery, mine: list[Any], call: str) -> None:
         mine: a hash of the order, the number of samples, and of steps.
         call: the user's.
     """
-    told = machinery.transport.all_gather_object(mine, call, where())
+    told = components.transport.all_gather_object(mine, call, where())
     for rank, other in enumerate(told):
         if other != told[0]:
             raise UsageError(
@@ -318,43 +322,43 @@ def other_order(first: Sequence[Any], rank: int, other: Sequence[Any]) -> str:
 def _finish_step(run: RunState, num_samples: int) -> None:
     """Count, show and record a step whose body is finished."""
     _count_step(run, num_samples)
-    ledger = run.machinery.ledger
-    if ledger.step == SETTLED_STEP:
+    step_timer = run.components.step_timer
+    if step_timer.step == SETTLED_STEP:
         give_back_freed_memory()
-    testify_step(run)
-    ledger.enter(Phase.SCRIPT, "between steps")
-    if run.machinery.meter is not None:
-        run.machinery.meter.end_step(ledger.step, run.machinery.strategy.report())
+    record_step(run)
+    step_timer.enter(Phase.SCRIPT, "between steps")
+    if run.components.meter is not None:
+        run.components.meter.end_step(step_timer.step, run.components.strategy.report())
 
 
 def _count_step(run: RunState, num_samples: int) -> None:
-    if run.machinery.scaler is not None:
-        run.machinery.scaler.settle()
-    run.machinery.ledger.samples += num_samples if run.setup.counts else 0
-    run.machinery.ledger.step_in_epoch += 1
-    run.machinery.ledger.publish()
+    if run.components.scaler is not None:
+        run.components.scaler.settle()
+    run.components.step_timer.samples += num_samples if run.config.counts else 0
+    run.components.step_timer.step_in_epoch += 1
+    run.components.step_timer.publish()
 
 
 def _check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
     mine = [
-        steps.mine if run.setup.counts else [0, 0],
-        run.machinery.written.take() if run.machinery.written is not None else {},
+        steps.mine if run.config.counts else [0, 0],
+        run.components.written.take() if run.components.written is not None else {},
     ]
-    told = run.machinery.transport.all_gather_object(mine, "epoch end", where())
-    say_written(run.machinery, [paths for _, paths in told])
+    told = run.components.transport.all_gather_object(mine, "epoch end", where())
+    say_written(run.components, [paths for _, paths in told])
     count, hashes = (sum(numbers) for numbers in zip(*(used for used, _ in told), strict=True))
     if [count, hashes & MASK] != steps.whole:
-        raise PromiseBroken(f"The ranks trained on {count} samples of an epoch of {steps.num_samples}, or on others.")
-    if isinstance(steps, StreamedSteps) and run.machinery.transport.world_size == 1 and not steps.read_again():
+        raise InternalError(f"The ranks trained on {count} samples of an epoch of {steps.num_samples}, or on others.")
+    if isinstance(steps, StreamedSteps) and run.components.transport.world_size == 1 and not steps.read_again():
         say(
             "the stream had other samples when its beginning was read a second time, so another start or another number of ranks "
             f"has other bits. Give the data set no random numbers or clock of its own. {HOW_TO_SHUFFLE}"
         )
-    run.progress.epochs_seen.append(steps.num_samples)
+    run.loop_state.epoch.epochs_seen.append(steps.num_samples)
 
 
-def say_written(machinery: Machinery, everyone: list[dict[str, str]]) -> None:
+def say_written(components: Components, everyone: list[dict[str, str]]) -> None:
     """Say which files several ranks wrote since the last time; `everyone` has each rank's `WrittenFiles.take`."""
-    for sentence in machinery.written.conclude(everyone) if machinery.written is not None else ():
-        if machinery.transport.rank == 0:
+    for sentence in components.written.conclude(everyone) if components.written is not None else ():
+        if components.transport.rank == 0:
             say(sentence)

@@ -17,7 +17,7 @@ from typing import Any
 from lockstep.machine.clocks import go_on_from, growing_time
 from lockstep.machine.regular_file import read_regular
 from lockstep.protocol.run_folder import read_lines, write_private
-from lockstep.rank.run.position.step_timer import Ledger
+from lockstep.rank.run.position.step_timer import StepTimer
 
 _settled: set[Path] = set()
 """The files that were dealt with: what a second `lockstep.init` of this process finds there is its own."""
@@ -32,9 +32,9 @@ class EarlierLines:
         ledger: it learns what cannot be written.
     """
 
-    def __init__(self, path: Path | None, size_bytes: int, ledger: Ledger) -> None:
+    def __init__(self, path: Path | None, size_bytes: int, step_timer: StepTimer) -> None:
         self._path = path if size_bytes and path not in _settled else None
-        self._size, self._ledger = size_bytes, ledger
+        self._size, self._step_timer = size_bytes, step_timer
         self.has_mine = False
         """Whether they have what this start wrote so far, on its way to a state of the same run."""
 
@@ -51,7 +51,7 @@ class EarlierLines:
             mine = "" if self.has_mine else data[self._size :].decode(errors="replace")
             write_private(path, "".join([*kept(earlier, step, saved_s), mine]))
         except OSError as error:
-            self._ledger.lost(f"{path.name} cannot be written again ({error.strerror}): it has steps twice")
+            self._step_timer.lost(f"{path.name} cannot be written again ({error.strerror}): it has steps twice")
 
     def keep_none(self) -> None:
         """The run begins from its beginning."""
@@ -70,12 +70,12 @@ def _counts(line: str, step: int, saved_s: float) -> bool:
     return False
 
 
-def keep(path: Path, text: str, ledger: Ledger) -> None:
+def keep(path: Path, text: str, step_timer: StepTimer) -> None:
     """Atomically write a file that the run can do without."""
     try:
         write_private(path, text)
     except OSError as error:
-        ledger.lost(f"{path.name} cannot be written ({error.strerror})")
+        step_timer.lost(f"{path.name} cannot be written ({error.strerror})")
 
 
 def append_line(path: Path, line: str) -> None:
@@ -107,9 +107,9 @@ class MetricsFile:
         earlier_bytes: how much of the file was written by ranks before these.
     """
 
-    def __init__(self, path: Path | None, ledger: Ledger, earlier_bytes: int = 0) -> None:
-        self._path, self._ledger = path, ledger
-        self.earlier = EarlierLines(path, earlier_bytes, ledger)
+    def __init__(self, path: Path | None, step_timer: StepTimer, earlier_bytes: int = 0) -> None:
+        self._path, self._step_timer = path, step_timer
+        self.earlier = EarlierLines(path, earlier_bytes, step_timer)
         self._shown: dict[str, float] = {}
         self._lost = ""
         self._recent: list[dict[str, Any]] = []
@@ -120,11 +120,11 @@ class MetricsFile:
     def write(self, values: dict[str, float]) -> None:
         """Write one line: step, epoch, time, values."""
         self._shown |= values
-        self._ledger.note(self._shown)
+        self._step_timer.note(self._shown)
         if self.is_held:
             return
-        step = self._ledger.step
-        line: dict[str, Any] = {"step": step, "epoch": self._ledger.epoch, "time": growing_time(step)}
+        step = self._step_timer.step
+        line: dict[str, Any] = {"step": step, "epoch": self._step_timer.epoch, "time": growing_time(step)}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._recent = [one for one in self._recent if one["step"] >= step - 1]
         self._recent.append(line | finite)
@@ -151,7 +151,7 @@ class MetricsFile:
             except OSError as error:
                 if not self._lost:
                     self._lost = f"{self._path.name} cannot be written ({error.strerror}): values of run.log are lost"
-                    self._ledger.lost(f"{self._lost}, the first in step {self._ledger.step}")
+                    self._step_timer.lost(f"{self._lost}, the first in step {self._step_timer.step}")
 
 
 def _without_time(line: dict[str, Any]) -> str:

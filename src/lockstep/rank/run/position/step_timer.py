@@ -11,7 +11,7 @@ from lockstep.protocol.journal.ring import JournalWriter, Phase
 from lockstep.rank.caller import caller
 
 
-class Ledger:
+class StepTimer:
     """The rank's own account.
 
     Args:

@@ -20,7 +20,7 @@ DIVIDED = ("pipeline", "model_parallel", "hogwild", "dp")
 
 def refuse_late(run: RunState) -> None:
     """Raise `UsageError` where everything must be prepared before the first epoch or step."""
-    if (strategy := run.setup.mesh.strategy) in DIVIDED:
+    if (strategy := run.config.mesh.strategy) in DIVIDED:
         raise UsageError(
             f"run.prepare was called after the first epoch or step, which {strategy} does not allow.",
             "Prepare everything before the loop, or use --strategy ddp.",
@@ -29,19 +29,19 @@ def refuse_late(run: RunState) -> None:
 
 def number_all(run: RunState, taken: Sequence[Any], *, is_late: bool) -> None:
     """Give each thing its number; late ones replace others, and take their part of a loaded state."""
-    progress = run.progress
+    loop_state = run.loop_state
     for thing in taken:
         if is_late and isinstance(thing, Optimizer):
             _replace(run, thing)
-        progress.preparations.add(_kind(thing), thing, is_late=is_late)
+        loop_state.prepared.preparations.add(_kind(thing), thing, is_late=is_late)
         if is_late and isinstance(thing, nn.Module):
             _note_modes(run)
     if is_late:
-        if progress.automatic.is_on and (problem := own_order(progress.loaders)):
+        if loop_state.checkpointing.automatic.is_on and (problem := own_order(loop_state.prepared.loaders)):
             raise UsageError(problem, OWN_ORDER_FIX)
-        if progress.late is not None:
-            progress.late.rewind()
-        progress.grow()
+        if loop_state.resumption.late is not None:
+            loop_state.resumption.late.rewind()
+        loop_state.grow()
 
 
 def _kind(thing: Any) -> str:
@@ -52,22 +52,25 @@ def _kind(thing: Any) -> str:
 
 def _note_modes(run: RunState) -> None:
     """Let a state tell what the script switches in new models from here on."""
-    first = run.progress.first_modes
+    first = run.loop_state.first_modes
     if first is not None:
-        now = Modes.of(run.progress.models)
-        run.progress.first_modes = Modes({**now.training, **first.training}, {**now.trained, **first.trained})
+        now = Modes.of(run.loop_state.prepared.models)
+        run.loop_state.first_modes = Modes({**now.training, **first.training}, {**now.trained, **first.trained})
 
 
 def _replace(run: RunState, optimizer: Optimizer) -> None:
     """Let go of optimizers all of whose parameters, as far as the models still have them, are now those of this one."""
-    progress = run.progress
-    here = {id(parameter) for model in progress.models for parameter in model.parameters()}
+    loop_state = run.loop_state
+    here = {id(parameter) for model in loop_state.prepared.models for parameter in model.parameters()}
     mine = _parameters_of(optimizer)
-    for before in [one for one in progress.taken if isinstance(one, Optimizer) and one is not optimizer]:
-        if progress.preparations.holds(before) and _parameters_of(before) & here <= mine:
-            for gone in (before, *(one for one in progress.taken if getattr(one, "optimizer", None) is before)):
-                progress.preparations.remove(gone)
-                progress.taken[:] = [one for one in progress.taken if one is not gone]
+    for before in [one for one in loop_state.prepared.taken if isinstance(one, Optimizer) and one is not optimizer]:
+        if loop_state.prepared.preparations.holds(before) and _parameters_of(before) & here <= mine:
+            for gone in (
+                before,
+                *(one for one in loop_state.prepared.taken if getattr(one, "optimizer", None) is before),
+            ):
+                loop_state.prepared.preparations.remove(gone)
+                loop_state.prepared.taken[:] = [one for one in loop_state.prepared.taken if one is not gone]
 
 
 def _parameters_of(optimizer: Optimizer) -> set[int]:

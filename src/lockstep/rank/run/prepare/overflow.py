@@ -69,17 +69,17 @@ class Overflow:
 
     def _agreed(self, has_gradients: bool, overflow: bool) -> tuple[bool, bool]:
         """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without an exchange."""
-        if self._run.setup.mesh.stages == 1:
+        if self._run.config.mesh.stages == 1:
             return has_gradients, overflow
-        told = self._run.machinery.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
+        told = self._run.components.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
         return any(has for has, _ in told), any(over for _, over in told)
 
     def _say(self) -> None:
         run = self._run
         if (
             self._scale.skipped_in_a_row == PATIENCE
-            and run.machinery.transport.rank == 0
-            and run.progress.position.region is Region.STEP
+            and run.components.transport.rank == 0
+            and run.loop_state.position.region is Region.STEP
         ):
             say(
                 f"{PATIENCE} updates in a row were skipped, because gradients were not finite even with a loss "

@@ -21,11 +21,11 @@ from lockstep.notices import say
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.rank.strategy.agreement import refuse_spread
 from lockstep.rank.strategy.contract import OpenLane, OrderedPass, Pass, PassResult, Strategy
-from lockstep.rank.strategy.delegating import Around
+from lockstep.rank.strategy.delegating import DelegatingStrategy
 from lockstep.rank.strategy.dp.split_forward import SplitForward, replicas
 
 
-class DataParallel(Around):
+class DataParallel(DelegatingStrategy):
     """One rank whose models run on several devices, or on several threads of the CPU.
 
     Args:

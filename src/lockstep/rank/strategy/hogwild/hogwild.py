@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement, place
 from lockstep.rank.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.rank.strategy.contract import OpenLane, Pass, PassResult
-from lockstep.rank.strategy.delegating import Around
+from lockstep.rank.strategy.delegating import DelegatingStrategy
 from lockstep.rank.strategy.other_users import named_once, refuse_other_users
 from lockstep.rank.strategy.pass_loss import PassLoss
 from lockstep.rank.strategy.replica.buffers import BufferBank
@@ -46,7 +46,7 @@ class Pages(ParameterMemory):
         `size` elements, 1-D, on the CPU; pass the same arguments on every rank. Freed when no rank holds it any more.
 
         Raises:
-            WorldError: on every rank, when the system refuses the memory or a rank cannot reach it.
+            EnvironmentFailure: on every rank, when the system refuses the memory or a rank cannot reach it.
         """
         if not size:
             return torch.zeros(0, dtype=dtype, device=device)
@@ -64,7 +64,7 @@ class Pages(ParameterMemory):
         try:
             made = self._transport.all_gather_object(told, "shared memory")[0]
             if made["problem"]:
-                raise WorldError(made["problem"])
+                raise EnvironmentFailure(made["problem"])
             process = made["process"] if self._transport.rank else "self"
             mapped, problem = _map(Path(f"/proc/{process}/fd/{made['file']}"), made["name"], size, dtype)
             problems = self._transport.all_gather_object(problem, "shared memory mapped")
@@ -73,7 +73,7 @@ class Pages(ParameterMemory):
                 os.close(file)
         for rank, text in enumerate(problems):
             if text:
-                raise WorldError(
+                raise EnvironmentFailure(
                     f"rank {rank} cannot reach the memory of rank 0 ({text}). The ranks of hogwild must run on one node, "
                     f"in one container, as one user. Elsewhere use --strategy ddp."
                 )
@@ -96,7 +96,7 @@ HAS_TO_MOVE = (
 )
 
 
-class Hogwild(Around):
+class Hogwild(DelegatingStrategy):
     """Several CPU ranks of one node. The inner strategy is that of a run whose only lanes are this rank's.
 
     Args:

@@ -52,7 +52,7 @@ class Span:
 
 
 @dataclass
-class Slot:
+class GradientBuffer:
     """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
 
     flats: list[Tensor]
@@ -140,7 +140,7 @@ class SlotPool:
         self.flat_of = [segment.flat for segment in self.segments]
         self._zeroed = _runs(self.segments, self.is_copied)
         self._transport = transport
-        self._made: list[weakref.ref[Slot]] = []
+        self._made: list[weakref.ref[GradientBuffer]] = []
         self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
         self._idle = list(self._shared)
         self.spans: tuple[Span, ...] = ()
@@ -159,14 +159,14 @@ class SlotPool:
             for flat in slot.flats:
                 self._transport.free(flat)
 
-    def take(self) -> Slot:
+    def take(self) -> GradientBuffer:
         """Take a slot full of zeros that nothing else can see."""
         slot = self.take_unfilled()
         for flat in slot.flats:
             flat.zero_()
         return slot
 
-    def take_unfilled(self, *, zeroed: bool = True) -> Slot:
+    def take_unfilled(self, *, zeroed: bool = True) -> GradientBuffer:
         """Take a slot that nothing else can see; only `Slot.zeroed` is certain to be zero, if `zeroed` says so."""
         slot = self._unheld()
         if slot is None:
@@ -179,9 +179,9 @@ class SlotPool:
             zero_each(slot.zeroed)
         return slot
 
-    def _unheld(self) -> Slot | None:
+    def _unheld(self) -> GradientBuffer | None:
         """An idle slot none of whose gradients is held elsewhere. Shared ones that are held stay for later."""
-        held: list[Slot] = []
+        held: list[GradientBuffer] = []
         found = None
         self._idle.sort(key=self._is_shared)  # the shared ones last
         while self._idle and found is None:
@@ -193,13 +193,13 @@ class SlotPool:
         self._idle[:0] = held
         return found
 
-    def _is_shared(self, slot: Slot) -> bool:
+    def _is_shared(self, slot: GradientBuffer) -> bool:
         return any(slot is one for one in self._shared)
 
-    def _slot(self, allocate: Allocate) -> Slot:
+    def _slot(self, allocate: Allocate) -> GradientBuffer:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
-        slot = Slot(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
+        slot = GradientBuffer(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
         slot.unheld = _holders(slot)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
@@ -226,7 +226,7 @@ class SlotPool:
         if tuple(spans) != self.spans:
             self.spans = tuple(spans)
 
-    def _cut(self, slot: Slot) -> None:
+    def _cut(self, slot: GradientBuffer) -> None:
         slot.spans = self.spans
         slot.parts = [self._part(slot, span) for span in self.spans]
         slot.cut_views = [slot.views[span.number] for span in self.spans]
@@ -234,13 +234,13 @@ class SlotPool:
         slot.cut_known = Places(slot.cut_views)
         slot.unheld = _holders(slot)
 
-    def _part(self, slot: Slot, span: Span) -> Tensor:
+    def _part(self, slot: GradientBuffer, span: Span) -> Tensor:
         segment = self.segments[span.number]
         if span.end - span.start == segment.size:
             return slot.views[span.number].detach()
         return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
 
-    def give_back(self, slot: Slot) -> None:
+    def give_back(self, slot: GradientBuffer) -> None:
         """Give back a slot; it may be taken again once nothing holds its gradients any more."""
         self._idle.append(slot)
 
@@ -267,7 +267,7 @@ def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tens
     return torch.zeros((), dtype=dtype, device=device).expand(size)
 
 
-def _holders(slot: Slot) -> Holders:
+def _holders(slot: GradientBuffer) -> Holders:
     return Holders([slot.views, slot.parts], slot.flats)
 
 
@@ -293,13 +293,13 @@ class PartialSums:
 
     def __init__(self, pool: SlotPool, subtrees: Sequence[Node], scaled: bool) -> None:
         self.pool, self._subtrees, self._scaled = pool, subtrees, scaled
-        self._slots: dict[Node, Slot] = {}
+        self._slots: dict[Node, GradientBuffer] = {}
         self._wide: dict[Node, list[Tensor]] = {}
         self._rows: dict[Node, dict[int, Rows]] = {}
         """By node, the tables of which it has rows; their places in the slot mean nothing."""
-        self._base: Slot | None = None
+        self._base: GradientBuffer | None = None
 
-    def onto(self, lane: int) -> Slot | None:
+    def onto(self, lane: int) -> GradientBuffer | None:
         """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
 
         The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros. Tables
@@ -310,7 +310,9 @@ class PartialSums:
             return None
         return self._slots[merges[0][0]]
 
-    def add(self, lane: int, slot: Slot | None, weight: float, rows: Mapping[int, Rows] | None = None) -> None:
+    def add(
+        self, lane: int, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows] | None = None
+    ) -> None:
         """Add finished lane `lane` with its gradients. Lanes must come in order.
 
         Args:
@@ -328,7 +330,7 @@ class PartialSums:
         for left, right in merges:
             self._merge(left, right)
 
-    def _keep(self, node: Node, slot: Slot | None, weight: float, rows: Mapping[int, Rows]) -> None:
+    def _keep(self, node: Node, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows]) -> None:
         pool = self.pool
         if slot is None:
             slot = pool.take_unfilled()
@@ -400,14 +402,14 @@ class PartialSums:
         """Give up the sum and return the slots to the pool."""
         self.finish(None)
 
-    def result(self) -> tuple[Slot, list[Tensor]]:
+    def result(self) -> tuple[GradientBuffer, list[Tensor]]:
         """Return the slot for the result, and its flats in the dtype of the sum: the first partial's, if there is one."""
         if self._subtrees:
             return self._slots[self._subtrees[0]], self._wide[self._subtrees[0]]
         slot = self._base = self.pool.take_unfilled(zeroed=False)
         return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
 
-    def finish(self, result: Slot | None) -> None:
+    def finish(self, result: GradientBuffer | None) -> None:
         """Give back all slots but the result."""
         own = [self._base] if self._base is not None else []
         for slot in [*self._slots.values(), *own]:

@@ -24,7 +24,7 @@ from lockstep.rank.strategy.norm import has_synchronised_norm
 from lockstep.rank.strategy.other_users import agree_who_stays
 from lockstep.rank.strategy.replica.arena import Laid, ParameterArena, Place, Segment, alias, lay_out
 from lockstep.rank.strategy.replica.buffers import BufferBank
-from lockstep.rank.strategy.replica.gradient_buffers import Slot, SlotPool, SlotPools
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool, SlotPools
 from lockstep.rank.strategy.replica.memory import ParameterMemory, private_zeros
 from lockstep.rank.strategy.replica.script_hooks import ScriptHooks, hook_first
 from lockstep.rank.strategy.replica.sparse_embedding import Tables
@@ -139,7 +139,7 @@ class LaidOut:
         """Whether small gradients of the running backward need only be noted."""
         self._gate: Any = None
         """What the hooks of gradients that may be only noted share, with the compiled part."""
-        self.result: Slot | None = None
+        self.result: GradientBuffer | None = None
         """The last pass's result, as long as `p.grad` is its view."""
         self.on_watch: Callable[[], None] = _nothing
         """Called after gradients were laid out anew."""

@@ -17,7 +17,7 @@ from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassRe
 from lockstep.rank.strategy.pass_loss import LateTold, PassLoss, check_loss, numbers, stacked
 from lockstep.rank.strategy.precision import Precision
 from lockstep.rank.strategy.replica.buffer_pass import BufferPass
-from lockstep.rank.strategy.replica.gradient_buffers import WIDE, PartialSums, Slot
+from lockstep.rank.strategy.replica.gradient_buffers import WIDE, GradientBuffer, PartialSums
 from lockstep.rank.strategy.replica.laid_out import LaidOut, Listener
 from lockstep.rank.strategy.replica.lanes import Lane, OnlyLane, SlotLane, set_gradients
 from lockstep.rank.strategy.replica.pass_report import (
@@ -97,7 +97,7 @@ def _nothing() -> None:
     """Do nothing: nobody listens."""
 
 
-def _gradients_of(number: int, setting: PassSetting, onto: Slot | None) -> Lane:
+def _gradients_of(number: int, setting: PassSetting, onto: GradientBuffer | None) -> Lane:
     laid = setting.laid
     if setting.has_one_lane:
         return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
@@ -283,7 +283,7 @@ class LanePass(Pass):
         told = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
         return conclude(told, setting.placement.num_lanes, setting.peer_ranks)
 
-    def _reduce(self, agreed: Conclusions) -> Slot:
+    def _reduce(self, agreed: Conclusions) -> GradientBuffer:
         setting, laid = self.setting, self.setting.laid
         whole, by_rows = flags_of(agreed.used, len(laid.trainable)), frozenset(agreed.rows)
         for number in by_rows:
@@ -300,7 +300,7 @@ class LanePass(Pass):
         self._buffers.finish()
         return slot
 
-    def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
+    def _hand_over(self, slot: GradientBuffer, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
         laid = self.setting.laid
         sparse = laid.kept_sparse() & self._rows.keys()

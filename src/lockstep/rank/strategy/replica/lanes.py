@@ -15,7 +15,7 @@ from lockstep.errors import UsageError
 from lockstep.machine.torch_private import add_each, multiply_each
 from lockstep.rank.strategy.contract import RIGHT_FORM
 from lockstep.rank.strategy.replica.arena import surely_apart
-from lockstep.rank.strategy.replica.gradient_buffers import Slot, SlotPool
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool
 from lockstep.rank.strategy.replica.sparse_embedding import Rows, is_rows, sum_of
 
 
@@ -76,7 +76,7 @@ class Lane(ABC):
         """For each parameter, whether a backward reached it."""
 
     @abstractmethod
-    def slot_for_reading(self, pool: SlotPool) -> Slot:
+    def slot_for_reading(self, pool: SlotPool) -> GradientBuffer:
         """Return the lane's gradients as a slot of `pool`, zeros where there are none; valid until the lane ends."""
 
 
@@ -191,7 +191,7 @@ class OnlyLane(Lane):
     def arrived(self) -> Sequence[bool]:
         return [gradient is not None for gradient in self._known]
 
-    def slot_for_reading(self, pool: SlotPool) -> Slot:
+    def slot_for_reading(self, pool: SlotPool) -> GradientBuffer:
         slot = pool.take()
         for view, gradient in zip(slot.views, self._known, strict=True):
             if gradient is not None and gradient.layout is torch.strided:
@@ -236,11 +236,11 @@ class SlotLane(Lane):
         number: int,
         pool: SlotPool,
         arrivals: list[int],
-        onto: Slot | None = None,
+        onto: GradientBuffer | None = None,
         sparse: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(number)
-        self.slot: Slot = pool.take_unfilled() if onto is None else onto
+        self.slot: GradientBuffer = pool.take_unfilled() if onto is None else onto
         self.is_added = onto is not None
         """Whether the slot holds earlier lanes too."""
         self._parameters: Sequence[nn.Parameter] = pool.parameters
@@ -385,7 +385,7 @@ class SlotLane(Lane):
     def arrived(self) -> Sequence[bool]:
         return self._arrived
 
-    def slot_for_reading(self, pool: SlotPool) -> Slot:  # noqa: ARG002 - it has one
+    def slot_for_reading(self, pool: SlotPool) -> GradientBuffer:  # noqa: ARG002 - it has one
         for number, rows in self._rows.items():
             if number in self._kept_sparse or not self._arrived[number]:
                 rows.fill(self.slot.views[number])

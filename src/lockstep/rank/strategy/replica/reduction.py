@@ -15,7 +15,7 @@ from torch import Tensor
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.contract import Range
-from lockstep.rank.strategy.replica.gradient_buffers import WIDE, Bucket, PartialSums, Slot
+from lockstep.rank.strategy.replica.gradient_buffers import WIDE, Bucket, GradientBuffer, PartialSums
 from lockstep.rank.transport.contract import Pending, Transport
 
 
@@ -35,10 +35,10 @@ class Reduction:
         self._transport, self._placement, self._buckets, self._name_of = transport, placement, buckets, name_of
         self._under_way: dict[int, Pending] = {}
         self._missing: list[set[int]] = []
-        self._result: Slot | None = None
+        self._result: GradientBuffer | None = None
         self._wide: list[Tensor] = []
         """The flats of the result in the dtype of the sum."""
-        self._slot: Slot | None = None
+        self._slot: GradientBuffer | None = None
         self.reopened: set[int] = set()
 
     @property
@@ -51,7 +51,7 @@ class Reduction:
         """Whether gradients that arrive change nothing here: no bucket has begun, and none may begin."""
         return self._slot is None and not self._under_way
 
-    def arm(self, slot: Slot) -> None:
+    def arm(self, slot: GradientBuffer) -> None:
         """Begin buckets of `slot`, the rank's only lane, as soon as they are complete."""
         if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
             self._slot = slot
@@ -113,7 +113,7 @@ class Reduction:
         ]
         self._under_way[number] = begun[0] if len(begun) == 1 else _Several(begun)
 
-    def finish(self, scale: float) -> Slot:
+    def finish(self, scale: float) -> GradientBuffer:
         """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
         assert self._result is not None
         try:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.agreement import named_tensors
@@ -149,9 +149,13 @@ class Replica(Strategy):
 
     def take_over(self, left: Any) -> None:
         if left != self.laid.arena.trained:
-            raise WorldError("The other ranks have frozen or unfrozen parameters since the start of the script.")
+            raise EnvironmentFailure(
+                "The other ranks have frozen or unfrozen parameters since the start of the script."
+            )
         if self.laid.arena.has_changed() or self.laid.bank.has_changed():
-            raise WorldError("The script has moved or replaced parameters or buffers, which the others know already.")
+            raise EnvironmentFailure(
+                "The script has moved or replaced parameters or buffers, which the others know already."
+            )
 
     def close(self) -> None:
         self.laid.stop_watching()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lockstep.errors import PromiseBroken, UsageError
+from lockstep.errors import InternalError, UsageError
 from lockstep.notices import say
 from lockstep.rank.strategy.other_users import with_other_users
 from lockstep.rank.strategy.replica.lane_pass import LanePass, ReplicaLane
@@ -145,7 +145,7 @@ class CutAtFirstCall:
         self._first.forget()
         cut = self._agree(lane.number, digest_of_lane(lane.losses, gradients), decided)
         if cut is None:
-            raise PromiseBroken("No rank has watched a call of the model that this rank made.")
+            raise InternalError("No rank has watched a call of the model that this rank made.")
         made = zip(trainable, gradients, strict=True)
         buffers = self._take_changes()
         again = self._apply(cut, current)

@@ -16,7 +16,7 @@ from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.rank.strategy.agreement import refuse_spread
 from lockstep.rank.strategy.contract import OrderedPass, Pass
-from lockstep.rank.strategy.delegating import Around
+from lockstep.rank.strategy.delegating import DelegatingStrategy
 from lockstep.rank.strategy.norm import clip, require_norm_type
 from lockstep.rank.strategy.replica.lane_pass import LanePass
 from lockstep.rank.strategy.replica.replica import Replica
@@ -28,7 +28,7 @@ MakePass = Callable[[LanePass], Pass | OrderedPass]
 """Makes a pass from the replica's."""
 
 
-class CutModel(Around):
+class CutModel(DelegatingStrategy):
     """A model in stages.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lockstep.errors import PromiseBroken, UsageError
+from lockstep.errors import InternalError, UsageError
 from lockstep.machine.torch_private import pytree
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
 from lockstep.rank.strategy.stages.ghosts.meta_placeholder import swap
@@ -57,7 +57,7 @@ def built(form: Any, tensors: Iterator[Tensor]) -> Any:
     if kind == "dict":
         return {key: built(part, tensors) for key, part in parts.items()}
     if kind not in ("tuple", "list"):
-        raise PromiseBroken(f"the form {form!r} of a result is unknown")
+        raise InternalError(f"the form {form!r} of a result is unknown")
     values = [built(part, tensors) for part in parts]
     return tuple(values) if kind == "tuple" else values
 

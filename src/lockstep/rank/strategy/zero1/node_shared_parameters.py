@@ -24,7 +24,7 @@ from lockstep.rank.transport.contract import SharedOnce, Transport
 PAGE = 4096
 """The least that the kernel copies."""
 
-_memories: WeakSet[OncePerNode] = WeakSet()
+_memories: WeakSet[NodeSharedParameters] = WeakSet()
 """All of this process."""
 
 
@@ -43,7 +43,7 @@ def _hold_all() -> None:
         memory.hold()
 
 
-class OncePerNode(Visibility):
+class NodeSharedParameters(Visibility):
     """Parameters of ranks that share memory, which `Transport.allocate_once` makes.
 
     Call `publish` on every rank after it adopts new parameters into memory that `allocate` made.

@@ -16,12 +16,12 @@ from lockstep.errors import UsageError
 from lockstep.rank.caller import where
 from lockstep.rank.strategy.optimizer_kinds import UpdatesBy
 from lockstep.rank.strategy.replica.arena import ParameterArena
-from lockstep.rank.strategy.replica.gradient_buffers import Slot, Span
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, Span
 from lockstep.rank.strategy.zero1.spread_state import (
     Division,
     Entry,
-    Lending,
-    Pieces,
+    ParameterViews,
+    ShardViews,
     SpreadState,
     Themselves,
     listed_in,
@@ -65,7 +65,7 @@ class Share:
         self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.division)
         self._take_state()
-        self._lending: Lending = Pieces(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
+        self._lending: ParameterViews = ShardViews(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
         self._shown: Any = None
@@ -168,12 +168,12 @@ class Share:
         """Add to `spans` this rank's parts of the gradients of `trainable`; every slot needs views of them."""
         self._lending.link(self.division, trainable, spans)
 
-    def enter(self, slot: Slot | None) -> None:
-        """Give the engine this rank's part; see `Lending.enter`."""
+    def enter(self, slot: GradientBuffer | None) -> None:
+        """Give the engine this rank's part; see `ParameterViews.enter`."""
         self._lending.enter(self._state, slot)
 
     def leave(self) -> None:
-        """Give everything back to the script, even after a step that raised; see `Lending.leave`."""
+        """Give everything back to the script, even after a step that raised; see `ParameterViews.leave`."""
         self._depth = 0
         self._lending.leave(self._state)
 

@@ -20,7 +20,7 @@ from lockstep.errors import UsageError
 from lockstep.protocol.layout.chunks import Chunk, shares
 from lockstep.rank.strategy.optimizer_kinds import CUTTABLE, UpdatesBy
 from lockstep.rank.strategy.replica.arena import ParameterArena, Places
-from lockstep.rank.strategy.replica.gradient_buffers import Slot, Span
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, Span
 from lockstep.rank.strategy.replica.lanes import set_gradients
 from lockstep.rank.strategy.zero1.update_agreement import Stretch
 from lockstep.rank.transport.channel import is_dense
@@ -327,7 +327,7 @@ def _part(value: Tensor, piece: Piece) -> Tensor:
 _grad = attrgetter("grad")
 
 
-class Lending(ABC):
+class ParameterViews(ABC):
     """What the engine sees between `enter` and `leave`. Call `link` first, and again when the sharing has changed."""
 
     @abstractmethod
@@ -335,7 +335,7 @@ class Lending(ABC):
         """Use this sharing from now on. Add to `spans` the parts of gradients that slots need views of."""
 
     @abstractmethod
-    def enter(self, state: SpreadState, slot: Slot | None) -> None:
+    def enter(self, state: SpreadState, slot: GradientBuffer | None) -> None:
         """Give the engine this rank's part.
 
         Args:
@@ -356,7 +356,7 @@ class Lending(ABC):
         """
 
 
-class Pieces(Lending):
+class ShardViews(ParameterViews):
     """Lending by which the groups' lists hold this rank's pieces."""
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -382,7 +382,7 @@ class Pieces(Lending):
         self._of, self._tensors = [row[0].parameter for row in self._rows], [row[0].tensor for row in self._rows]
         self._spans = slice(first, len(spans)) if len(spans) - first == len(self._rows) else None
 
-    def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - it is kept by pieces
+    def enter(self, state: SpreadState, slot: GradientBuffer | None) -> None:  # noqa: ARG002 - it is kept by pieces
         if slot is not None and self._spans is not None and slot.still_show(list(map(_grad, self._of)), self._spans):
             set_gradients(self._tensors, slot.parts[self._spans])
         else:
@@ -392,7 +392,7 @@ class Pieces(Lending):
         for group, pieces in zip(groups, self._groups, strict=True):
             group["params"] = pieces
 
-    def _take_each(self, slot: Slot | None) -> None:
+    def _take_each(self, slot: GradientBuffer | None) -> None:
         for piece, number, span in self._rows:
             gradient = piece.parameter.grad
             if gradient is None:
@@ -415,7 +415,7 @@ class Pieces(Lending):
             group["params"] = parameters
 
 
-class Themselves(Lending):
+class Themselves(ParameterViews):
     """Lending by which the groups' lists stay; this rank's parameters are over the memory that all ranks get.
 
     The others have no gradient.
@@ -431,7 +431,7 @@ class Themselves(Lending):
     def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:  # noqa: ARG002 - whole
         self._division = sharing
 
-    def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - gradients are the parameters' own
+    def enter(self, state: SpreadState, slot: GradientBuffer | None) -> None:  # noqa: ARG002 - gradients are the parameters' own
         assert self._division is not None
         pieces = self._division.pieces
         mine = {id(piece.parameter) for piece in pieces}

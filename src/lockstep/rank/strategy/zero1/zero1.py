@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from lockstep.notices import say
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.caller import where
-from lockstep.rank.strategy.delegating import Around
+from lockstep.rank.strategy.delegating import DelegatingStrategy
 from lockstep.rank.strategy.optimizer_kinds import StepWatch
 from lockstep.rank.strategy.optimizer_kinds import updates_by as kind_of
 from lockstep.rank.strategy.replica.gradient_buffers import Span
@@ -29,7 +29,7 @@ CHECKED_UPDATES = 4
 """Before this many updates of each optimizer, the bits of gradients and parameters are compared over ranks."""
 
 
-class Zero1(Around):
+class Zero1(DelegatingStrategy):
     """A strategy where every rank holds the model and updates a share of it.
 
     Args:

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 
 __all__ = ["available", "compiled", "reason", "why_not"]
 
@@ -29,7 +29,7 @@ class _Missing:
         """Never raised."""
 
     def __getattr__(self, name: str) -> object:
-        raise WorldError(f"There is no {name} here: {why_not()}.")
+        raise EnvironmentFailure(f"There is no {name} here: {why_not()}.")
 
 
 _problem: ImportError | None = None
@@ -68,7 +68,7 @@ SHUT_DOWN = "The group was shut down on this rank."
 """What it says where nothing but this rank's own leaving has failed."""
 
 
-OF_THE_MACHINE = (WorldError, OSError, MemoryError)
+OF_THE_MACHINE = (EnvironmentFailure, OSError, MemoryError)
 """A lack of memory or descriptors is not torch's fault; the real use will report it later."""
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
-from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
 from lockstep.protocol.journal.waiting_note import noted_at, waits
 from lockstep.rank.transport.local.native import compiled, why_not
 from lockstep.rank.transport.local.process import RankProcess, objection
@@ -79,7 +79,7 @@ class Hearing:
 
         Raises:
             PeerLost: when it has ended without telling it.
-            WorldError: when it is late; torch's own error would only name a key.
+            EnvironmentFailure: when it is late; torch's own error would only name a key.
         """
         key = f"{self._key}/{rank}"
         self._doze(key)
@@ -116,7 +116,7 @@ class Hearing:
                     self._await(key, name, wakes)
                 return self._store.get(key)
         except RuntimeError as error:
-            raise WorldError(
+            raise EnvironmentFailure(
                 f"Rank {name} never joined the group: {str(error).partition(chr(10))[0]}. "
                 f"Does every rank call init_process_group, and new_group for the same ranks in the same order?"
             ) from error
@@ -217,14 +217,14 @@ def meet(
     Raises:
         PeerLost: when a known rank ends.
         UsageError: on every rank, when some are on another machine, or there is no compiled part.
-        WorldError: on every rank, when memory cannot be shared.
+        EnvironmentFailure: on every rank, when memory cannot be shared.
     """
     if problem := why_not():
         raise UsageError(f"Shared memory between ranks needs the compiled part of lockstep: {problem}.", WITHOUT_IT)
     try:
         compiled.control_bytes(world_size)
     except ValueError as error:
-        raise WorldError(f"The ranks cannot share memory: {error}.") from None
+        raise EnvironmentFailure(f"The ranks cannot share memory: {error}.") from None
     names = list(names) or list(range(world_size))
     known = {} if known is None else known
     here = known[names[rank]] = RankProcess.here(torch.get_num_threads())
@@ -243,7 +243,7 @@ def meet(
             how = patience.total_seconds(), tuning_of(known.values(), here), where
             return compiled.Group.join(control, rank, world_size, *how, named, names, *watch)
         problems.append(problem)
-    raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
+    raise EnvironmentFailure(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
 
 
 def _hear_places(store: Store, rank: int, names: Sequence[int], known: dict[int, RankProcess]) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import WorldError
+from lockstep.errors import EnvironmentFailure
 from lockstep.rank.transport.local import native
 from lockstep.rank.transport.local.process import RankProcess, _state
 from lockstep.rank.transport.local.rendezvous import Hearing, meet, num_before_missing
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compil
 
 def test_more_ranks_than_a_group_can_have_are_refused_before_any_waits_for_another():
     store = dist.HashStore()
-    with pytest.raises(WorldError, match="a group has 1 to 254 ranks"):
+    with pytest.raises(EnvironmentFailure, match="a group has 1 to 254 ranks"):
         meet(store, 0, 255, lambda: "here.py:1")
     assert not store.check(["place/0"])
 
@@ -37,7 +37,7 @@ def test_a_name_in_shared_memory_is_taken_away_when_the_other_rank_does_not_come
     store.set_timeout(dt.timedelta(seconds=0.2))
     elsewhere = dataclasses.replace(RankProcess.here(), process_names="pid:[1]")
     store.set("place/1", json.dumps([[0, 1], vars(elsewhere)]))
-    with pytest.raises(WorldError, match="Rank 1 never joined the group"):
+    with pytest.raises(EnvironmentFailure, match="Rank 1 never joined the group"):
         meet(store, 0, 2, lambda: "here.py:1")
     assert store.check(["named/0"])
     assert not list(Path("/dev/shm").glob(f"*{name.strip('/')}*"))
@@ -98,7 +98,7 @@ def test_a_store_that_fails_is_told_as_a_rank_that_never_came():
             raise dist.DistNetworkError("the connection is closed")
 
     store, here = Gone(), RankProcess.here()
-    with pytest.raises(WorldError, match=r"Rank 0 never joined the group: the connection is closed\."):
+    with pytest.raises(EnvironmentFailure, match=r"Rank 0 never joined the group: the connection is closed\."):
         list(Hearing(store, "place", range(2), {0: dataclasses.replace(here, process=1)}, here).from_all())
 
 
@@ -169,7 +169,7 @@ def test_who_does_not_come_is_found_although_nobody_says_that_all_have():
     hearing.tell(0, "differs")
     heard = hearing.from_all()
     assert next(heard) == b"differs"
-    with pytest.raises(WorldError, match="Rank 1 never joined the group"):
+    with pytest.raises(EnvironmentFailure, match="Rank 1 never joined the group"):
         next(heard)
 
 
@@ -178,6 +178,6 @@ def test_ranks_of_a_smaller_group_that_have_all_told_do_not_keep_others_awake():
     kept.set_timeout(dt.timedelta(seconds=0.2))
     kept.set("place/all", "")
     parent = dataclasses.replace(here, process=os.getppid(), started=_state(os.getppid())[1])
-    with pytest.raises(WorldError, match="Rank 0 never joined the group"):
+    with pytest.raises(EnvironmentFailure, match="Rank 0 never joined the group"):
         next(Hearing(kept, "place", range(3), {0: parent}, here).from_all())
     assert kept.requests < 50

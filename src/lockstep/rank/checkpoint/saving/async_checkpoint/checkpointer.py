@@ -56,7 +56,7 @@ class _Ready:
     size: int
 
 
-class Aside:
+class AsyncCheckpointer:
     """The states of one run, one at a time.
 
     Args:
@@ -85,7 +85,7 @@ class Aside:
         Returns why that is impossible; whether the state could be written is known later. Where there is no memory for the
         copy, it is written now, or not at all if the run goes without.
         """
-        transport = run.machinery.transport
+        transport = run.components.transport
         self._ready, self._target = None, folder.target
         images, end = lay_out(found)
         common = self._memory.find(transport, told, end)
@@ -95,7 +95,7 @@ class Aside:
             self._ready = self._put_order(run, contents, images, end, common.own)
         if common.mapped is not None:
             pieces = share_out(found, common.reach).get(transport.rank, [])
-            copy_pieces(common.mapped, images, contents, pieces, run.setup.threads)
+            copy_pieces(common.mapped, images, contents, pieces, run.config.threads)
         elif transport.rank in common.reach:
             return UNREACHABLE
         for file, image in images.items():
@@ -120,7 +120,7 @@ class Aside:
             [Image(file, image.at, image.size, sorted(image.places), image.judged) for file, image in images.items()],
             contents.written(),
             facts_of(run),
-            growing_time(run.machinery.ledger.step),
+            growing_time(run.components.step_timer.step),
             not self._goes_without,
             self._url,
         ).encode()
@@ -133,7 +133,7 @@ class Aside:
 
     def _go_without(self, why: str, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
         """Write the state now, if it is needed."""
-        is_main = run.machinery.transport.rank == 0
+        is_main = run.components.transport.rank == 0
         if self._goes_without:
             return why if is_main else ""
         if is_main and not self._has_said_memory:

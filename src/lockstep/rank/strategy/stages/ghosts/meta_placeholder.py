@@ -60,7 +60,7 @@ def leaves_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
     return leaves
 
 
-class Absent(Tensor):
+class MetaPlaceholder(Tensor):
     """A tensor computed from parameters of other stages.
 
     Changing it in place does nothing, which is right: its stage does it. Using its values raises `UsageError`.
@@ -78,7 +78,7 @@ class Absent(Tensor):
         kwargs = kwargs or {}
         operation = getattr(func, "__name__", str(func))
         name, home = next(
-            (leaf.parameter_name, leaf.home) for leaf in leaves_of(args, kwargs) if isinstance(leaf, Absent)
+            (leaf.parameter_name, leaf.home) for leaf in leaves_of(args, kwargs) if isinstance(leaf, MetaPlaceholder)
         )
         if func in PLACES and home is not None:
             return PLACES[func](home)
@@ -115,7 +115,7 @@ class Absent(Tensor):
         )
 
 
-class AbsentParameter(Absent, nn.Parameter):
+class AbsentParameter(MetaPlaceholder, nn.Parameter):
     """A parameter that another stage holds."""
 
     @staticmethod
@@ -179,20 +179,22 @@ def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return
     leaves = leaves_of(args, kwargs)
     in_place = operation.endswith("_") and (not operation.endswith("__") or operation.startswith(("__i", "__set")))
-    if not (in_place and args and isinstance(args[0], Absent)):  # what is written into it is lost, as it should be
+    if not (
+        in_place and args and isinstance(args[0], MetaPlaceholder)
+    ):  # what is written into it is lost, as it should be
         yield leaves
 
 
 def _mixed(values: Sequence[Any]) -> bool:
     tensors = [value for value in values if isinstance(value, Tensor)]
-    return any(isinstance(value, Absent) for value in tensors) and any(not value.is_meta for value in tensors)
+    return any(isinstance(value, MetaPlaceholder) for value in tensors) and any(not value.is_meta for value in tensors)
 
 
 def absent(value: Any, name: str = "", home: torch.device | None = None) -> Any:
-    """Return a meta tensor as `Absent`, anything else as it is."""
+    """Return a meta tensor as `MetaPlaceholder`, anything else as it is."""
     if type(value) is not Tensor or not value.is_meta:
         return value
-    made = value.as_subclass(Absent)
+    made = value.as_subclass(MetaPlaceholder)
     made.parameter_name, made.home = name, home
     return made
 

@@ -99,7 +99,7 @@ def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def with_lockstep(work: Work) -> tuple[int, int]:
-    """Rank, and nanoseconds of `rank.run.prepare`."""
+    """Rank, and nanoseconds of `run.prepare`."""
     import lockstep  # the other side must not have it  # noqa: PLC0415
 
     model, data, batch = work

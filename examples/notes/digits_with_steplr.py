@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=5)

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 
 import lockstep
 from lockstep.rank.run.ending import state_hash
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 
 
 class Pictures(torch.utils.data.Dataset):

@@ -155,7 +155,7 @@ BY_ITSELF = """
     from pathlib import Path
     from lockstep.protocol.state_files.folder import trouble_of
     from lockstep.rank.checkpoint.saving.ring import Ring
-    from lockstep.testing.ranks import digest_of
+    from lockstep.testing.digests import digest_of
     states = Path("lockstep-runs/exp1/states")
     run = lockstep.init(lanes=1, threads=1, name="exp1", save_every="1steps", keep=2)
     model = torch.nn.Linear(100, 100)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lockstep
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import damage
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 from tests.scripts.power_cut import ORDERS, Disk
 from tests.support.system_calls import CHANGES, Killed, Made, watch
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 from tests.scripts.registration import scenario
 from tests.scripts.scenarios import digits, train
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.protocol.state_files.manifest import _checksum
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 
 JUNK = (
     None, True, -1, 1 << 70, 2.5, math.inf, "x\x1b[2J\nFAILED", [], {}, [[1]],

@@ -381,7 +381,7 @@ NAMED = {
         "factor = 1 / float(str(s))",
     ),
 }
-"""By name: what comes before the loop, what a step does, what comes before `rank.run.prepare`."""
+"""By name: what comes before the loop, what a step does, what comes before `run.prepare`."""
 
 SAVED = {
     "a list in run.state": (

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 from tests.scripts import scenarios
 
 FLOATS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lockstep
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {

@@ -1,4 +1,4 @@
-"""Things that `rank.run.prepare` refuses, each with part of the sentence that must be said; beside `mistakes`."""
+"""Things that `run.prepare` refuses, each with part of the sentence that must be said; beside `mistakes`."""
 
 import torch
 from torch import nn

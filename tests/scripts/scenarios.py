@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import lockstep
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 from tests.scripts.registration import scenario
 
 

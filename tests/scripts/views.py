@@ -1,4 +1,4 @@
-"""Scripts that took views of parameters and buffers before `rank.run.prepare`.
+"""Scripts that took views of parameters and buffers before `run.prepare`.
 
 Each returns hashes, and whether its views still show. They run under every strategy that can keep the memory, on any
 number of ranks.
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 from tests.scripts.scenarios import digits
 
 

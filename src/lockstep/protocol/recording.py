@@ -1,4 +1,4 @@
-"""Words of the recordings that ranks make for `lockstep verify` and that `prove` reads."""
+"""Words of the recordings that ranks make for `lockstep verify` and that `verify/` reads."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ Processes are forked from a server that has imported torch and nothing else, so 
 from __future__ import annotations
 
 import faulthandler
-import hashlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -20,9 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
-
 from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.machine.torch_private import COMPILER
 from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, encode
@@ -31,7 +27,6 @@ from lockstep.protocol.layout.mesh import Form
 from lockstep.protocol.layout.placement import sized
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.rank.run.start import finish
-from lockstep.rank.strategy.agreement import tensor_hash
 
 _SERVER = multiprocessing.get_context("forkserver")
 
@@ -170,20 +165,3 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
     for failure in sorted(failures, key=lambda failure: failure.is_of_a_peer):
         raise failure
     return [results[rank] for rank in sorted(results)]
-
-
-def digest_of(*things: nn.Module | Optimizer | Tensor) -> str:
-    """One hash over the bits of all tensors in the state of models and optimizers."""
-    digest = hashlib.sha256()
-    for thing in things:
-        state = {"": thing} if isinstance(thing, Tensor) else thing.state_dict()
-        _update(digest, "", state)
-    return digest.hexdigest()[:16]
-
-
-def _update(digest: hashlib._Hash, path: str, value: object) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _update(digest, f"{path}.{key}", item)
-    elif isinstance(value, Tensor):
-        digest.update(f"{path} {tuple(value.shape)} {value.dtype} {tensor_hash(value)}".encode())

@@ -7,7 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 from tests.cuda import scenarios_on_gpu
 from tests.support.launching import run_script
 

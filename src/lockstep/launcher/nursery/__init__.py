@@ -1,10 +1,10 @@
 """The nursery: a process that imports torch once and forks every rank from there, in tens of milliseconds.
 
-    launcher:  NurseryHandle(modules)                   handle, kept (what to import), channel (messages)
-    nursery:   import, then for each message            process
-                   fork a rank                          -> ../in_rank
+    launcher:  NurseryHandle(modules)                   handle, kept (what to import)
+    nursery:   import, then for each message            rank/start/nursery
+                   fork a rank                          -> rank/start
                    tell how a rank ended
     launcher:  the environment of each rank             rank_variables
 
-`store_server` is a TCPStore for scripts that want one at MASTER_PORT; `kept` is a nursery between two calls of spawn.
+`protocol.nursery_messages` is what both say; `kept` is a nursery between two calls of spawn.
 """

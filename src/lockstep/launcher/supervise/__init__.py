@@ -1,10 +1,10 @@
 """The launcher's loop over the ranks of one run.
 
-start every rank, say so when all have begun      starting, starting (what they meet through)
+start every rank, say so when all have begun      starting
 loop:                                             supervisor
-message of the nursery: a rank ended          -> ../verdict, ../stopping decide; the supervisor acts
-output of a rank                              -> ../screen
+message of the nursery: a rank ended          -> ../verdict decides; the supervisor acts
+output of a rank                              -> ../terminal
 a moment has passed: gauges, decisions        observer
-                     a rank is waited for     stalls; ../../sight sees, ../../diagnosis decides
-a signal                                      -> ../stopping
+                     a rank is waited for     stalls; ../diagnosis sees and decides
+a signal                                      -> ../verdict
 """

@@ -5,5 +5,5 @@ what SLURM says                         slurm
 what Open MPI and MPICH say             mpi
 which of them is nearest                innermost
 where they meet, one rank each          meeting
-what they must not be around            innermost
+and what they must not be around        innermost
 """

@@ -1,4 +1,4 @@
-"""Optimizers that `rank.run.prepare` did not take: they must not step what got a gradient inside lanes.
+"""Optimizers that `run.prepare` did not take: they must not step what got a gradient inside lanes.
 
 A lane sees its own samples, and a rank its own lanes. The gradient of a tensor that belongs to nothing prepared is
 added up over the lanes of one rank and never reduced, so a class centre or a temperature with its own optimizer learns

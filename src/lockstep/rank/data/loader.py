@@ -1,4 +1,4 @@
-"""The loader that `rank.run.prepare` returns: the user's DataLoader, fetched lane by lane.
+"""The loader that `run.prepare` returns: the user's DataLoader, fetched lane by lane.
 
 It is a new DataLoader with the same data set, sampler, batch size and attributes. `run.steps(loader)` trains with it,
 lane by lane; iterating over it evaluates: whole batches, each on one rank, so a single rank sees `len(loader)` of them.

@@ -1,8 +1,8 @@
-"""The process of a rank, from its birth to the script's first line.
+"""The nursery, and the process of a rank from its birth to the script's first line.
 
-task = read the order in an unnamed file                  task
-environment, streams, guards, `breakpoint()`              entrance, debugger, ../guards
+task = read the order in an unnamed file                  protocol/rank_task
+environment, streams, guards, `breakpoint()`              entrance, debugger, guards/
 random streams                                            first_streams
-run the script as `__main__`, or a packed function        script_main, unpacking
+run the script as `__main__`, or a packed function        script_main, protocol/unpacking
 an exception -> failure record, exit code                 entrance
 """

@@ -7,5 +7,5 @@
                     end_pass                                 norm, pass_loss, precision
     optimizer.step                                           optimizer_kinds
 
-`around` is the base of strategies that change little of another one. `contract` holds the loops that messages show.
+`delegating` is the base of strategies that change little of another one. `contract` holds the loops that messages show.
 """

@@ -1,6 +1,6 @@
 """Memory with other users: tensors that something besides the model reads or writes, so they must stay where they are.
 
-A script may have taken views of its parameters before `rank.run.prepare` (`p.data` for an average, `p.detach().numpy()`, a
+A script may have taken views of its parameters before `run.prepare` (`p.data` for an average, `p.detach().numpy()`, a
 flat tensor that the parameters were cut from), or have shared them with another process. Such a view is silently cut
 off when the parameter gets other memory.
 """

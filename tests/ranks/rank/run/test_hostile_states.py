@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import hostile_states as hostile
 from tests.scripts.hostile_states import (
     changed,

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.testing.ranks import RankFailed, Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 
 pytestmark = pytest.mark.ranks

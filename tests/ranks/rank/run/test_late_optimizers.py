@@ -9,7 +9,8 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks

@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.rank.run.ending import state_hash
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script, start, write_script
 

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.rank.init import join
 from lockstep.rank.run import start
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import embeddings
 from tests.scripts.scenarios import digits
 

@@ -21,7 +21,8 @@ from torch.utils.data import (
 
 import lockstep
 from lockstep.launcher.states.description import describe
-from lockstep.testing.ranks import RankFailed, Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.support.notices import Heard
 
 pytestmark = pytest.mark.ranks

@@ -21,7 +21,8 @@ from lockstep.machine.leftovers import descendants
 from lockstep.protocol.layout.mesh import Form
 from lockstep.protocol.state_files.folder import trouble_of
 from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AT_END, LATE
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import kill, run_script, start, until, write_script
 from tests.support.notices import Heard

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 import lockstep
 from lockstep.cli.main import main
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.notices import Heard
 

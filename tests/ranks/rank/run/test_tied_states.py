@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lockstep
 from lockstep.protocol.layout.mesh import Form
 from lockstep.rank.checkpoint.export import export
-from lockstep.testing.ranks import Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 

@@ -1,4 +1,4 @@
-"""Views taken before `rank.run.prepare` still show the values afterwards, under every strategy, or the script is told."""
+"""Views taken before `run.prepare` still show the values afterwards, under every strategy, or the script is told."""
 
 import pytest
 

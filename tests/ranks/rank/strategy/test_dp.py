@@ -21,7 +21,8 @@ from lockstep.errors import UsageError
 from lockstep.protocol.layout.mesh import Form, choose_mesh, launched
 from lockstep.rank.strategy.dp.data_parallel import measure_replica_costs, replica_devices
 from lockstep.rank.strategy.dp.split_forward import SplitForward, apply, gather_outputs, scatter_call
-from lockstep.testing.ranks import RankFailed, Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script
 

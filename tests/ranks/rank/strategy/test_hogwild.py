@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.testing.ranks import RankFailed, Started, digest_of, run_ranks
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import Finished, start
 

@@ -9,7 +9,7 @@ from torch import nn
 from lockstep.errors import UsageError
 from lockstep.rank.checkpoint.inventory import Contents
 from lockstep.rank.checkpoint.optimizer_state import OptimizerPlan, add_optimizer, parameter_names
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 
 
 def net(**options):

@@ -22,7 +22,7 @@ from lockstep.errors import EnvironmentFailure
 from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
 from lockstep.rank.checkpoint.model_state import ModelState
 from lockstep.rank.checkpoint.tensor_file import TensorFile
-from lockstep.testing.ranks import digest_of
+from lockstep.testing.digests import digest_of
 
 
 class Net(nn.Module):

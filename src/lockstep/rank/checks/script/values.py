@@ -45,7 +45,7 @@ class Value:
     of: frozenset[Place] = frozenset()
     """What it is computed from."""
     is_held: bool = False
-    """Whether states hold it although the turn made it: `rank.run.prepare` took it."""
+    """Whether states hold it although the turn made it: `run.prepare` took it."""
 
     @property
     def is_new(self) -> bool:

@@ -9,6 +9,6 @@
     run.gather(rows)                                 rows in data-set order                        tally
     run.mean(x), run.log(x=x)                        numbers over ranks                            collectives
 
-`lane_sum` is for losses over all lanes. `replicas`, `randomness` and `randomness` check what ranks must have
-in common; `testimony` and `testimony` let the witness record at the right moments.
+`lane_sum` is for losses over all lanes. `replicas` and `randomness` check what ranks must have
+in common; `testimony` lets the recorder record at the right moments.
 """

@@ -143,7 +143,7 @@ class Preparations:
         self._new.clear()
 
     def unprepared(self) -> str:
-        """The name of a parameter that came into a model without `rank.run.prepare`; empty where there is none."""
+        """The name of a parameter that came into a model without `run.prepare`; empty where there is none."""
         models = self.things[MODEL].items()
         late = [one for number, one in models if self.first is not None and number > self.first[MODEL]]
         known = {id(parameter) for model in late for parameter in model.parameters()}

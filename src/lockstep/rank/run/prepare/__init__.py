@@ -1,4 +1,4 @@
-"""`rank.run.prepare`: take what the script made, check it, let the strategy lay it out.
+"""`run.prepare`: take what the script made, check it, let the strategy lay it out.
 
     models, optimizers, loaders = sort what was given    preparation, late
     every rank has the same                              -> strategy/agreement

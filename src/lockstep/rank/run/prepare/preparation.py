@@ -1,4 +1,4 @@
-"""`rank.run.prepare`: take what the script made, check that it can be carried and that the ranks agree on it."""
+"""`run.prepare`: take what the script made, check that it can be carried and that the ranks agree on it."""
 
 from __future__ import annotations
 

@@ -2,6 +2,6 @@
 
 when_imported("torch.distributed", guard)    wrapping: when the script imports it, or at once
 a guard replaces one function of torch by    meeting_guard, backend_guard, device_guard, nested_guard
-decision = rules(what was asked, what is)    meeting_guard, and in the guards themselves: pure, without torch
+decision = rules(what was asked, what is)    in the guards themselves, and protocol/backends: pure, without torch
 raise its sentence, or go on with its value
 """

@@ -6,9 +6,9 @@
         other stages' layers are ghosts                      ghosts/
         it hands over at its edges                           contract, hand_over, results
     backward sends gradients the other way                   hand_over
-    parameters that several stages use are lent              loans, tied_parameters
+    parameters that several stages use are lent              tied_parameters
 
-`passes` goes through lanes one by one, `passes` keeps all stages busy, `device_stages` is one process with
-several GPUs. `results`, `results` and `results` describe what calls take and return, `carried_streams`
+`passes` goes through lanes one by one, or keeps all stages busy; `device_stages` is one process with
+several GPUs. `results` describes what calls take and return, `carried_streams`
 the random streams that travel along; `clock` measures how long things take.
 """

@@ -162,8 +162,9 @@ class Across:
     def connections(self) -> Iterator[tuple[OwnSocket, int]]:
         """This process's sockets that are connected to another rank, and to which."""
         for one in own_sockets():
-            if one.there is not None and one.there in self._peer_at and self._peer_at.get(one.here) == self._rank:
-                yield one, self._peer_at[one.there]
+            peer = self._peer_at.get(one.there, self._rank) if one.there is not None else self._rank
+            if peer != self._rank and self._peer_at.get(one.here) == self._rank:  # a port may be used again, by ourselves
+                yield one, peer
 
     def send(self, data: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
         """Begin to send a contiguous tensor. Raises RuntimeError when the connection has ended, as `wait` does."""

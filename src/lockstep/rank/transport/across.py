@@ -163,7 +163,8 @@ class Across:
         """This process's sockets that are connected to another rank, and to which."""
         for one in own_sockets():
             peer = self._peer_at.get(one.there, self._rank) if one.there is not None else self._rank
-            if peer != self._rank and self._peer_at.get(one.here) == self._rank:  # a port may be used again, by ourselves
+            # A port may be used again by ourselves: a socket between two of our own leads to no other rank.
+            if peer != self._rank and self._peer_at.get(one.here) == self._rank:
                 yield one, peer
 
     def send(self, data: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:

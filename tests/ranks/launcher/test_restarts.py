@@ -78,12 +78,13 @@ def test_a_named_run_goes_on_from_its_newest_state(tmp_path: Path, undisturbed: 
     assert ended.code == 0, ended.err
     assert bits(ended) == undisturbed
     [said] = lines_about_restarts(ended)
-    assert re.fullmatch(
-        r"restart   rank 1 was killed by signal 9 \(SIGKILL\) at step 8 \(script\.py:\d+\); "
-        r"all ranks start again \(restart 1 of 3\), from state step-7; 1 step is computed again; lines below may repeat",
+    found = re.fullmatch(
+        r"restart   rank 1 was killed by signal 9 \(SIGKILL\) at step 8 \(script\.py:\d+\); all ranks start again \(restart 1 of 3\), "
+        r"from state step-([67]); (1 step is|2 steps are) computed again; lines below may repeat",
         said,
     )
-    assert "the run goes on in epoch 2, after step 7" in ended.err
+    assert found, said  # the state of step 7 is written while step 8 is computed, and may not be there yet
+    assert f"the run goes on in epoch 2, after step {found[1]}" in ended.err
     [folder] = (path.parent for path in (tmp_path / "lockstep-runs" / "exp1").glob("*/metrics.jsonl"))
     assert steps_in_metrics(folder) == list(range(1, 16))
     assert ended.err.count("lanes     6 lanes") == 1

@@ -243,12 +243,23 @@ class StateFolder:
         Raises:
             UsageError: when PATH is there and is not a state.
         """
-        # once more at the end: another program may have put a new state in place between the first two looks
-        for place in (self.target, self.previous, self.target):
-            if place is not None and os.path.lexists(place / NAME):
-                return place
-        if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
-            raise of_others(self.target, str(self.target))
+        problem = None
+        for _ in range(
+            TRIES
+        ):  # a state that another program is moving looks like something else for a moment; that stays
+            # once more at the end: another program may have put a new state in place between the first two looks
+            for place in (self.target, self.previous, self.target):
+                if place is not None and os.path.lexists(place / NAME):
+                    return place
+            try:
+                self.target.lstat()
+                if self.target.is_dir() and not any(self.target.iterdir()):
+                    return None
+                problem = of_others(self.target, str(self.target))
+            except FileNotFoundError:
+                return None
+        if problem is not None:
+            raise problem
         return None
 
     def read_manifest(self) -> tuple[Path, Manifest] | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 
 import pytest
 from torch import nn
@@ -82,3 +83,23 @@ def test_a_state_inside_a_state_is_refused_for_the_outer_one_could_not_be_replac
 def test_words_of_init_are_words(given):
     with pytest.raises(UsageError, match=r"must be a word, but is .*\. Leave it out to let lockstep choose\."):
         lockstep.init(**given)
+
+
+def test_a_state_that_comes_and_goes_is_there_or_not_and_never_called_something_else(tmp_path):
+    place, aside, ends = tmp_path / "step-1", tmp_path / "aside", threading.Event()
+    aside.mkdir()
+    (aside / NAME).touch()
+
+    def move():
+        while not ends.is_set():
+            aside.rename(place)
+            place.rename(aside)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        found = {StateFolder(place).find() for _ in range(5_000)}
+    finally:
+        ends.set()
+        mover.join()
+    assert found <= {None, place}

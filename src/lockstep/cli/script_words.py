@@ -1,4 +1,4 @@
-"""Which words of a command line are the command's own, which are the script's, and which are probably misplaced."""
+"""Which words of a command line are the command's own and which the script's, and whether that script can be run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose fault it was, and the exit code: a pure decision over how every rank ended."""
+"""Whose fault it was, the exit code, and when which signal goes to which rank: pure decisions over how ranks ended."""
 
 from __future__ import annotations
 

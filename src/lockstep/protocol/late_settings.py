@@ -1,4 +1,4 @@
-"""Settings that a script makes before its own `import torch`, which come too late when the rank was forked after it.
+"""Settings that a script makes too late, before its own `import torch`; and how many ranks may share a GPU.
 
 The rank's start remembers the environment; `lockstep.init`, or the script's own `init_process_group`, compares. Nothing is
 remembered in a fresh interpreter.

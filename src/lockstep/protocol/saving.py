@@ -1,4 +1,4 @@
-"""Where and when a run saves its state by itself: what the script says, and the command line over it. Pure."""
+"""Where and when a run saves its state: schedules, the folders of states and snapshots, who may use them. Pure but for the claim."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """What an item is; the values are the first words of the items that the witness writes."""
+    """What an item is; the values are the first words of the items that the recorder writes."""
 
     INITIAL = "initial"
     """Parameters and buffers before the first step."""

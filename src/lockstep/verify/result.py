@@ -1,4 +1,4 @@
-"""What `verify` found, as plain values: shown by `report`, printed as JSON by `--json`."""
+"""What `verify` found, as plain values, and how far apart two tensors are: shown by `report`, printed as JSON by `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes the ranks of one world end: their own failures, a person's signal, other nodes. `stopping` says what to send when."""
+"""What makes the ranks of one attempt end, and how: failures, a user signal, other nodes, and the orders to the nursery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the launcher orders ranks from the nursery, and what it says when all have begun."""
+"""How ranks are started: what they meet through, the folder of their snapshots, the order to the nursery."""
 
 from __future__ import annotations
 

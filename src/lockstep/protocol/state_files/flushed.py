@@ -1,4 +1,4 @@
-"""What must be on the disk before the next thing is: files, and the entries of folders."""
+"""What must be on the disk before the next thing is, and two folders that change places in one step of the kernel's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank holds which tensor: told by every rank, concluded by each in the same way, streamed to rank 0.
+"""What a state will hold, and which rank holds which tensor: told by every rank, concluded by each in the same way.
 
 Under a strategy that spreads a model, a rank has the values of its own part; the rest is on the meta device, or (the
 state of an optimizer) does not exist. Ranks tell names, dtypes and shapes in one frame; then tensors travel one at a time.

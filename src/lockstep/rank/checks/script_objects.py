@@ -164,7 +164,7 @@ def is_a_frame_of_the_script(frame: FrameType) -> bool:
 
 
 def _holds_a_loop(frame: FrameType) -> bool:
-    """Whether a variable is a loop under way, which must end when its function returns, as without a witness."""
+    """Whether a variable is a loop under way, which must end when its function returns, as without a recorder."""
     return any(isinstance(value, GeneratorType) for value in frame.f_locals.values())
 
 

@@ -1,4 +1,4 @@
-"""The operations of a process group that copy: broadcast, all_gather, gather, scatter, send and receive."""
+"""The operations of a process group that copy: broadcast, all_gather, gather, scatter, all_to_all, send and receive."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 One JSON file per rank, written after the last step. Times are nanoseconds of `time.perf_counter_ns`, which on Linux is
 one clock for all processes of a node, so that the ranks' steps can be drawn under each other. It is not a profiler: it
-reads the ledger, which every rank keeps anyway, and costs a few microseconds per lane.
+reads the step timer, which every rank keeps anyway, and costs a few microseconds per lane.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Meter:
         folder: the run folder.
         rank: this rank.
         wanted: `warm_up` steps that are made but not measured, then `steps` that are; after them the script ends.
-        ledger: the rank's account of its phases; from now on it keeps every interval.
+        step_timer: the rank's account of its phases; from now on it keeps every interval.
         device: on CUDA a step begins and ends when the device has finished what it was given.
     """
 

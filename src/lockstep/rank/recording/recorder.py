@@ -1,7 +1,7 @@
 """What `lockstep verify` records in a rank: hashes of everything that should not depend on the ranks.
 
 It does so after each step, and at the end. Items are in the order in which a difference would spread: a lane's samples,
-loss, gradients, buffers, parameters, optimizer, the script's own. The first word of an item says its kind. `testimony`
+loss, gradients, buffers, parameters, optimizer, the script's own. The first word of an item says its kind. `recording`
 decides what is recorded when.
 """
 
@@ -29,7 +29,7 @@ from lockstep.rank.recording.evidence_file import EvidenceFile, LaneGradients
 
 @dataclass(frozen=True)
 class Taken:
-    """What the run trains, for the witness to look at."""
+    """What the run trains, for the recorder to look at."""
 
     models: Sequence[nn.Module]
     things: Sequence[Any]

@@ -1,4 +1,4 @@
-"""The end of a run: a last agreement, what stays in the run folder, and letting go."""
+"""The end of a run: a last agreement, what stays in the run folder, and what lies in the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lockstep.rank.init.device import is_shared
 from lockstep.rank.init.join import leave
 from lockstep.rank.run.loop.evaluation import say_shares
 from lockstep.rank.run.loop.loss_gauge import settle_losses
+from lockstep.rank.run.loop.recording import record_end
 from lockstep.rank.run.loop.replicas import bits_held, compare
-from lockstep.rank.run.loop.testimony import record_end
 from lockstep.rank.run.loop.training import say_written
 from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import RunState

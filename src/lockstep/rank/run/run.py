@@ -21,8 +21,8 @@ from lockstep.rank.run.loop import tally
 from lockstep.rank.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from lockstep.rank.run.loop.lane_sum import lane_sum
 from lockstep.rank.run.loop.loop_variables import note_loop_variables, restore_loop_variables
+from lockstep.rank.run.loop.recording import is_over, settle
 from lockstep.rank.run.loop.tally import Agreed, Tally
-from lockstep.rank.run.loop.testimony import is_over, settle
 from lockstep.rank.run.loop.training import Steps
 from lockstep.rank.run.position.kept_values import KeptValues
 from lockstep.rank.run.position.moment import Region

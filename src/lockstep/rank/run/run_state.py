@@ -221,7 +221,7 @@ class Components:
     unreduced: UnreducedMetrics
     scaler: LossScale | None
     """Under 16-mixed; it has a state that a resumed run needs."""
-    witness: Recorder | None
+    recorder: Recorder | None
     meter: Meter | None
     written: WrittenFiles | None
     """The files that this rank writes, where there are several ranks."""

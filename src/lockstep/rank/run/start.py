@@ -171,7 +171,7 @@ def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
 def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) -> None:
     settings = run.config.environment.settings
     is_told = settings is not None and settings.saving is not None
-    is_users = run.components.witness is None and run.components.meter is None
+    is_users = run.components.recorder is None and run.components.meter is None
     if saving is not None and (is_users or is_told):  # `verify --interrupt` tells its runs where
         Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NobodyAsks())
     if is_users and run.components.transport.rank == 0:
@@ -282,7 +282,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
     step_timer = StepTimer(folder.journal(rank) if folder else None)
-    witness = _witness(environment, folder)
+    recorder = _recorder(environment, folder)
     if environment.position.local_rank == 0:  # before any rank of this node can compile
         remove_half_written(compiler_cache())
     with _in_a_sentence():
@@ -305,15 +305,15 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         unprepared=UnpreparedOptimizers(loop_state.position, loop_state.prepared.models, loop_state.grow),
         unreduced=UnreducedMetrics(),
         scaler=precision.scale,
-        witness=witness,
+        recorder=recorder,
         meter=_meter(environment, folder, step_timer, device),
         written=WrittenFiles(folder.path if folder else None) if transport.world_size > 1 else None,
     )
     components.strategy.precision = precision
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
-    if witness is not None and folder is not None:
-        _observe(witness, folder.carried(rank), components, loop_state)
+    if recorder is not None and folder is not None:
+        _observe(recorder, folder.carried(rank), components, loop_state)
     config = Config(
         environment=environment,
         folder=folder,
@@ -334,26 +334,26 @@ def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer:
     return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
 
 
-def _observe(witness: Recorder, carried: Path, components: Components, loop_state: LoopState) -> None:
+def _observe(recorder: Recorder, carried: Path, components: Components, loop_state: LoopState) -> None:
     """Let the observers that `verify` wants see the lanes."""
-    if witness.lanes is not None:
-        components.strategy.observers.append(witness.lanes)
+    if recorder.lanes is not None:
+        components.strategy.observers.append(recorder.lanes)
         calm_random_numbers(loop_state.position, components.streams)
-    if witness.watches:
+    if recorder.watches:
         compile_nothing()
         watch = LaneWatch(loop_state.position, loop_state.prepared.models, carried)
         components.strategy.observers.append(watch.observer)
         watch.begin()
 
 
-def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:
+def _recorder(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:
     wanted: Mapping[str, object] = environment.settings.evidence if environment.settings else {}
     if not wanted or folder is None or MEASURE in wanted:
         return None
-    witness = Recorder(folder, environment.position.rank, wanted)
-    if witness.plain:
+    recorder = Recorder(folder, environment.position.rank, wanted)
+    if recorder.plain:
         calm()
-    return witness
+    return recorder
 
 
 def _meter(

@@ -1,4 +1,4 @@
-"""What a step needs from a strategy, and the types that both use."""
+"""What a step needs from a strategy, the types that both use, and ranges of a step in torch.profiler's traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's connections to all others, over Gloo, and how they end.
+"""A rank's connections to all others, over Gloo: threads that wait for them, who notices that a rank is gone, how they end.
 
 Gloo's own ways to end an exchange do not free a rank that is blocked in one; ending the connections does. So the sockets
 are found among this process's, by the addresses at which the ranks listen, and

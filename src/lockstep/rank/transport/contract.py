@@ -1,4 +1,4 @@
-"""What a transport promises.
+"""What a transport promises, and the frame that every small exchange carries.
 
 There are two kinds of exchange. *Frames* are small, carry what the rank is doing and at which source line, and are
 compared: if ranks are at different operations, every rank raises one sentence that names both lines, instead of waiting

@@ -83,7 +83,7 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
 
 def _is_away(run: RunState, path: str | os.PathLike[str]) -> bool:
     """Whether it is a URL, and the run is the user's: those of `verify` and `bench` write to folders of their own."""
-    return is_url(path) and run.components.witness is None and run.components.meter is None
+    return is_url(path) and run.components.recorder is None and run.components.meter is None
 
 
 def _checked(path: str | os.PathLike[str]) -> str:

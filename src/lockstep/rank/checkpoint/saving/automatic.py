@@ -37,7 +37,7 @@ from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
 from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
-from lockstep.rank.run.loop.testimony import record_saved, stops_after_saving
+from lockstep.rank.run.loop.recording import record_saved, stops_after_saving
 from lockstep.rank.run.run_state import NoStates, RunState
 from lockstep.rank.transport.together import Together
 
@@ -64,7 +64,7 @@ class Automatic(NoStates):
         self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.kept), claims
         self._remote = RemoteRing(saving.url, saving.kept) if saving.url else None
-        self._aside = AsyncCheckpointer(saving.kept, saving.url)
+        self._checkpointer = AsyncCheckpointer(saving.kept, saving.url)
         self._saved_at = time.monotonic()
         self._taken = 0, 0.0
         """After which step the newest state was taken, and how long the step stood still for it."""
@@ -111,7 +111,7 @@ class Automatic(NoStates):
         Raises:
             SystemExit: on every rank, to end.
         """
-        self._learn(self._aside.look)
+        self._learn(self._checkpointer.look)
         if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
             self._save_or_owe(ends_epoch=ends_epoch)
         if ends_epoch and not self._run.loop_state.epochs.in_body:
@@ -169,24 +169,24 @@ class Automatic(NoStates):
 
     def end(self) -> None:
         """The run is over: wait until the last state is on the disk."""
-        self._tell(self._aside.close())
+        self._tell(self._checkpointer.close())
 
     def _save(self) -> None:
-        self._learn(self._aside.settle)
+        self._learn(self._checkpointer.settle)
         self._saved_at, self.owes = time.monotonic(), False
         place = self._ring.path(self._run.components.step_timer.step)
         try:
-            save_state(self._run, place, {}, self._aside.take, self._aside.tell())
+            save_state(self._run, place, {}, self._checkpointer.take, self._checkpointer.tell())
         except (PeerLost, RanksDiffer):
             raise
         except EnvironmentFailure as error:
             self._tell(str(error))
             self._end_if_asked(None)
             return
-        problem = self._aside.hand_over()
+        problem = self._checkpointer.hand_over()
         self._taken = self._run.components.step_timer.step, time.monotonic() - self._saved_at
         if self._ends_by or stops_after_saving(self._run):
-            problem = problem or self._aside.settle()
+            problem = problem or self._checkpointer.settle()
         self._tell(problem)
         if stops_after_saving(self._run):
             record_saved(self._run)
@@ -195,11 +195,13 @@ class Automatic(NoStates):
 
     def _learn(self, answer: Callable[[], str]) -> None:
         """Learn, on rank 0, what has become of the last state."""
-        was_busy, problem = self._aside.is_busy, answer()
+        was_busy, problem = self._checkpointer.is_busy, answer()
         self._tell(problem)
-        if was_busy and not (self._aside.is_busy or problem):
+        if was_busy and not (self._checkpointer.is_busy or problem):
             step, stall_s = self._taken
-            self._run.loop_state.checkpointing.snapshots.count_saved(step, self._saved_at, stall_s + self._aside.cpu_s)
+            self._run.loop_state.checkpointing.snapshots.count_saved(
+                step, self._saved_at, stall_s + self._checkpointer.cpu_s
+            )
 
     def comes_within(self, num_steps: int) -> bool:
         return 0 < self._schedule.steps <= num_steps

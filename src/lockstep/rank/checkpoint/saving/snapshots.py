@@ -132,7 +132,7 @@ class Snapshots(NoSnapshots):
         if run.components.transport.rank == 0:
             with suppress(OSError):
                 self._ring.place.mkdir(mode=0o700, exist_ok=True)
-        self._aside = AsyncCheckpointer(1, refusal=self._no_room)
+        self._checkpointer = AsyncCheckpointer(1, refusal=self._no_room)
         self._steps, self._pace = place.steps, Pace(place.steps, 0, time.monotonic())
         self._is_heard = self._holds = False
         self._why_not = self._noted = ""
@@ -204,7 +204,7 @@ class Snapshots(NoSnapshots):
         self._pace.took(step, at_s, cost_s)
 
     def end(self) -> None:
-        self._aside.drop()
+        self._checkpointer.drop()
 
     # How one is taken
 
@@ -215,7 +215,7 @@ class Snapshots(NoSnapshots):
         if self._why_not or not due:
             return False
         self._look()
-        return not (self._aside.is_busy or self._why_not)
+        return not (self._checkpointer.is_busy or self._why_not)
 
     def _try(self) -> None:
         """Take one unless a rank objects. Collective: call it on every rank."""
@@ -236,15 +236,15 @@ class Snapshots(NoSnapshots):
                 self._run,
                 self._ring.path(self._run.components.step_timer.step),
                 {},
-                self._aside.take,
-                self._aside.tell(),
+                self._checkpointer.take,
+                self._checkpointer.tell(),
             )
         except (PeerLost, RanksDiffer):
             raise
         except LockstepError as error:
             self._stop(str(error))
         else:
-            if problem := self._aside.hand_over():
+            if problem := self._checkpointer.hand_over():
                 self._stop(problem)
         self._stall_s = time.monotonic() - began_s
 
@@ -256,11 +256,11 @@ class Snapshots(NoSnapshots):
 
     def _look(self) -> None:
         """Learn, on rank 0, what has become of the last one."""
-        was_busy = self._aside.is_busy
-        if problem := self._aside.look():
+        was_busy = self._checkpointer.is_busy
+        if problem := self._checkpointer.look():
             self._stop(problem)
-        elif was_busy and not self._aside.is_busy:
-            self._pace.cost_s = self._stall_s + self._aside.cpu_s
+        elif was_busy and not self._checkpointer.is_busy:
+            self._pace.cost_s = self._stall_s + self._checkpointer.cpu_s
 
     def _stop(self, why: str) -> None:
         """There are no more. Others may not know: whoever hears that one is due takes part, and objects."""

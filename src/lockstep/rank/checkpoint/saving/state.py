@@ -115,7 +115,7 @@ def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     told = run.config.environment.settings.saving if run.config.environment.settings is not None else None
     if told is not None and Path(path).parent == Path(told.folder):
         return Path(path)
-    if (run.components.witness is not None or run.components.meter is not None) and run.config.folder is not None:
+    if (run.components.recorder is not None or run.components.meter is not None) and run.config.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
         return put_elsewhere(path, run.config.folder.path / "evidence" / name)
     return Path(path)

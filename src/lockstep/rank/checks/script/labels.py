@@ -81,5 +81,5 @@ def _keep(run: RunState) -> None:
 
 
 def _say(run: RunState, text: str) -> None:
-    if run.components.transport.rank == 0 and run.components.witness is None and run.components.meter is None:
+    if run.components.transport.rank == 0 and run.components.recorder is None and run.components.meter is None:
         say(text)

@@ -10,5 +10,5 @@
     run.mean(x), run.log(x=x)                        numbers over ranks                            collectives
 
 `lane_sum` is for losses over all lanes. `replicas` and `randomness` check what ranks must have
-in common; `testimony` lets the recorder record at the right moments.
+in common; `recording` lets the recorder record at the right moments.
 """

@@ -32,13 +32,13 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
             )
         total = torch.stack(run.components.transport.all_gather(value.detach().contiguous())).sum(0)
         total = total if scale == 1.0 else total * scale
-        if run.components.witness is not None:
-            run.components.witness.logged(run.components.step_timer.step, {f"{call} at {where()}": total})
+        if run.components.recorder is not None:
+            run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": total})
         return total
     told = run.components.transport.all_gather_object(float(value), call, where())
     result = Agreed(sum(told) * scale)
-    if run.components.witness is not None:
-        run.components.witness.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
+    if run.components.recorder is not None:
+        run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
     return result
 
 
@@ -111,8 +111,8 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
         for name in unknown:
             values[name] = _weighted([(samples, values[name]) for samples, values in told])
     run.components.metrics.write({name: float(value) for name, value in values.items()})
-    if run.components.witness is not None:
-        run.components.witness.logged(run.components.step_timer.step, values)
+    if run.components.recorder is not None:
+        run.components.recorder.logged(run.components.step_timer.step, values)
 
 
 def _weighted(pairs: list[tuple[float, float]]) -> float:

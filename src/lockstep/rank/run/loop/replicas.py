@@ -1,4 +1,4 @@
-"""The check that ranks still hold the same bits, which memory that flips a bit breaks without a word, and scripts too.
+"""The check that ranks still hold the same bits, and who is wrong where they don't: damaged memory, or a script.
 
     every N steps, in a pass         -> note, hear        one number per rank rides on the frame of the pass;
                                                           of statistics of BatchNorm and their like, in every pass
@@ -94,7 +94,7 @@ def begin_checks(run: RunState) -> None:
     """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
     checks = run.loop_state.checks
     checks.every = 0
-    if _replicas(run) == 1 or run.components.witness is not None or checks.asked == 0:
+    if _replicas(run) == 1 or run.components.recorder is not None or checks.asked == 0:
         return
     tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
@@ -158,7 +158,7 @@ def bits_held(run: RunState) -> str:
 
 def compared(run: RunState) -> set[int]:
     """Identities of the tensors of which `compare` has just made sure that every rank holds the same bits."""
-    if run.config.mesh.stages > 1 or run.components.witness is not None or run.components.transport.world_size == 1:
+    if run.config.mesh.stages > 1 or run.components.recorder is not None or run.components.transport.world_size == 1:
         return set()
     return {id(tensor) for _, tensor in (*run.components.strategy.tensors(), *_states(run, {}))}
 
@@ -169,7 +169,7 @@ def _replicas(run: RunState) -> int:
 
 def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> None:
     mesh, checks = run.config.mesh, run.loop_state.checks
-    if run.components.witness is not None:
+    if run.components.recorder is not None:
         return  # `lockstep verify` compares more, and names the step
     if any(one != told[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), told, strict=True)):
         _blame(run)

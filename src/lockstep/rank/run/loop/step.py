@@ -211,8 +211,8 @@ class Step:
         if position == len(self._batches):
             run.components.step_timer.enter(Phase.DATA, "fetch")
             self._batches.append(self._next())
-            if run.components.witness is not None:
-                run.components.witness.samples(self._lanes[position].lane, self._batches[position])
+            if run.components.recorder is not None:
+                run.components.recorder.samples(self._lanes[position].lane, self._batches[position])
         return self._batches[position]
 
     def _next(self) -> Any:
@@ -266,10 +266,10 @@ class Step:
         run.loop_state.checkpointing.last.leave_pass()
         self._passes += 1
         run.components.streams.enter(Domain.STEP, self.number, self._passes)
-        if run.components.witness is not None:
+        if run.components.recorder is not None:
             models = run.loop_state.prepared.models
             norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
-            run.components.witness.after_pass(self.number, self._passes, (result.loss, norm), models)
+            run.components.recorder.after_pass(self.number, self._passes, (result.loss, norm), models)
         self._log(result.notes)
         run.components.step_timer.enter(Phase.UPDATE, "optimizer")
 
@@ -278,8 +278,8 @@ class Step:
         if any(logs for logs, _ in notes.values()):
             means = _means({lane: logs for lane, (logs, _) in notes.items()}, self._run.config.placement.num_lanes)
             self._run.components.metrics.write(means)
-            if self._run.components.witness is not None:
-                self._run.components.witness.logged(self.number, means)
+            if self._run.components.recorder is not None:
+                self._run.components.recorder.logged(self.number, means)
 
     def close(self) -> None:
         """End the step; abandon a pass whose iterator the script still holds."""

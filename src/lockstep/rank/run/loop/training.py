@@ -25,9 +25,9 @@ from lockstep.rank.run.loop.evaluation import say_shares
 from lockstep.rank.run.loop.loop_variables import STEPS, note_loop_variables, restore_loop_variables
 from lockstep.rank.run.loop.loss_gauge import settle_losses
 from lockstep.rank.run.loop.randomness import objection_to_steps
+from lockstep.rank.run.loop.recording import is_over, record_before, record_begin, record_left, record_step, settle
 from lockstep.rank.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.rank.run.loop.step import Step
-from lockstep.rank.run.loop.testimony import is_over, record_before, record_begin, record_left, record_step, settle
 from lockstep.rank.run.position.epoch_count import InsideEpoch
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import Components, LoopState, RunState
@@ -298,7 +298,7 @@ def agree_on_order(components: Components, mine: list[Any], call: str) -> None:
     """Raise `UsageError` on every rank when the ranks would take different samples or orders.
 
     Args:
-        machinery: the run's.
+        components: the run's.
         mine: a hash of the order, the number of samples, and of steps.
         call: the user's.
     """

@@ -29,7 +29,7 @@ class EarlierLines:
     Args:
         path: metrics.jsonl; None on ranks that do not write it.
         size_bytes: how much of it earlier ranks wrote.
-        ledger: it learns what cannot be written.
+        step_timer: it learns what cannot be written.
     """
 
     def __init__(self, path: Path | None, size_bytes: int, step_timer: StepTimer) -> None:
@@ -103,7 +103,7 @@ class MetricsFile:
 
     Args:
         path: the file; None where nothing is written.
-        ledger: it shows the newest values.
+        step_timer: it shows the newest values.
         earlier_bytes: how much of the file was written by ranks before these.
     """
 

@@ -1,4 +1,4 @@
-"""Where a run was at a place from which it can go on, noted while the run is there."""
+"""Where the script is in its training loop, and where a run was at a place from which it can resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of each model, optimizer, scheduler and loader that a run prepared, in order: what states and starts know it by.
+"""What a run prepared, in order: the number by which states know each thing, the models' members, and what was switched.
 
 One that is prepared in the middle has the next number, and what it replaces keeps its own. A state says how many there were
 before the loop and when it was taken, so a start that has not come to the later ones knows that they are still to come.

@@ -107,7 +107,7 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
             _move(run, model)
         else:
             refuse_several_devices(run.config.arithmetic.allow)
-        if run.components.witness is not None and run.components.witness.plain:
+        if run.components.recorder is not None and run.components.recorder.plain:
             calm_module(model)
     run.components.strategy.set_buffer_rules(buffers)
     run.components.strategy.adopt([*run.loop_state.prepared.models, *models])
@@ -189,7 +189,7 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
 
 def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(run.loop_state.prepared.loaders)
-    witness_plain = run.components.witness is not None and run.components.witness.plain
+    records_plain = run.components.recorder is not None and run.components.recorder.plain
     standing = Standing(
         run.config.seed,
         number,
@@ -197,7 +197,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
         run.config.placement.num_lanes,
         seed_process,
         device=run.config.device,
-        per_sample=witness_plain,
+        per_sample=records_plain,
     )
     is_stream = isinstance(loader.dataset, IterableDataset)
     kind = PreparedStream if is_stream else PreparedLoader

@@ -1,4 +1,4 @@
-"""Which parameters are tables, whose gradients have some rows and otherwise zeros, and how embeddings come to tell them.
+"""Embeddings whose gradients have some rows and otherwise zeros: which parameters they are, and sums of the touched rows alone.
 
 `nn.Embedding(sparse=True)` makes such gradients by itself. Without `sparse`, autograd makes the whole table, full of
 zeros, in each backward, of which a lane may touch few rows. So while a lane is open, the embeddings of large tables get a

@@ -1,4 +1,4 @@
-"""An optimizer's state, spread over ranks. `state_assembly` puts it together again.
+"""An optimizer's state, spread over ranks: who has which part, and the views that its engine sees. `state_assembly` joins it.
 
 The engine sees an ordinary state, with the pieces as keys. Asking for whole parameters raises an error.
 """

@@ -1,4 +1,4 @@
-"""When a rank's witness records, under `lockstep verify`: after each step, and when the script is over.
+"""When a rank's recorder records, under `lockstep verify`: after each step, at the end, and samples fetched a second time.
 
 After the last wanted step the script goes on: its loops over steps and epochs end as if the data were over, so the code
 after them runs too, and what it leaves is recorded as "at the end". A script that does not end within a while (it waits
@@ -26,30 +26,30 @@ NUM_STEPS = 2
 """How many steps are fetched again: those that every proof has recorded."""
 
 
-def look_again_at_training(run: RunState, witness: Recorder) -> None:
+def look_again_at_training(run: RunState, recorder: Recorder) -> None:
     """Fetch the first samples of every loader that has trained. No exchange; random streams stay where they are."""
     for loader in run.loop_state.prepared.loaders:
-        if loader.standing.number in witness.plans:
-            _look_again(run, witness, loader, "training")
+        if loader.standing.number in recorder.plans:
+            _look_again(run, recorder, loader, "training")
 
 
-def look_again_at_evaluation(run: RunState, witness: Recorder) -> None:
+def look_again_at_evaluation(run: RunState, recorder: Recorder) -> None:
     """Do the same with every loader that has evaluated."""
     for loader in run.loop_state.prepared.loaders:
         if loader.has_fetched("evaluation"):
-            _look_again(run, witness, loader, "evaluation")
+            _look_again(run, recorder, loader, "evaluation")
 
 
-def _look_again(run: RunState, witness: Recorder, loader: PreparedLoader, purpose: str) -> None:
+def _look_again(run: RunState, recorder: Recorder, loader: PreparedLoader, purpose: str) -> None:
     of = f" of loader {loader.standing.number + 1}" if len(run.loop_state.prepared.loaders) > 1 else ""
     label = f"{purpose} samples{of}"
     with run.components.streams.elsewhere():
         try:
-            plan = witness.plans[loader.standing.number] if purpose == "training" else loader.plan_evaluation(0)
+            plan = recorder.plans[loader.standing.number] if purpose == "training" else loader.plan_evaluation(0)
             for part, batch in _fetched(loader, purpose, plan):
-                witness.samples_again(f"{label}, step {part.step + 1}, lane {part.lane}", batch)
+                recorder.samples_again(f"{label}, step {part.step + 1}, lane {part.lane}", batch)
         except Exception as error:  # noqa: BLE001 - a data set that gives its samples once; the script never asks twice
-            witness.samples_again(f"{label}, the end", type(error).__name__)
+            recorder.samples_again(f"{label}, the end", type(error).__name__)
 
 
 def _fetched(loader: PreparedLoader, purpose: str, plan: EpochPlan) -> Iterator[tuple[LanePart, Any]]:
@@ -72,26 +72,26 @@ LEAST_REST_S = 30.0
 
 def is_over(components: Components) -> bool:
     """Whether loops end here, because everything wanted is recorded."""
-    return components.witness is not None and components.witness.over
+    return components.recorder is not None and components.recorder.over
 
 
 def record_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) -> None:
     """Record what an epoch begins with; a stream has no `plan`."""
-    if run.components.witness is not None:
-        run.components.witness.initial(_taken(run))
+    if run.components.recorder is not None:
+        run.components.recorder.initial(_taken(run))
         if plan is not None:
-            run.components.witness.plans.setdefault(loader.standing.number, plan)
+            run.components.recorder.plans.setdefault(loader.standing.number, plan)
 
 
 def record_before(run: RunState) -> None:
     """Record what the next step begins with, where `verify` compares a run that goes on. Collective: call it on every rank."""
-    if run.components.witness is not None:
-        run.components.witness.before_step(run.components.step_timer.step, _taken(run))
+    if run.components.recorder is not None:
+        run.components.recorder.before_step(run.components.step_timer.step, _taken(run))
 
 
 def stops_after_saving(run: RunState) -> bool:
     """Whether `verify` wants the run to end after a state is saved."""
-    return run.components.witness is not None and bool(run.components.witness.stops)
+    return run.components.recorder is not None and bool(run.components.recorder.stops)
 
 
 def record_saved(run: RunState) -> None:
@@ -99,9 +99,9 @@ def record_saved(run: RunState) -> None:
 
     Call it only if `stops_after_saving`.
     """
-    witness = run.components.witness
-    assert witness is not None
-    witness.variables(run.components.step_timer.step)
+    recorder = run.components.recorder
+    assert recorder is not None
+    recorder.variables(run.components.step_timer.step)
     run.components.transport.barrier("the stop of verify")
     os._exit(0)
 
@@ -112,55 +112,55 @@ def record_step(run: RunState) -> None:
     Raises:
         SystemExit: after the last wanted step, where the script's end is not wanted.
     """
-    witness = run.components.witness
-    if witness is None:
+    recorder = run.components.recorder
+    if recorder is None:
         return
-    witness.after_step(run.components.step_timer.step, _taken(run))
-    if witness.over:
-        _begin_rest(run, witness)
+    recorder.after_step(run.components.step_timer.step, _taken(run))
+    if recorder.over:
+        _begin_rest(run, recorder)
 
 
 def record_left(components: Components) -> None:
     """Note that the script left its loop in the middle of a step; it is recorded where all ranks are next."""
-    if components.witness is not None:
-        components.witness.left = components.step_timer.step
+    if components.recorder is not None:
+        components.recorder.left = components.step_timer.step
 
 
 def settle(run: RunState) -> None:
     """Record, between steps, a step whose loop was left. Collective: call it on every rank."""
-    if run.components.witness is not None and run.components.witness.left is not None:
+    if run.components.recorder is not None and run.components.recorder.left is not None:
         record_step(run)
 
 
 def record_end(run: RunState) -> None:
     """Record the end of the script. Collective: call it on every rank."""
-    witness = run.components.witness
-    if witness is None or not witness.to_the_end:
+    recorder = run.components.recorder
+    if recorder is None or not recorder.to_the_end:
         return
     settle(run)
-    if not witness.over:
-        look_again_at_training(run, witness)
-    look_again_at_evaluation(run, witness)
-    witness.at_end(_taken(run))
-    witness.note_ending(reached=True)
+    if not recorder.over:
+        look_again_at_training(run, recorder)
+    look_again_at_evaluation(run, recorder)
+    recorder.at_end(_taken(run))
+    recorder.note_ending(reached=True)
 
 
-def _begin_rest(run: RunState, witness: Recorder) -> None:
-    if not witness.to_the_end or run.config.mesh.asynchronous:  # such ranks make their steps independently
+def _begin_rest(run: RunState, recorder: Recorder) -> None:
+    if not recorder.to_the_end or run.config.mesh.asynchronous:  # such ranks make their steps independently
         raise SystemExit(0)
-    look_again_at_training(run, witness)
-    witness.flush_end()
-    witness.note_ending(reached=False)
+    look_again_at_training(run, recorder)
+    recorder.flush_end()
+    recorder.note_ending(reached=False)
     run.components.transport.barrier("the last step of verify")  # no rank fails after it before all have recorded it
-    seconds = max(LEAST_REST_S, 2 * (time.monotonic() - witness.began_s))
-    timer = threading.Timer(seconds, _end_here, (witness, seconds))
+    seconds = max(LEAST_REST_S, 2 * (time.monotonic() - recorder.began_s))
+    timer = threading.Timer(seconds, _end_here, (recorder, seconds))
     timer.daemon = True
     timer.start()
 
 
-def _end_here(witness: Recorder, seconds: float) -> None:
+def _end_here(recorder: Recorder, seconds: float) -> None:
     """End a script that goes on and on. Every rank does so at about this time; seeing another's end is no failure."""
-    witness.note_ending(reached=False, why=f"it did not end within {seconds:.0f} s")
+    recorder.note_ending(reached=False, why=f"it did not end within {seconds:.0f} s")
     os._exit(0)
 
 

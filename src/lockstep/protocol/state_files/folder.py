@@ -244,15 +244,13 @@ class StateFolder:
             UsageError: when PATH is there and is not a state.
         """
         problem = None
-        for _ in range(
-            TRIES
-        ):  # a state that another program is moving looks like something else for a moment; that stays
+        for _ in range(TRIES):  # a state that another program is moving looks like something else for a moment
             # once more at the end: another program may have put a new state in place between the first two looks
             for place in (self.target, self.previous, self.target):
                 if place is not None and os.path.lexists(place / NAME):
                     return place
             try:
-                self.target.lstat()
+                self.target.stat()  # a link to nothing is nothing
                 if self.target.is_dir() and not any(self.target.iterdir()):
                     return None
                 problem = of_others(self.target, str(self.target))

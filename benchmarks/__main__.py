@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +16,7 @@ from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
-from benchmarks.keeping import cannot_keep, keep
-from benchmarks.kinds import this_kind
 from benchmarks.pictures import cannot_draw, draw_steps
-from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
 from lockstep.cli.under_way import UnderWay
@@ -53,23 +51,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         help="6 rounds instead of 24 (of ResNet-20, whose steps vary most, 24 instead of 96)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every round")
-    parser.add_argument(
-        "--keep", action="store_true", help="write into the file of this kind of machine in benchmarks/results"
-    )
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {PICTURED}")
-    parser.add_argument("--pinned", choices=KINDS, help="put all ranks on one CPU, or on the threads of one core")
     parser.add_argument("--models", default="", metavar="NAME,NAME", help=f"only these of {', '.join(WORKLOADS)}")
     options = parser.parse_args(words)
     options.parts = options.parts or list(PARTS)
-    cores = usable_cores().count if options.pinned is None else CORES
-    problem = objection(options.parts, options.picture, cores, why_not())
-    problem = problem or objection_to_models(options.parts, options.models)
-    if problem := problem or (cannot_keep() if options.keep else ""):
+    problem = objection(options.parts, options.picture, usable_cores().count, why_not())
+    if problem := problem or objection_to_models(options.parts, options.models):
         parser.error(problem)
     options.models = tuple(filter(None, options.models.split(",")))
-    options.pinned = cpus_for(options.pinned)
-    if options.pinned.problem:
-        parser.error(options.pinned.problem)
     return options
 
 
@@ -101,31 +90,28 @@ def objection_to_models(parts: Sequence[str], models: str) -> str:
     return ""
 
 
-def machine(pinned: Pinned, load: float) -> str:
-    """The processor, the version of torch, how busy it is, and whether it is only a part of the machine."""
-    return f"{this_kind().said}, torch {version('torch')}, load {load:.1f}{pinned.text}"
+def machine() -> str:
+    """The processor, the versions of Linux and torch, and how busy it is."""
+    found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    processor = found[0].partition(": ")[2] if found else platform.machine()
+    load = os.getloadavg()[0]
+    return f"{len(found) or 1} x {processor}, Linux {os.uname().release}, torch {version('torch')}, load {load:.1f}"
 
 
 class Measured:
     """What has been measured so far."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, list[Line]] = {}
-        """By part."""
-        self.whole: set[str] = set()
-        """The parts of which everything is there."""
+        self.lines: list[Line] = []
 
     def measure(self, parts: Sequence[str], amount: Amount) -> None:
         """Measure everything in order; on a terminal, a line says what is being measured."""
-        todo = [(name, measurement) for name in parts for measurement in PARTS[name].plan(amount)]
-        last = {name: number for number, (name, _) in enumerate(todo, 1)}
+        todo = [measurement for name in parts for measurement in PARTS[name].plan(amount)]
         under_way = UnderWay()
         try:
-            for number, (name, measurement) in enumerate(todo, 1):
+            for number, measurement in enumerate(todo, 1):
                 under_way.begin(f"{number}/{len(todo)} {measurement.label}")
-                self.lines.setdefault(name, []).extend(measurement.measure())
-                if number == last[name]:
-                    self.whole.add(name)
+                self.lines.extend(measurement.measure())
         finally:
             under_way.end()
 
@@ -136,35 +122,18 @@ def as_told(line: Line) -> dict[str, Any]:
 
 
 def report(options: argparse.Namespace, where: str, measured: Measured) -> None:
-    """Print what was measured, keep whole parts, and draw; the numbers come first, so that no picture can lose them."""
-    together = [line for of_part in measured.lines.values() for line in of_part]
+    """Print what was measured, and draw; the numbers come first, so that no picture can lose them."""
+    together = measured.lines
     if options.json:
         print(json.dumps({"machine": where, "lines": [as_told(line) for line in together]}, indent=1))
     else:
         print(f"{where}\n{table([line for line in together if line.row])}")
-    if options.keep:
-        pinned = f" on {options.pinned.kind}" if options.pinned.kind else ""
-        whole = {name: of_part for name, of_part in measured.lines.items() if name in measured.whole}
-        kept = {name + pinned: [as_told(line) for line in of_part if line.row] for name, of_part in whole.items()}
-        keep_and_say(kept, options.load)
-    if options.picture is not None and measured.whole:
+    if options.picture is not None and together:
         try:
             draw_steps(together, options.picture)
         except OSError as error:
             print(f"The picture {options.picture} cannot be written: {error.strerror}.", file=sys.stderr)
             sys.exit(2)
-
-
-def keep_and_say(parts: Mapping[str, list[dict[str, Any]]], load: float) -> None:
-    """Into the file of this kind of machine."""
-    try:
-        print(f"kept in {os.path.relpath(keep(parts, load=load))}", file=sys.stderr)
-    except ValueError as problem:
-        print(problem, file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(f"The results cannot be kept in {error.filename}: {error.strerror}.", file=sys.stderr)
-        sys.exit(2)
 
 
 def _end(*_: object) -> NoReturn:
@@ -174,10 +143,7 @@ def _end(*_: object) -> NoReturn:
 @ends_shortly
 def main() -> None:
     options = parse(sys.argv[1:])
-    if options.pinned.cpus:
-        os.sched_setaffinity(0, options.pinned.cpus)  # the ranks inherit it
-    options.load = os.getloadavg()[0]
-    where = machine(options.pinned, options.load)
+    where = machine()
     signal.signal(signal.SIGTERM, _end)  # so that what was started ends, too
     measured = Measured()
     try:

@@ -63,9 +63,4 @@ void stream_copy(std::byte* target, const std::byte* source, std::size_t num_byt
   _mm_sfence();
 #endif
 }
-
-// Read and write back in place, which touches as much as a copy with half of the addresses. `key` 0 changes nothing.
-void rewrite(std::uint64_t* data, std::size_t num_bytes, std::uint64_t key) {
-  for (std::size_t i = 0; i < num_bytes / sizeof(key); ++i) data[i] ^= key;
-}
 }

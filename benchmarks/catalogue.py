@@ -15,7 +15,6 @@ from benchmarks.parts.states import SIZES as SAVED
 from benchmarks.parts.states import measure_saving
 from benchmarks.parts.steps import measure_alone, measure_ddp, measure_steps
 from benchmarks.parts.transport import measure_transport
-from benchmarks.parts.update import SIZES_M, measure_update
 from benchmarks.summary import Line
 from benchmarks.workloads import WORKLOADS, WORKS
 
@@ -104,12 +103,6 @@ def _pipeline(amount: Amount) -> list[Measurement]:
     return [Measurement(f"pipeline, {m} micro-batches", partial(measure_pipeline, m, amount.rounds)) for m in (8, 16)]
 
 
-def _update(amount: Amount) -> list[Measurement]:
-    return [
-        Measurement(f"update, {size} M parameters", partial(measure_update, size, amount.rounds)) for size in SIZES_M
-    ]
-
-
 def _save(amount: Amount) -> list[Measurement]:
     return [
         Measurement(f"save, {size} M parameters, ranks: {ranks}", partial(measure_saving, size, ranks, amount.rounds))
@@ -127,7 +120,6 @@ PARTS = {
         "a DDP script with our backend instead of Gloo (C5)", _of_models("ddp", measure_ddp, LARGE), has_models=True
     ),
     "steps": Part("our engine beside the best-tuned DDP (C6)", _steps, compiled=False, has_models=True),
-    "update": Part("reduction and AdamW (C7)", _update, compiled=False),
     "alone": Part(
         "one rank beside the bare loop (C8)", _of_models("alone", measure_alone, LARGE), compiled=False, has_models=True
     ),

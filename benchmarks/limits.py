@@ -1,7 +1,6 @@
 """What this machine allows: how many bytes must be touched, and programs that do it without any library.
 
-The limit of an update is the time in which as many ranks at the same time copy (or rewrite) as many bytes as it must
-touch; a copy of n bytes touches 2 n of them. bare.cpp, bare_copies.cpp and bare_windows.cpp are compiled here and made callable.
+bare.cpp, bare_copies.cpp and bare_windows.cpp are compiled here and made callable.
 """
 
 from __future__ import annotations
@@ -10,19 +9,14 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 KIB, MIB = 1 << 10, 1 << 20
-COPY, STREAM, REWRITE = LIMITS = ("memcpy", "copy past the caches", "rewrite in place")
-"""Ways to touch as many bytes as an update must; the fastest one is its limit."""
 LEAST_WORK = "least work"
 """The additions and copies of a collective in windows between two exchanges of flags, without a library: their limit."""
 LEAST_COPIES = "least copies"
 """The least number of copies through shared memory, without a library: the limit of ordinary tensors."""
-Copy = Callable[[int, int, int], object]
-"""Called with the addresses of target and source, and n."""
 SOURCES = [Path(__file__).with_name(name) for name in ("bare.cpp", "bare_copies.cpp", "bare_windows.cpp")]
 
 
@@ -30,14 +24,6 @@ USUAL_L3_BYTES = 32 << 20
 LAST_CACHES = "/sys/devices/system/cpu/cpu0/cache/index3/size"
 CACHES_READ = 2
 """Before a turn with cold buffers every rank reads this many times the last cache, so nothing else is left there."""
-HOST_BYTES_OF_UPDATE = 8
-"""Times the parameters' bytes, for the whole host: gradients of two ranks, parameter and two moments read, the last
-three written. Holds for 2 ranks and AdamW in float32."""
-
-
-def update_bytes(parameter_bytes: int, num_ranks: int) -> int:
-    """What each of the ranks must touch in a reduction and an AdamW update, shared equally."""
-    return HOST_BYTES_OF_UPDATE * parameter_bytes // num_ranks
 
 
 def evicting_bytes(last_cache_bytes: int) -> int:
@@ -118,13 +104,6 @@ class Bare:
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
-        self.stream_copy = loaded.stream_copy
-        self.stream_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-        self.stream_copy.restype = None
-        self._rewrite = loaded.rewrite
-        self._rewrite.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64]
-        self._rewrite.restype = None
-
         self.exchange = loaded.bare_exchange
         address, size = ctypes.c_void_p, ctypes.c_size_t
         self.exchange.argtypes = [address, ctypes.c_int, size, size, address, address, size, size, size, ctypes.c_bool]
@@ -140,11 +119,3 @@ class Bare:
     def exchange_bytes(self, num_ranks: int) -> int:
         """The zeroed shared memory that `exchange` needs for every way."""
         return int(self._bytes(num_ranks, max(way.slot_bytes for way in WAYS)))
-
-    def limits(self) -> dict[str, Copy]:
-        """Ways to touch 2 n bytes, by name; the fastest one is what the machine allows."""
-        return {
-            COPY: ctypes.memmove,
-            STREAM: self.stream_copy,
-            REWRITE: lambda _, source, n: self._rewrite(source, n, 0),
-        }

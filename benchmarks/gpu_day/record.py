@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +14,18 @@ from typing import Any
 from benchmarks.gpu_day.hardware import Hardware
 from benchmarks.gpu_day.outcome import Outcome
 from benchmarks.gpu_day.tasks import ROOT
-from benchmarks.keeping import commit
 
 FOLDER = ROOT / "benchmarks" / "gpu"
 MOST_BYTES = 1 << 20
+
+
+def commit() -> str:
+    """Of the source that was measured, with a + when it has been changed since; empty where git does not know."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def file_for(hardware: Hardware, now: dt.datetime, folder: Path = FOLDER) -> Path | None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import damage
 from lockstep.protocol.state_files.remote_files import RemoteFiles
-from lockstep.protocol.state_files.remote_ring import copied
-from lockstep.protocol.state_files.remote_state import RemoteState
+from lockstep.protocol.state_files.remote_state import RemoteState, copied
 from tests.support.system_calls import CHANGES, Killed, watch
 
 FULL = errno.ENOSPC

@@ -18,7 +18,6 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)((?:::[^/]*)?)://(.*)", re.DOTALL)
 _PASSWORD = re.compile(r"[^/@]*:(?!\d+/)[^@]*@")
 """Behind ://, with slashes in the password too; host:22/ is a port."""
 _COLLAPSED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/[^/].*", re.DOTALL)
-_OWN = "fsspec.implementations."
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -83,7 +82,7 @@ def check_url(url: str) -> None:
             f"{scheme}:// is a kind of URL that fsspec does not know ({shown(url)}).",
             "Use s3://, gs://, az://, sftp:// or file://, or install the driver that brings it.",
         )
-    if known is not None and (package := _missing(known["class"])):
+    if known is not None and find_spec(package := known["class"].partition(".")[0]) is None:
         raise UsageError(
             f"{scheme}:// needs the package {package}, which is not installed ({shown(url)}).",
             f"Install it with `pip install {package}`.",
@@ -131,16 +130,3 @@ def _fsspec(module: str) -> Any:
         raise UsageError(
             "URLs need the package fsspec, which is not installed.", "Install it with `pip install fsspec`."
         ) from None
-
-
-def _missing(driver: str) -> str:
-    """The package without which the class `driver` cannot be loaded; empty when it is there."""
-    module = re.split(r":|\.(?=[^.]+$)", driver)[0]
-    if not module.startswith(_OWN):
-        package = module.partition(".")[0]
-        return "" if find_spec(package) is not None else package
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        return (error.name or "that its driver needs").partition(".")[0]
-    return ""

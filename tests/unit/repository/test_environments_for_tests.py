@@ -22,12 +22,6 @@ def test_requirements_are_those_of_an_extra_and_of_the_extras_that_it_names_with
     assert sorted(found) == ["click>=8", "cmake", "matplotlib", "pytest", "torchmetrics>=1"]
 
 
-def test_constraints_are_lines_of_a_file_without_comments_and_without_some_packages(tmp_path: Path) -> None:
-    (tmp_path / "pins.txt").write_text("# why\ntorch==2.13.0\nTorch_Metrics==1\n\nclick==8\n")
-    assert environment.pinned(tmp_path / "pins.txt", "torch") == ["Torch_Metrics==1", "click==8"]
-    assert environment.pinned(tmp_path / "pins.txt", "torch", "torch-metrics") == ["click==8"]
-
-
 def test_a_torch_is_good_only_when_tests_ran_and_none_failed_and_the_doctor_saw_nothing() -> None:
     report = '<testsuites><testsuite errors="2" failures="3" skipped="27" tests="172"></testsuite></testsuites>'
     assert torches.counts(report) == (140, 5, 27)

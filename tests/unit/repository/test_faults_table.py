@@ -22,27 +22,12 @@ QUIET = {
 }
 
 
-def test_notes_tell_steps_samples_and_bits():
-    notes = Notes.read(QUIET)
-    assert (notes.steps, notes.bits, notes.each_once, notes.computed_again) == ([(1.5, 1)], "abc", True, 0)
-    assert not Notes.read({0: QUIET[0]}).each_once
-    twice = QUIET[1].replace(f"{NUM_SAMPLES - 1}\n", "0\n")
-    assert not Notes.read(QUIET | {1: twice}).each_once
-
-
 def test_what_a_lost_rank_had_begun_does_not_count_but_what_was_computed_twice_does():
     begun = f"0.9 40 samples 1 {SECOND[:20]}\n"
     assert Notes.read(QUIET | {1: begun + QUIET[1]}).each_once
     again = QUIET[0].replace("1.0 50", "2.0 60").replace("1.5 50", "2.5 60")
     notes = Notes.read({0: QUIET[0] + again, 1: QUIET[1]})
     assert (notes.computed_again, notes.each_once) == (1, True)
-
-
-def test_the_next_step_is_the_first_that_ends_after_the_fault():
-    notes = Notes([(1.0, 19), (2.0, 19), (7.0, 20), (8.0, 21)], {}, "")
-    assert notes.next_step_s(1.5, 20) == 7.0
-    assert notes.next_step_s(7.5, 20) == 8.0
-    assert notes.next_step_s(9.0, 20) is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The first quarter of an hour on a GPU: what runs beside what, what time is left, the record, and what may be said of it."""
 
-import json
 import os
 import sys
 import threading
@@ -17,14 +16,13 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the tests, and in no 
 from benchmarks.gpu_day.__main__ import objection_to_first
 from benchmarks.gpu_day.blocks import Day
 from benchmarks.gpu_day.building import Building
-from benchmarks.gpu_day.claim import NEVER, newest, pages, put_in, sentence, table
+from benchmarks.gpu_day.claim import NEVER, newest, pages, sentence, table
 from benchmarks.gpu_day.claim import together as put_together
-from benchmarks.gpu_day.first import chosen, tasks
-from benchmarks.gpu_day.hardware import Hardware, read
+from benchmarks.gpu_day.first import tasks
+from benchmarks.gpu_day.hardware import Hardware
 from benchmarks.gpu_day.outcome import State
-from benchmarks.gpu_day.programs.overhead import covered
 from benchmarks.gpu_day.record import as_text, fitted
-from benchmarks.gpu_day.side_by_side import Together, carry_out_together, may_begin, width_of
+from benchmarks.gpu_day.side_by_side import Together, carry_out_together
 from benchmarks.gpu_day.tasks import COMPILED, Task
 
 REAL_GPU = Hardware(("NVIDIA H200",), 140 << 30, "2.11.0+cu130", "13.0", "", "3.12.3", "none", ("sklearn", "triton", "pytest", "hypothesis", "psutil"), False)  # fmt: skip
@@ -114,21 +112,14 @@ def test_what_needs_the_compiled_part_waits_for_it_behind_the_others(tmp_path, s
     assert outcomes[0].is_compiled is False
 
 
-@pytest.mark.parametrize(
-    ("alone", "running", "width", "building", "may"),
-    [
-        (False, 0, 1, True, True), (False, 1, 1, False, False), (False, 1, 2, True, True),
-        (True, 0, 4, False, True), (True, 1, 4, False, False), (True, 0, 4, True, False),
-    ],
-)  # fmt: skip
-def test_what_may_begin(alone, running, width, building, may):
-    _, task = timed("t", is_alone=alone)
-    others = [timed(str(number))[1] for number in range(running)]
-    assert may_begin(task, others, width, is_building=building) is may
-
-
-def test_a_small_machine_runs_one_at_a_time():
-    assert [width_of(cores) for cores in (1, 2, 8, 16, 128)] == [1, 1, 2, 4, 4]
+def test_options_of_the_first_minutes_that_cannot_be_met_are_one_sentence():
+    for is_first, blocks, minutes, only, said in (
+        (True, [], 4.0, "", ""), (False, [], 4.0, "", "--minutes needs --first"), (False, [], None, "bits", "--only"),
+        (True, ["bits"], None, "", "tasks of its own"), (True, [], 0.1, "", "too little"), (True, [], 100.0, "", "hour"),
+    ):  # fmt: skip
+        problem = objection_to_first(is_first, blocks, minutes, only)
+        assert said in problem
+        assert bool(problem) == bool(said)
 
 
 def test_the_tasks_have_names_of_their_own_and_limits_that_fit():
@@ -139,35 +130,6 @@ def test_the_tasks_have_names_of_their_own_and_limits_that_fit():
     assert todo[0][1].name == "digits.py", "the most telling one comes first"
 
 
-def test_some_tasks_can_be_chosen_by_words():
-    todo = tasks(Day(REAL_GPU, False))
-    assert chosen(todo, "") == todo
-    assert {task.name for _, task in chosen(todo, "mixture 32, nccl")} == {"mixture 32", "store and end", "plain DDP"}
-    assert chosen(todo, "nonsense") == []
-
-
-@pytest.mark.parametrize(
-    ("is_first", "blocks", "minutes", "only", "said"),
-    [
-        (True, [], 4.0, "", ""), (True, [], None, "bits", ""), (False, ["bits"], None, "", ""),
-        (False, [], 4.0, "", "--minutes needs --first"), (False, [], None, "bits", "--only needs --first"),
-        (True, ["bits"], None, "", "has tasks of its own"), (True, [], 0.1, "", "too little for the first task"),
-        (True, [], 100.0, "", "an hour"), (True, [], float("nan"), "", "must be from 1"),
-    ],
-)  # fmt: skip
-def test_options_of_the_first_minutes_that_cannot_be_met_are_one_sentence(is_first, blocks, minutes, only, said):
-    problem = objection_to_first(is_first, blocks, minutes, only)
-    assert said in problem
-    assert bool(problem) == bool(said)
-    assert problem.count("\n") == 0
-
-
-def test_a_machine_whose_gpu_cannot_be_used_says_why():
-    told = {"gpus": [], "memory_bytes": 0, "torch": "2", "cuda": "", "driver": "", "python": "3", "no_compiled": "", "tools": [], "is_pretended": False}  # fmt: skip
-    why = "The NVIDIA driver 470 is too old for the installed torch. Update the driver."
-    assert read(json.dumps({**told, "why_none": why}), "") == why
-
-
 def test_a_record_is_small_whatever_was_printed():
     outcome = {"block": "b", "task": "t", "output": "x" * 5000, "figures": {"turns": [1.0] * 1000}}
     whole = {"date": "d", "outcomes": [outcome] * 20}
@@ -176,11 +138,6 @@ def test_a_record_is_small_whatever_was_printed():
     short = fitted(whole, 100_000)
     assert len(as_text(short)) <= 100_000
     assert fitted(whole, 500)["outcomes"][0]["figures"] == {}
-
-
-def test_the_gpu_was_busy_where_at_least_one_kernel_ran():
-    assert covered([(0, 2), (1, 3), (5, 6), (5, 5.5)]) == 4
-    assert covered([]) == 0
 
 
 TOLD = {
@@ -226,8 +183,3 @@ def test_the_pages_say_what_the_newest_record_says():
     assert newest(), "there is a record"
     for page, text in pages().items():
         assert page.read_text() == text, f"{page.name}: run python -m benchmarks.gpu_day.claim"
-
-
-def test_a_page_without_the_marks_is_not_written():
-    with pytest.raises(ValueError, match="one pair of the marks"):
-        put_in("no marks", "claim")

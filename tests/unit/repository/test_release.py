@@ -33,11 +33,6 @@ def test_a_version_must_be_newer_than_every_tag_and_than_the_one_in_pyproject(ve
     assert (reason in said) if reason else said == ""
 
 
-def test_the_version_in_pyproject_can_be_released_while_it_has_no_tag() -> None:
-    assert objection((0, 1, 0), [], (0, 1, 0), "- A thing.") == ""
-    assert "v0.1.0" in objection((0, 1, 0), ["v0.1.0"], (0, 1, 0), "- A thing.")
-
-
 @pytest.mark.parametrize("changes", [None, "", "\n\n"])
 def test_a_release_without_a_word_in_the_changelog_is_refused(changes: str | None) -> None:
     assert "Unreleased" in objection((0, 2, 0), [], (0, 1, 0), changes)

@@ -2,12 +2,8 @@
 
 import json
 
-import pytest
-import torch
-
 from tests.torch_own import __main__ as command
-from tests.torch_own.on_the_cpu import is_gpu
-from tests.torch_own.tally import Outcome, Tally, chosen, passed
+from tests.torch_own.tally import Outcome, Tally, passed
 
 GOOD, BAD = Outcome("passed"), Outcome("failed", "ValueError: no")
 
@@ -25,24 +21,6 @@ def test_only_what_gloo_passes_counts_and_a_skip_or_nothing_is_a_failure_of_ours
     assert told[4:] == [
         "Only lockstep fails:", "  b: failed ValueError: no", "  e_cuda: skipped why", "  f_cuda: not run",
     ]  # fmt: skip
-
-
-def test_a_table_without_failures_says_so():
-    assert Tally({"a": GOOD}, {"a": GOOD}, frozenset()).table().endswith("Only lockstep fails: none")
-
-
-def test_tests_are_chosen_by_words():
-    assert chosen(["test_barrier", "test_send"], []) == ["test_barrier", "test_send"]
-    assert chosen(["test_barrier", "test_send"], ["send", "other"]) == ["test_send"]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("cuda", True), ("cuda:1", True), (torch.device("cuda", 1), True), ("cpu", False), (torch.device("cpu"), False),
-     (1, False), ("cudax", False)],
-)  # fmt: skip
-def test_what_names_a_gpu_is_known(value, expected):
-    assert is_gpu(value) is expected
 
 
 def test_a_test_that_hangs_or_dies_is_written_down_and_the_rest_goes_on(tmp_path, monkeypatch):

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib import metadata
 from pathlib import Path
 
-import lockstep
-
 ROOT = Path(__file__).parents[3]
-
-
-def test_the_package_has_the_version_that_was_installed() -> None:
-    assert lockstep.__version__ == metadata.version("lockstep-train")
 
 
 def test_no_other_file_repeats_the_version() -> None:

@@ -5,16 +5,16 @@ A listing needs manifests and sizes only, so a copy begins as an outline, with f
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.launcher.states.places import Found
 from lockstep.protocol.state_files.folder import is_state
-from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles
+from lockstep.protocol.state_files.remote_files import RemoteFiles
 from lockstep.protocol.state_files.remote_state import RemoteState, named
 from lockstep.protocol.url import below, parted, shown
 
@@ -29,10 +29,9 @@ def states_at_url(url: str, room: Path) -> list[Found]:
     Raises:
         UsageError: when there is none, or it cannot be read.
     """
-    with _refused():
-        found = [*_outline(url, room / "state", "")] or [*_states_in(url, room)]
-        if not found:
-            found = [one for name in RemoteFiles(url).sizes() for one in _states_in(below(url, name), room / name)]
+    found = [*_outline(url, room / "state", "")] or [*_states_in(url, room)]
+    if not found:
+        found = [one for name in RemoteFiles(url).names() for one in _states_in(below(url, name), room / name)]
     if not found:
         raise UsageError(f"There is no state at {shown(url)}.", "Name a state, or the folder of a run's states.")
     return found
@@ -47,8 +46,7 @@ def fill(found: Found) -> Found:
     """
     if found.url:
         shutil.rmtree(found.path)
-        with _refused():
-            RemoteState(found.url).fetch(found.path)
+        RemoteState(found.url).fetch(found.path)
     return found
 
 
@@ -57,30 +55,15 @@ def told_of(found: Found, look: Callable[[], Any]) -> Any:
     if not found.url:
         return look()
     with named(found.path, found.url):
-        return _renamed(look(), str(found.path), shown(found.url))
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    try:
-        yield
-    except RemoteError as error:
-        raise UsageError(error.problem, error.fix) from None
+        place, url = (json.dumps(str(one))[1:-1] for one in (found.path, shown(found.url)))
+        return json.loads(json.dumps(look()).replace(place, url))
 
 
 def _states_in(url: str, room: Path) -> Iterator[Found]:
-    for name in RemoteFiles(url).sizes():
+    for name in RemoteFiles(url).names():
         yield from _outline(below(url, name), room / name, parted(below(url, name))[0].rpartition("/")[2])
 
 
 def _outline(url: str, folder: Path, run: str) -> Iterator[Found]:
-    if RemoteState(url).outline(folder) and is_state(folder):
+    if RemoteState(url).fetch(folder, outline=True) and is_state(folder):
         yield Found(folder, run, url)
-
-
-def _renamed(value: Any, folder: str, url: str) -> Any:
-    if isinstance(value, str):
-        return value.replace(folder, url)
-    if isinstance(value, dict):
-        return {key: _renamed(one, folder, url) for key, one in value.items()}
-    return [_renamed(one, folder, url) for one in value] if isinstance(value, list) else value

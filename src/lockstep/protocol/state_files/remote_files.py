@@ -1,7 +1,6 @@
 """Files at a URL, through fsspec: every call has a time limit, and every failure is one sentence with a fix.
 
-An object store shows an object when all of it is there. Where a file can be seen while it is written, it is written
-under another name and renamed.
+Runs in: a daemon thread for each call of a driver, which is given up at its time limit.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from lockstep.errors import EnvironmentFailure, UsageError
+from lockstep.errors import UsageError
 from lockstep.protocol.url import below, check_url, file_system, shown
 
 Result = TypeVar("Result")
@@ -23,28 +22,26 @@ Result = TypeVar("Result")
 LIMIT_S = 60.0
 """What one call may take,"""
 MORE_S_PER_MB = 5.0
-"""and so much more for each megabyte that it moves. What is read moves in pieces, so a read that hangs is noticed soon."""
+"""and so much more for each megabyte that it moves."""
 PIECE_BYTES = 1 << 20
 _RENAMES = {"file", "local", "sftp", "ssh"}
-"""Where a new file can be seen while it is written, and a rename replaces the old one."""
+"""Where a new file can be seen while it is written; an object store shows an object when all of it is there."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 _SECRET = re.compile(r"(KEY|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 
 
-class RemoteError(EnvironmentFailure):
-    """A URL that could not be read or written.
+class RemoteError(UsageError):
+    """A URL that could not be read or written, and why."""
 
-    Args:
-        url: the place.
-        reason: what happened, without a full stop.
-        fix: what to do about it.
-    """
-
-    def __init__(self, url: str, reason: str, fix: str) -> None:
-        self.problem, self.fix = f"{shown(url)} cannot be used: {reason}.", fix
-        super().__init__(f"{self.problem} {fix}")
-        self.advice = f"{reason}. {fix}"
-        """The same without the URL."""
+    def __init__(self, url: str, error: Exception) -> None:
+        said = f"{type(error).__name__} {error}".lower()
+        if isinstance(error, FileNotFoundError):
+            fix = "Check that the bucket or the folder exists."
+        elif any(word in said for word in ("permission", "credential", "denied", "forbidden", "token")):
+            fix = "Check the credentials that its driver uses, and what they allow."
+        else:
+            fix = "Check the address and the network."
+        super().__init__(f"{shown(url)} cannot be used: {reason_of(error)}.", fix)
 
 
 class RemoteFiles:
@@ -62,32 +59,26 @@ class RemoteFiles:
         self.url = url.rstrip("/")
         self._opened: tuple[Any, str] | None = None
 
-    def sizes(self) -> dict[str, int | None]:
-        """What lies in the folder, folders too, and the sizes that the server says. Names that nobody here writes are left out."""
+    def names(self) -> list[str]:
+        """What lies in the folder, folders too. Names that nobody here writes are left out."""
         try:
-            found = self._call(lambda fs, place: fs.ls(place, detail=True))
+            found = self._call(lambda fs, place: fs.ls(place, detail=False))
         except FileNotFoundError:
-            return {}
-        sizes = {str(one["name"]).rstrip("/").rpartition("/")[2]: _size(one) for one in found}
-        return {name: sizes[name] for name in sorted(sizes) if _NAME.fullmatch(name)}
-
-    def size(self, name: str) -> int | None:
-        """The size of a file in bytes; None where the server does not say. Raises FileNotFoundError."""
-        told = self._call(lambda fs, place: fs.info(below(place, name)))
-        if told.get("type") == "directory":
-            raise FileNotFoundError(name)
-        return _size(told)
+            return []
+        return sorted(filter(_NAME.fullmatch, {str(one).rstrip("/").rpartition("/")[2] for one in found}))
 
     def read(self, name: str, target: BinaryIO, most_bytes: int) -> None:
         """Write the content of a file, at most one byte more of it than `most_bytes`, to `target`. Raises FileNotFoundError."""
         source, left = self._call(lambda fs, place: fs.open(below(place, name), "rb")), most_bytes + 1
         with source:
+            # [Note: why reads move in pieces]
+            # The time limit of a piece is short, so a read that hangs is noticed soon however large the file claims to be.
             while left and (piece := self._try(partial(source.read, min(PIECE_BYTES, left)), PIECE_BYTES)):
                 target.write(piece)
                 left -= len(piece)
 
     def put(self, name: str, content: Path | bytes) -> None:
-        """Write a file, or what it is to hold, there; a reader sees all of it, or what was there before."""
+        """Write a file there; a reader sees all of it, or what was there before."""
 
         def copy(fs: Any, place: str) -> None:
             target = below(place, name)
@@ -105,7 +96,7 @@ class RemoteFiles:
         try:
             self._call(copy, content.stat().st_size if isinstance(content, Path) else len(content))
         except FileNotFoundError as error:
-            raise _failure(self.url, error) from None
+            raise RemoteError(self.url, error) from None
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -115,7 +106,7 @@ class RemoteFiles:
             return
 
     def remove_folder(self) -> None:
-        """Remove the folder, if it is empty; to an object store that means nothing, and it may refuse."""
+        """Remove the folder, if it is empty; an object store has none."""
         self._call(lambda fs, place: fs.rmdir(place) if _is_one_of(fs, {"memory", *_RENAMES}) else None)
 
     def _call(self, function: Callable[[Any, str], Result], size_bytes: int = 0) -> Result:
@@ -132,17 +123,17 @@ class RemoteFiles:
             return within(LIMIT_S + MORE_S_PER_MB * size_bytes / 1e6, call)
         except (FileNotFoundError, UsageError):
             raise
-        except (NotADirectoryError, FileExistsError) as error:  # a file is where a folder should be
+        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:  # a file is where a folder should be
             raise FileNotFoundError(str(error)) from None
         except Exception as error:  # noqa: BLE001 - a driver raises what it likes
-            raise _failure(self.url, error) from None
+            raise RemoteError(self.url, error) from None
 
 
 def within(limit_s: float, call: Callable[[], Result]) -> Result:
     """The result of `call`, or what it raised.
 
     Raises:
-        TimeoutError: when it takes longer than `limit_s`. It goes on meanwhile, and keeps no process from ending.
+        TimeoutError: when it takes longer than `limit_s`. It continues meanwhile, and keeps no process from ending.
     """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -171,22 +162,6 @@ def reason_of(error: Exception) -> str:
         if _SECRET.search(name) and len(value) >= 8:
             text = text.replace(value, "…")
     return f"{text.rstrip('.')[:300]} ({type(error).__name__})" if text else type(error).__name__
-
-
-def _failure(url: str, error: Exception) -> RemoteError:
-    said = f"{type(error).__name__} {error}".lower()
-    if isinstance(error, FileNotFoundError):
-        fix = "Check that the bucket or the folder exists."
-    elif any(word in said for word in ("permission", "credential", "denied", "forbidden", "token")):
-        fix = "Check the credentials that its driver uses, and what they allow."
-    else:
-        fix = "Check the address and the network."
-    return RemoteError(url, reason_of(error), fix)
-
-
-def _size(told: dict[str, Any]) -> int | None:
-    size = told.get("size")
-    return size if type(size) is int else None
 
 
 def _is_one_of(fs: Any, protocols: set[str]) -> bool:

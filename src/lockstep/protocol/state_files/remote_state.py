@@ -1,11 +1,10 @@
-"""A state at a URL. It is there exactly if its manifest is: that is put last, as one object, and removed first.
+"""States at URLs. A state is there exactly if its manifest is: that is put last, as one object, and removed first.
 
     URL/manifest.json                        the manifest of a state folder, and when the state was taken
     URL/model-SHA256.safetensors             its files, named by their content
 
-So a state that replaces another at the same URL overwrites nothing of it before the manifest. A folder that was uploaded
-as it is, with the plain names, is read too. Who reads copies all to a private folder first; what reads states of the disk
-finds damage there.
+A folder that was uploaded as it is, with the plain names, is read too. Whoever reads copies all to a private folder first;
+what reads states of the disk finds damage there.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
+from lockstep.notices import say
+from lockstep.protocol.saving import step_of
 from lockstep.protocol.state_files.flushed import write_synced
-from lockstep.protocol.state_files.folder import StateFolder
+from lockstep.protocol.state_files.folder import StateFolder, trouble_of
 from lockstep.protocol.state_files.manifest import MODEL_FILE, MOST_BYTES, NAME, Manifest, SavedFile, is_manifest
 from lockstep.protocol.state_files.own_folder import MARK
 from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles
-from lockstep.protocol.url import parted, shown
+from lockstep.protocol.url import below, parted, shown
 
 SAVED = "saved_s"
 """What the manifest says there besides: time.time() when the state was taken, which a disk keeps with the file."""
@@ -33,9 +34,9 @@ TRIES = 3
 _STORED = re.compile(
     r"[A-Za-z0-9_.-]+-[0-9a-f]{64}(\.[a-z]+)?(\.[0-9a-f]{16}\.part)?|manifest\.json\.[0-9a-f]{16}\.part"
 )
-"""What lockstep puts there besides manifests, and what a program left that ended while it wrote."""
+"""What lockstep puts there besides manifests, and what a killed program left."""
 _may_come_late: set[str] = set()
-"""Where a manifest was put and nobody knows whether it will arrive: this process removes nothing there that it may name."""
+"""URLs whose manifest was put without an answer (see [Note: a manifest may come late])."""
 _LARGEST = 1 << 42
 """In bytes: larger than any file of a state. A manifest may say anything."""
 
@@ -47,7 +48,7 @@ def stored_name(name: str, file: SavedFile) -> str:
 
 
 def left_over(names: Iterable[str], now: Manifest | None) -> list[str]:
-    """Which files lockstep put there and `now` does not need, which is None when nothing is to stay. Files of others are not among them."""
+    """Which files lockstep put there and `now` does not need (None: all of them). Files of others are not among them."""
     needed = {stored_name(*one) for one in now.files.items()} if now is not None else set()
     return [name for name in names if _STORED.fullmatch(name) and name not in needed]
 
@@ -62,19 +63,22 @@ class RemoteState:
         """Copy the whole state in `folder` there, in the place of the one that is there; that stays where this fails.
 
         Raises:
-            UsageError: when there is no whole state in `folder`, or the URL has a manifest of somebody else.
+            UsageError: when the URL has a manifest of somebody else.
         """
         found = StateFolder(folder).read_manifest()
         assert found is not None, "the caller has just written it"
         place, manifest = found
         self._require_own()
-        names = self._files.sizes()
+        names = self._files.names()
         for name, file in manifest.files.items():
             self._files.put(stored_name(name, file), place / name)
         facts = {**manifest.facts, SAVED: (place / NAME).stat().st_mtime}
         try:
             self._files.put(NAME, Manifest(manifest.files, facts).encode())
         except RemoteError:
+            # [Note: a manifest may come late]
+            # A request that was given up may still arrive, after that of a later save. So from now on this process
+            # removes nothing at this URL: whichever manifest is the last, its files are there.
             _may_come_late.add(self._files.url)
             raise
         if self._files.url not in _may_come_late:
@@ -83,13 +87,13 @@ class RemoteState:
                     self._files.remove(name)
 
     def remove(self) -> None:
-        """Remove it, and what a program left that ended while it wrote it. Files of others stay.
+        """Remove it, and what a killed program left. Files of others stay.
 
         Raises:
             UsageError: when it has a manifest of somebody else.
         """
         self._require_own()
-        names = self._files.sizes()
+        names = self._files.names()
         for name in [*({NAME} & {*names}), *left_over(names, None)]:
             self._files.remove(name)
         with suppress(RemoteError):
@@ -100,13 +104,14 @@ class RemoteState:
         text = self._text()
         return None if text is None else Manifest.decode(text, Path())
 
-    def fetch(self, folder: Path, needed: Callable[[str], bool] = lambda _: True) -> bool:
+    def fetch(self, folder: Path, needed: Callable[[str], bool] = lambda _: True, *, outline: bool = False) -> bool:
         """Copy the state into `folder`, which is this program's alone; whether there is one. A file that is missing there is
         missing here.
 
         Args:
             folder: made if it is missing.
             needed: which files, by their names in a state folder.
+            outline: make empty files of the sizes in the manifest, without reading any.
 
         Raises:
             EnvironmentFailure: when there is no room.
@@ -115,7 +120,10 @@ class RemoteState:
             text = self._text()
             if text is None:
                 return False
-            wanted = {name: file for name, file in _kept(text, folder).items() if needed(name)}
+            wanted = {name: file for name, file in _placed(text, folder).items() if needed(name)}
+            if outline:
+                self._outline(folder, wanted)
+                return True
             require_room(folder, sum(file.size for file in wanted.values()), self._files.url)
             missing = [name for name, file in wanted.items() if not self._fetch_file(folder / name, file)]
             if not missing or self._text() == text:
@@ -124,18 +132,12 @@ class RemoteState:
                 (folder / name).unlink(missing_ok=True)
         return True
 
-    def outline(self, folder: Path) -> bool:
-        """The same with files of the sizes that they have there, of which none is read."""
-        text = self._text()
-        if text is None:
-            return False
-        sizes = self._files.sizes()
-        for name, file in _kept(text, folder).items():
-            for stored in [one for one in (stored_name(name, file), name) if one in sizes][:1]:
-                size = sizes[stored]
+    def _outline(self, folder: Path, wanted: dict[str, SavedFile]) -> None:
+        names = {*self._files.names()}
+        for name, file in wanted.items():
+            if not names.isdisjoint((stored_name(name, file), name)):
                 (folder / name).touch(0o600)
-                os.truncate(folder / name, min(_LARGEST, file.size if size is None else min(size, file.size + 1)))
-        return True
+                os.truncate(folder / name, min(_LARGEST, file.size))
 
     def _text(self) -> bytes | None:
         text = io.BytesIO()
@@ -160,7 +162,100 @@ class RemoteState:
         return False
 
 
-def _kept(text: bytes, folder: Path) -> dict[str, SavedFile]:
+class RemoteRing:
+    """The newest states of a run: `URL/step-00000500`, of which `keep` stay."""
+
+    def __init__(self, url: str, keep: int) -> None:
+        self.url, self._keep = url, keep
+
+    def newest_first(self) -> list[str]:
+        """The names of the states, perhaps damaged ones or halves of some."""
+        steps = {step: name for name in RemoteFiles(self.url).names() if (step := step_of(name)) is not None}
+        return [steps[step] for step in sorted(steps, reverse=True)]
+
+    def put(self, folder: Path) -> None:
+        """Copy the state in `folder` there, then remove states that are too old, and what a killed program left. The newest
+        finite one stays.
+
+        Raises:
+            LockstepError: when it could not be copied.
+        """
+        self._state(folder.name).put(folder)
+        with suppress(RemoteError):
+            num_kept, has_finite = 0, False
+            for name in self.newest_first():
+                found = self._manifest(name)
+                is_newest_finite = isinstance(found, Manifest) and not found.not_finite and not has_finite
+                has_finite = has_finite or is_newest_finite
+                num_kept += found is not None
+                if found is None or (num_kept > self._keep and not is_newest_finite):
+                    with suppress(UsageError):  # it is somebody else's
+                        self._state(name).remove()
+
+    def fetch_newest(self, place: Path, beyond: int, *, takes_any: bool = False) -> tuple[str, list[str]]:
+        """Copy the newest whole state into the folder of states `place`, if its step is later than `beyond`.
+
+        One that is not finite is left out unless this `takes_any`.
+
+        Returns:
+            Its name, empty where there is none; and what is wrong with newer ones.
+
+        Raises:
+            RemoteError: when the URL cannot be read.
+            EnvironmentFailure: when it cannot be written to the disk.
+        """
+        problems: list[str] = []
+        for name in self.newest_first():
+            if (step_of(name) or 0) <= beyond:
+                break
+            url, found = shown(below(self.url, name)), self._manifest(name)
+            if found is None:
+                continue
+            if isinstance(found, Manifest) and found.not_finite and not takes_any:
+                problems.append(f"{url} is not finite ({found.not_finite}).")
+                continue
+            say(f"the newest state is {url}, which is copied to {place}")
+            folder = StateFolder(place / name)
+            if (problem := self._install(name, folder)) is None:
+                return name, problems
+            said = problem.problem if isinstance(problem, UsageError) else str(problem)
+            problems.append(said.replace(str(folder.stage), url))
+        return "", problems
+
+    def _install(self, name: str, folder: StateFolder) -> LockstepError | None:
+        """Copy a state to its place on the disk; what is wrong with it, in which case nothing is there."""
+        try:
+            folder.begin()
+            self._state(name).fetch(folder.stage)
+            problem = trouble_of(folder.stage)
+            if problem is None:
+                folder.install()
+        except OSError as error:
+            raise EnvironmentFailure(f"{folder.target} cannot be written ({error.strerror}).") from None
+        finally:
+            folder.abandon()
+        return problem
+
+    def _state(self, name: str) -> RemoteState:
+        return RemoteState(below(self.url, name))
+
+    def _manifest(self, name: str) -> Manifest | UsageError | None:
+        """What the manifest says, or what is wrong with it; None where there is none."""
+        try:
+            return self._state(name).manifest()
+        except RemoteError:
+            raise
+        except UsageError as error:
+            return error
+
+
+def copied(folder: Path, url: str, keep: int) -> str:
+    """Copy the state in `folder` to the ring at `url`, unless that is empty; why it failed as a sentence, or an empty text."""
+    why = trouble_in(lambda: RemoteRing(url, keep).put(folder)) if url else ""
+    return why and f"{folder.name} is on the disk, but could not be copied: {why}"
+
+
+def _placed(text: bytes, folder: Path) -> dict[str, SavedFile]:
     """Write a manifest into `folder`, as a disk has it; the files that it names, none if it is damaged: whoever reads it says so."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -181,7 +276,7 @@ def fetch_file(files: RemoteFiles, name: str, path: Path, most_bytes: int) -> No
 
     Raises:
         FileNotFoundError: when it is not there.
-        EnvironmentFailure: when it cannot be read or written.
+        EnvironmentFailure: when it cannot be written.
     """
     try:
         with path.open("xb") as target:
@@ -196,11 +291,9 @@ def fetch_file(files: RemoteFiles, name: str, path: Path, most_bytes: int) -> No
 
 
 def trouble_in(copy: Callable[[], None]) -> str:
-    """Why `copy` to a URL failed, without the URL; empty when it did not."""
+    """Why `copy` failed; empty when it did not."""
     try:
         copy()
-    except RemoteError as error:
-        return error.advice
     except (OSError, LockstepError) as error:
         return str(error)
     return ""
@@ -221,28 +314,19 @@ def named(folder: Path, url: str) -> Iterator[None]:
 
 
 def fetch_weights(url: str, room: Path) -> Path:
-    """Copy what `lockstep.load_weights` reads: a state's models, one of them, or a file; return where it is.
+    """Copy what `lockstep.load_weights` reads: a state's models, or a file; return where it is.
 
     Raises:
-        UsageError: when there is nothing.
-        RemoteError: when it cannot be read.
+        UsageError: when there is nothing, or it cannot be read.
     """
     if RemoteState(url).fetch(room / "state", lambda one: MODEL_FILE.fullmatch(one) is not None):
         return room / "state"
     outside, name = parted(url)
     copy = room / re.sub(r"[^A-Za-z0-9_.-]", "_", shown(name))[-200:]
-    files = RemoteFiles(outside)
-    try:
-        size = files.size(name)
-        require_room(room, size or 0, url)
-        fetch_file(files, name, copy, shutil.disk_usage(room).free if size is None else size)
-    except FileNotFoundError:
-        place = room / "state" / name
-        if RemoteState(outside).fetch(place.parent, lambda one: one == name) and place.exists():
-            return place
-        problem = f"There are no weights at {shown(url)}: no file and no state."
-        raise UsageError(problem, "Check the URL.") from None
-    return copy
+    with suppress(FileNotFoundError):
+        fetch_file(RemoteFiles(outside), name, copy, shutil.disk_usage(room).free)
+        return copy
+    raise UsageError(f"There are no weights at {shown(url)}: no file and no state.", "Check the URL.")
 
 
 def require_room(folder: Path, size_bytes: int, url: str) -> None:

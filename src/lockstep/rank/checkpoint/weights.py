@@ -122,8 +122,7 @@ def load_weights(
         What was loaded; its `missing_keys` and `unexpected_keys` are those of `load_state_dict`.
 
     Raises:
-        UsageError: when the file is missing, damaged, hostile, or of another model.
-        EnvironmentFailure: when a URL cannot be read.
+        UsageError: when the file is missing, damaged, hostile, of another model, or at a URL that cannot be read.
     """
     place = found_at(path)
     if place == Path(path) and is_url(path):

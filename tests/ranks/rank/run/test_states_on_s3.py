@@ -130,7 +130,7 @@ def test_what_is_wrong_with_a_store_is_one_sentence_and_training_goes_on(tmp_pat
     ended = begin(tmp_path / "a", 2, *NAMED, "s3://nowhere/runs", **s3.variables).finish()
     assert (ended.code, digest(tmp_path / "a")) == (0, undisturbed)
     said = ended.err + ended.out
-    assert "step-00000002 is on the disk, but could not be copied to s3://nowhere/runs/exp1: " in said
+    assert "step-00000002 is on the disk, but could not be copied: s3://nowhere/runs/exp1/step" in said
     assert "Check that the bucket or the folder exists. The run goes on." in said
     assert "Traceback" not in said
 
@@ -147,6 +147,6 @@ def test_a_network_that_fails_in_the_middle_is_said_and_the_next_state_is_copied
     ended = begin(tmp_path / "here", 2, *NAMED, RUNS, **s3.variables).finish()
     assert (ended.code, digest(tmp_path / "here")) == (0, undisturbed), ended.err
     said = ended.err + ended.out
-    assert "step-00000006 is on the disk, but could not be copied to s3://bucket/runs/exp1: " in said
+    assert "step-00000006 is on the disk, but could not be copied: s3://bucket/runs/exp1/step" in said
     assert "step-00000008 is" not in said
     assert steps_of(s3) == ["step-00000012", "step-00000014"]

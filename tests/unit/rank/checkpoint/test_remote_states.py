@@ -18,11 +18,19 @@ from lockstep.protocol.state_files import remote_files, remote_state
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile, _checksum, damage
 from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles, reason_of, within
-from lockstep.protocol.state_files.remote_ring import RemoteRing, copied
-from lockstep.protocol.state_files.remote_state import RemoteState, fetch_weights, left_over, named, stored_name
+from lockstep.protocol.state_files.remote_state import (
+    RemoteRing,
+    RemoteState,
+    copied,
+    fetch_weights,
+    left_over,
+    named,
+    stored_name,
+)
 from lockstep.protocol.url import below, check_shared, check_url, is_url, parted
 
 TAKEN_S = 1234567.75
+CHECK = "Check the address and the network."
 
 
 class Faulty(MemoryFileSystem):
@@ -90,7 +98,7 @@ def trouble_of_putting(url, folder):
     try:
         RemoteState(url).put(folder)
     except RemoteError as error:
-        return error.advice
+        return str(error)
     return ""
 
 
@@ -114,22 +122,22 @@ def test_a_state_comes_back_with_its_bytes_and_its_time(tmp_path, url):
     assert fetched(url, tmp_path / "copy") == content(state)
     assert (tmp_path / "copy" / NAME).stat().st_mtime == TAKEN_S
     RemoteState(url).remove()
-    assert [*RemoteFiles(url).sizes()] == []
+    assert RemoteFiles(url).names() == []
 
 
 def test_a_state_that_replaces_another_leaves_nothing_of_it_and_all_files_of_others(tmp_path, url):
     (tmp_path / "notes.txt").write_text("mine")
     RemoteFiles(url).put("notes.txt", tmp_path / "notes.txt")
     RemoteState(url).put(made(tmp_path / "old", b"old", b"{1}"))
-    same = next(name for name in [*RemoteFiles(url).sizes()] if name.startswith("state-"))
+    same = next(name for name in RemoteFiles(url).names() if name.startswith("state-"))
     new = made(tmp_path / "new", b"new", b"{1}", step=6)
     RemoteState(url).put(new)
     assert fetched(url, tmp_path / "copy") == content(new)
-    names = [*RemoteFiles(url).sizes()]
+    names = RemoteFiles(url).names()
     assert len(names) == 4
     assert {NAME, "notes.txt", same} < set(names)
     RemoteState(url).remove()
-    assert [*RemoteFiles(url).sizes()] == ["notes.txt"]
+    assert RemoteFiles(url).names() == ["notes.txt"]
 
 
 def test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works(tmp_path):
@@ -142,10 +150,7 @@ def test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works(tmp
         RemoteState(url).put(old)
         Faulty.left = count
         problem = trouble_of_putting(url, new)
-        assert problem in (
-            "",
-            "the network is down (ConnectionError). Check the address and the network.",
-        )
+        assert problem in ("", f"{url} cannot be used: the network is down (ConnectionError). {CHECK}")
         is_done, has_failed = not problem, Faulty.left == 0
         Faulty.left = -1
         found = fetched(url, tmp_path / f"copy{count}")
@@ -153,7 +158,7 @@ def test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works(tmp
         remote_state._may_come_late.clear()  # the next start of the run
         RemoteState(url).put(newest)
         assert fetched(url, tmp_path / f"last{count}") == content(newest)
-        assert len([*RemoteFiles(url).sizes()]) == 3, "what failed is swept away"
+        assert len(RemoteFiles(url).names()) == 3, "what failed is swept away"
         if not has_failed:
             break
     assert 5 < count < 39
@@ -163,9 +168,7 @@ def test_a_damaged_file_is_replaced_by_the_next_save_of_the_same_state(tmp_path,
     state = made(tmp_path / "state")
     RemoteState(url).put(state)
     (tmp_path / "bad").write_bytes(b"XXXXXXX")
-    RemoteFiles(url).put(
-        next(name for name in [*RemoteFiles(url).sizes()] if name.startswith("model")), tmp_path / "bad"
-    )
+    RemoteFiles(url).put(next(name for name in RemoteFiles(url).names() if name.startswith("model")), tmp_path / "bad")
     RemoteState(url).put(state)
     assert fetched(url, tmp_path / "copy") == content(state)
 
@@ -178,12 +181,12 @@ def test_a_manifest_of_somebody_else_stays_and_so_do_weights_beside_a_state(tmp_
     for act in (lambda: RemoteState(url).put(state), RemoteState(url).remove):
         with pytest.raises(UsageError, match=r"exp1 has a manifest\.json that lockstep did not write"):
             act()
-    assert [*RemoteFiles(url).sizes()] == [NAME, "model.safetensors"]
+    assert RemoteFiles(url).names() == [NAME, "model.safetensors"]
     RemoteFiles(url).remove(NAME)
     for number in range(2):
         RemoteState(url).put(made(tmp_path / f"state{number}", model=bytes(number)))
     RemoteState(url).remove()
-    assert [*RemoteFiles(url).sizes()] == ["model.safetensors"]
+    assert RemoteFiles(url).names() == ["model.safetensors"]
 
 
 def test_a_manifest_that_arrives_after_it_was_given_up_names_files_that_are_there(tmp_path, monkeypatch):
@@ -298,16 +301,16 @@ def test_a_ring_keeps_the_newest_and_what_is_not_ours(tmp_path, url):
         RemoteFiles(below(url, name)).put(stored_name("model.safetensors", SavedFile.of(b"x")), tmp_path / "x")
     ring = ring_of(url, tmp_path / "here", 6)
     assert ring.newest_first() == ["step-00000006", "step-00000004"]
-    assert "best-model" in [*RemoteFiles(url).sizes()]
+    assert "best-model" in RemoteFiles(url).names()
 
 
 def test_the_newest_whole_state_is_brought_if_the_disk_has_none_as_new(tmp_path, url):
     ring = ring_of(url, tmp_path / "here", 2, 4, 6, keep=3)
-    assert ring.bring_newest(tmp_path / "elsewhere", 6) == ("", [])
+    assert ring.fetch_newest(tmp_path / "elsewhere", 6) == ("", [])
     newest = RemoteFiles(below(url, "step-00000006"))
     (tmp_path / "bad").write_bytes(b"step-XXXXXXXX")
-    newest.put(next(name for name in newest.sizes() if name.startswith("model")), tmp_path / "bad")
-    name, [problem] = ring.bring_newest(tmp_path / "elsewhere", 2)
+    newest.put(next(name for name in newest.names() if name.startswith("model")), tmp_path / "bad")
+    name, [problem] = ring.fetch_newest(tmp_path / "elsewhere", 2)
     assert name == "step-00000004"
     assert problem.startswith(f"{url}/step-00000006/model.safetensors is damaged: its content is not")
     assert content(tmp_path / "elsewhere" / name) == content(tmp_path / "here" / name)
@@ -320,10 +323,10 @@ def test_the_newest_finite_state_at_a_url_is_neither_removed_nor_passed_by(tmp_p
         folder = made(tmp_path / "here" / f"step-{step:08d}", b"x", step=step, **{NOT_FINITE: "0.weight"})
         assert copied(folder, url, 2) == ""
     assert ring.newest_first() == ["step-00000008", "step-00000006", "step-00000002"]
-    name, problems = ring.bring_newest(tmp_path / "elsewhere", -1)
+    name, problems = ring.fetch_newest(tmp_path / "elsewhere", -1)
     assert name == "step-00000002"
     assert problems[0] == f"{url}/step-00000008 is not finite (0.weight)."
-    assert ring.bring_newest(tmp_path / "any", -1, takes_any=True) == ("step-00000008", [])
+    assert ring.fetch_newest(tmp_path / "any", -1, takes_any=True) == ("step-00000008", [])
 
 
 @given(st.sets(st.sampled_from(["a.json", "model.safetensors", "state.json", "x"])), st.binary(max_size=2))
@@ -342,10 +345,7 @@ def test_a_store_that_does_not_answer_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(Faulty, "_count", lambda _: blocked.wait())
     problem = copied(made(tmp_path / "step-00000002"), "faulty://bucket/exp1", 2)
     blocked.set()
-    assert problem == (
-        "step-00000002 is on the disk, but could not be copied to faulty://bucket/exp1: no answer within 0 s "
-        "(TimeoutError). Check the address and the network."
-    )
+    assert problem.endswith(f"/exp1/step-00000002 cannot be used: no answer within 0 s (TimeoutError). {CHECK}")
 
 
 def test_a_read_that_hangs_is_given_up_soon_however_large_the_file_may_be(monkeypatch):
@@ -386,23 +386,22 @@ def test_no_message_has_a_credential(monkeypatch):
 
 
 REFUSED = {
-    "s4://bucket/x": "s4:// is a kind of URL that fsspec does not know (s4://bucket/x). Use s3://",
-    "tos://bucket/x": "tos:// needs the package tosfs, which is not installed (tos://bucket/x). Install it with `pip",
-    "ftp://me:word@host/x": "A ftp:// URL has a password in it",
-    "s3://": "s3:// names no place for a state.",
-    "s3://AKIA:se/cret/word@bucket/x": "A s3:// URL has a password in it",
-    "file:///": "file:/// names no place for a state. Write file:///folder/exp1.",
-    "simplecache::s3://bucket/x": "simplecache::s3://bucket/x chains several URLs",
-    "zip://x::s3://bucket/x": "zip://x::s3://bucket/x chains several URLs",
+    "s4://bucket/x": "does not know",
+    "tos://bucket/x": "pip install tosfs",
+    "ftp://me:word@host/x": "a password in it",
+    "s3://": "no place",
+    "s3://AKIA:se/cret/word@bucket/x": "a password in it",
+    "file:///": "Write file:///folder/exp1.",
+    "simplecache::s3://bucket/x": "chains",
+    "zip://x::s3://bucket/x": "chains",
 }
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_what_can_be_known_of_a_url_is_said_before_anything_starts(text):
-    with pytest.raises(UsageError) as caught:
-        check_url(text)
-    assert str(caught.value).startswith(REFUSED[text])
-    assert "word" not in str(caught.value).replace("password", "")
+def test_what_can_be_known_of_a_url_is_said_before_anything_starts():
+    for text, word in REFUSED.items():
+        with pytest.raises(UsageError, match=word) as caught:
+            check_url(text)
+        assert "word" not in str(caught.value).replace("password", "")
 
 
 def test_a_url_is_not_a_path():
@@ -428,15 +427,12 @@ def test_states_of_a_named_run_need_a_place_that_another_process_reaches():
             check_shared(text, "--states")
 
 
-def test_weights_are_found_in_a_state_as_one_of_its_files_and_alone(tmp_path, url):
+def test_weights_are_found_in_a_state_and_alone(tmp_path, url):
     RemoteState(url).put(made(tmp_path / "state"))
-    for number, word in enumerate((url, below(url, "model.safetensors"))):
-        (room := tmp_path / f"room{number}").mkdir()
-        place = fetch_weights(word, room)
-        assert (place / "model.safetensors" if place.is_dir() else place).read_bytes() == b"weights"
+    (room := tmp_path / "room").mkdir()
+    assert (fetch_weights(url, room) / "model.safetensors").read_bytes() == b"weights"
     (tmp_path / "net.pt").write_bytes(b"net")
     RemoteFiles(url).put("net.pt", tmp_path / "net.pt")
-    (tmp_path / "room").mkdir()
     assert fetch_weights(below(url, "net.pt"), tmp_path / "room").read_bytes() == b"net"
     with pytest.raises(UsageError, match="There are no weights at"):
         fetch_weights(below(url, "nothing"), tmp_path / "room")

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from lockstep.errors import EnvironmentFailure, UsageError
+from lockstep.errors import EnvironmentFailure
 from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles
+from lockstep.protocol.state_files.remote_files import RemoteFiles
 from lockstep.protocol.state_files.remote_state import RemoteState, named, trouble_in
 from lockstep.protocol.url import check_url, is_url, parted, shown
 from lockstep.rank.caller import where
@@ -77,7 +77,7 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
         weights.save_weights(run, model, written)
         together = Together(run.components.transport, weights.SAVE, where())
         if run.components.transport.rank == 0 and (why := trouble_in(lambda: RemoteFiles(folder).put(name, written))):
-            together.refuse(EnvironmentFailure(f"The weights could not be written to {shown(url)}: {why}"))
+            together.refuse(EnvironmentFailure(f"The weights could not be written: {why}"))
         together.agree()
 
 
@@ -95,7 +95,5 @@ def _checked(path: str | os.PathLike[str]) -> str:
 def _fetch(url: str, place: Path) -> None:
     try:
         RemoteState(url).fetch(place)
-    except RemoteError as error:
-        raise UsageError(error.problem, error.fix) from None
     except OSError as error:
         raise EnvironmentFailure(f"{shown(url)} cannot be copied to {place} ({error.strerror}).") from None

@@ -26,8 +26,7 @@ from lockstep.notices import say
 from lockstep.protocol.run_folder import write_private
 from lockstep.protocol.saving import Saving, Schedule, claim, step_of
 from lockstep.protocol.state_files.folder import is_state, not_finite_in, trouble_of
-from lockstep.protocol.state_files.remote_files import RemoteError
-from lockstep.protocol.state_files.remote_ring import RemoteRing
+from lockstep.protocol.state_files.remote_state import RemoteRing
 from lockstep.protocol.url import shown
 from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.saving.asked import NobodyAsks
@@ -232,7 +231,10 @@ class Automatic(NoStates):
             here = self._newest_here()
         except UsageError as error:
             trouble = error
-        remote, problems = self._newest_there(self._remote, step_of(here) if here else None)
+        beyond = step_of(here) if here else None
+        remote, problems = self._remote.fetch_newest(
+            self._ring.place, -1 if beyond is None else beyond, takes_any=self._takes_any
+        )
         for problem in problems:
             self._say(f"{problem} It is left out.")
         if not (remote or here) and (trouble or problems):
@@ -241,12 +243,6 @@ class Automatic(NoStates):
                 f"Move them away to begin anew, choose another name, or give {RESUME_NONFINITE} if they are not finite.",
             )
         return remote or here
-
-    def _newest_there(self, remote: RemoteRing, beyond: int | None) -> tuple[str, list[str]]:
-        try:
-            return remote.bring_newest(self._ring.place, -1 if beyond is None else beyond, takes_any=self._takes_any)
-        except RemoteError as error:
-            raise UsageError(error.problem, error.fix) from None
 
     def _newest_here(self) -> str:
         try:

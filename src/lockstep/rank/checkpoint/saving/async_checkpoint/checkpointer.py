@@ -17,7 +17,7 @@ from lockstep.machine.clocks import growing_time
 from lockstep.notices import say
 from lockstep.protocol.state_files.completion import not_written
 from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.remote_ring import copied
+from lockstep.protocol.state_files.remote_state import copied
 from lockstep.rank.checkpoint.inventory import Contents, Found, stream
 from lockstep.rank.checkpoint.saving.async_checkpoint.memory import (
     CommonMemory,

@@ -32,7 +32,7 @@ from lockstep.protocol.state_files.completion import complete, not_written
 from lockstep.protocol.state_files.flushed import sync_above
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import SavedFile
-from lockstep.protocol.state_files.remote_ring import copied
+from lockstep.protocol.state_files.remote_state import copied
 from lockstep.rank.checkpoint.finite import is_finite
 from lockstep.rank.checkpoint.saving.async_checkpoint.writer import Image, Order
 from lockstep.rank.checkpoint.saving.ring import Ring

@@ -229,7 +229,7 @@ def test_a_full_or_read_only_place_of_states_is_said_at_once_and_older_states_st
     full, read_only = "[Errno 28] No space left on device", "[Errno 30] Read-only file system"
     assert [line[: line.index(":")] for line in told] == ["3", "4", "6", "7"]
     assert all(one in line for one, line in zip([full, full, read_only, read_only], told, strict=True)), told
-    assert all(line.endswith(" The run goes on.") for line in told)
+    assert all(line.endswith(" The run continues.") for line in told)
 
 
 def with_small_files(program: str, *args: str) -> None:

@@ -156,7 +156,7 @@ def test_a_job_whose_time_is_nearly_over_is_saved_and_goes_on_when_its_turn_come
     stopped_job(slurm, tmp_path, script, "USR1")
     out = next(tmp_path.glob("script-*.out")).read_text()
     assert "saved after step 9: the same command goes on from there" in out
-    assert "the run goes on in epoch 2, after step 9" in out
+    assert "the run resumes in epoch 2, after step 9" in out
     assert [rank["bits"] for rank in read(tmp_path)] == [bits, bits]
 
 
@@ -166,5 +166,5 @@ def test_a_job_that_is_put_back_into_the_queue_is_saved_and_goes_on(tmp_path: Pa
         stopped_job(slurm, tmp_path, script, "requeue")
     out = next(tmp_path.glob("script-*.out")).read_text()
     assert "DUE TO JOB REQUEUE" in out  # srun may be killed before it hands on what the launcher says then
-    assert "the run goes on in epoch 2, after step 9" in out
+    assert "the run resumes in epoch 2, after step 9" in out
     assert [rank["bits"] for rank in read(tmp_path)] == [bits, bits]

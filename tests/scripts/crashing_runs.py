@@ -135,7 +135,7 @@ class Ring:
         ended, (bits, _, said) = self.train(look)
         if ended:
             return f"it ended with {ended}", []
-        said = [one for one in said if one not in (LATE, AT_END) and not one.startswith("the run goes on in")]
+        said = [one for one in said if one not in (LATE, AT_END) and not one.startswith("the run resumes in")]
         if bits != self.straight or self.left():
             return self.left() or "other bits", said
         problem, first = self.trouble()
@@ -260,7 +260,7 @@ def lost_writers(place, after, strides):
     for moment in moments:
         ring.reset()
         problem, said = ring.go_on(at(moment, kill_writer))
-        lost = f"{ring.state}: the process that wrote it has ended with signal 9. The run goes on."
+        lost = f"{ring.state}: the process that wrote it has ended with signal 9. The run continues."
         num_said += len(said)
         if problem or said not in ([f"The state could not be written to {lost}"], []):
             wrong.append((moment, problem, said))
@@ -294,7 +294,7 @@ def failing_runs(place, after, trouble, stays, stride=1):
             wrong.append((number, call.name, call.paths, problem, said))
         for one in said:
             begins = f"The state could not be written to {ring.state}: [Errno {error}] {os.strerror(error)}"
-            if not one.startswith(begins) or not one.endswith(". The run goes on."):
+            if not one.startswith(begins) or not one.endswith(". The run continues."):
                 wrong.append((number, call.name, call.paths, one))
     return num_calls, num_said, wrong
 

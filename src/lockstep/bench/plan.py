@@ -51,7 +51,7 @@ class Configuration:
 
     @property
     def form(self) -> Form:
-        """What the ranks are told."""
+        """What the ranks are asked to do."""
         return Form(strategy=self.strategy)
 
 

@@ -1,6 +1,6 @@
 """The arithmetic in which a run computes: its precision, and whether the order of sums and the kernels are fixed.
 
-Names, their spellings elsewhere, and the line that tells the user what was decided. What the names do to torch is in
+Names, their spellings elsewhere, and the line that says what was decided. What the names do to torch is in
 `lockstep.rank.strategy.precision` and `lockstep.rank.init.numerics`.
 """
 

@@ -134,7 +134,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
 
 
 def encode_place(place: MeetingPlace) -> dict[str, str]:
-    """The variable that tells a rank its descriptors; only the rank's own process can know their numbers."""
+    """The variable with a rank's descriptors; only the rank's own process can know their numbers."""
     return {PLACE: json.dumps(asdict(place))}
 
 
@@ -175,7 +175,7 @@ def _numbers(position: Position) -> list[int]:
 
 
 def _settings(text: str, position: Position) -> RankSettings:
-    """What the launcher told the rank, which must still be at this position."""
+    """What the launcher set for the rank, which must still be at this position."""
     try:
         own = json.loads(text)
         told = own.pop("position")

@@ -39,7 +39,7 @@ class MeetingPlace:
     port: InheritedFile
     """A socket bound to MASTER_PORT on 127.0.0.1. Any rank may make it listen, as often as it likes."""
     news: InheritedFile
-    """The pipe on which ranks tell the launcher what has happened (`lockstep.protocol.journal.signals`)."""
+    """The pipe on which ranks report to the launcher what has happened (`lockstep.protocol.journal.signals`)."""
 
 
 def _identity(descriptor: int) -> str:
@@ -85,7 +85,7 @@ class Restart:
     most: int = 0
     """How often that may happen."""
     metrics_bytes: int = 0
-    """How much of metrics.jsonl the ranks before wrote; what of it still counts, the rank that goes on decides."""
+    """How much of metrics.jsonl the ranks before wrote. The rank that resumes decides what of it still counts."""
 
 
 last: list[Callable[[], None]] = []

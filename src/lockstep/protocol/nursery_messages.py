@@ -1,4 +1,4 @@
-"""What the launcher and the nursery tell each other: one message per packet, with file descriptors. On the wire, JSON with the class's name."""
+"""Messages between the launcher and the nursery: one per packet, with file descriptors. On the wire, JSON with the class's name."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class RankTask:
     variables: Mapping[str, str | None]
     """Environment to set; None removes."""
     calls_init: bool = False
-    """Whether the script calls `lockstep.init`, as far as its source tells."""
+    """Whether the script calls `lockstep.init`, as far as its source shows."""
     parcel: str = ""
     """The path of a function and its arguments, packed by `parcel`, instead of a script."""
 

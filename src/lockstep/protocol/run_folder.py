@@ -66,7 +66,7 @@ class RunFolder:
         return self.path / "evidence" / f"ending-{rank:05d}.json"
 
     def carried(self, rank: int) -> Path:
-        """What lanes of `rank` handed on to later lanes, for `lockstep verify` (JSON)."""
+        """What lanes of `rank` passed to later lanes, for `lockstep verify` (JSON)."""
         return self.path / "evidence" / f"carried-{rank:05d}.json"
 
     def measured(self, rank: int) -> Path:
@@ -110,7 +110,7 @@ class RunFolder:
 
     @property
     def restarts(self) -> Path:
-        """Each restart of all ranks (JSON lines): what was lost, how many ranks go on, and from where."""
+        """Each restart of all ranks (JSON lines): what was lost, how many ranks resume, and from where."""
         return self.path / "restarts.jsonl"
 
     @property
@@ -142,7 +142,7 @@ class RunFolder:
         return self.path / f"before-restart-{restart}"
 
     def of_one_start(self) -> list[Path]:
-        """What belongs to one start of the ranks; logs and metrics go on when all ranks start again."""
+        """What belongs to one start of the ranks; logs and metrics continue when all ranks start again."""
         folders = [self.path / name for name in ("journal", "failures", "evidence", "replicas")]
         files = [self.decided, self.result, self.stages, self.snapshots]
         return [*folders, *files, *sorted(self.path.glob("store-*"))]
@@ -165,7 +165,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def unsaved(folder: RunFolder, form: Literal["names", "sentences"]) -> list[str]:
-    """What no state holds, as the script's ranks told it."""
+    """What no state holds, as the script's ranks reported it."""
     told = read_json(folder.unsaved).get(form, [])
     return [str(one) for one in told] if isinstance(told, list) else []
 
@@ -184,7 +184,7 @@ def make_base(path: Path) -> None:
 
 
 def make_own(path: Path) -> None:
-    """Make a run's own folder, mode 0700, or take the one that is there, unless it is a stranger's.
+    """Make a run's own folder, mode 0700, or take the one that is there, unless it is somebody else's.
 
     It, and a link that leads to it, must belong to this user, or to whose folder it is in: who owns that may replace it anyway.
 

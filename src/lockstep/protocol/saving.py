@@ -137,7 +137,7 @@ def claim(place: Path, *, is_first: bool = True) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        problem = f"The run {place.name} is going on already."
+        problem = f"The run {place.name} is already running."
         raise UsageError(problem, "Wait for it, stop it, or choose another name.") from None
     _held.append(lock)
 
@@ -205,7 +205,7 @@ class SaidInScript:
         """What holds for the run; None where nobody wants states.
 
         Args:
-            told: what the command line says. It beats the script, option by option.
+            told: the options of the command line. It beats the script, option by option.
             variables: of the environment.
 
         Raises:

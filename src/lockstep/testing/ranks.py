@@ -121,7 +121,7 @@ def _rank(
     try:
         result: tuple[Any, ...] = ("returned", function(*args))
         finish()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must learn of it
         result = ("raised", type(error).__name__, str(error), traceback.format_exc())
     writer.send(result)
     writer.close()
@@ -143,7 +143,7 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
         own = any(not failure.is_of_a_peer for failure in failures)
         ready = multiprocessing.connection.wait(list(waiting), min(AFTER_FAILURE_S, timeout_s) if own else timeout_s)
         if not ready and own:
-            break  # a rank that waits inside NCCL for one that has failed hears nothing
+            break  # a rank that waits inside NCCL for one that has failed notices nothing
         if not ready:
             for process in processes:
                 if process.is_alive():

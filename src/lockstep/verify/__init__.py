@@ -6,5 +6,5 @@ the first difference                                 comparison
 a closer look: values, cause                         explanation, result, cause
 one step over lanes against the whole batch          plain
 -> Result, shown                                     result, report
-stopped, gone on, compared (`--interrupt`)           interruption, forgotten, continued
+stopped, resumed, compared (`--interrupt`)           interruption, forgotten, continued
 """

@@ -95,7 +95,7 @@ class Symptoms:
     facts: tuple[str, ...] = ()
     """What differs between where the file was written and here."""
     carried: CarriedTensor | None = None
-    """The tensor that lanes hand on."""
+    """The tensor that lanes pass on."""
 
     @property
     def kind(self) -> Kind:
@@ -104,7 +104,7 @@ class Symptoms:
 
     @property
     def may_be_carried(self) -> bool:
-        """Whether a tensor that lanes hand on could look like this; then one rank is watched."""
+        """Whether a tensor that lanes pass on could look like this; then one rank is watched."""
         of_lanes = self.kind in (Kind.LOSS, Kind.GRADIENT, Kind.NORM) and self.place.step != AT_END
         return of_lanes and not (
             self.among_replicas or self.only_one_side or self.only_nan or self.since or _scaled("", self)

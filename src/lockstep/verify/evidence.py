@@ -38,7 +38,7 @@ class Kind(StrEnum):
     AGAIN = "again"
     """Samples that were fetched a second time, likewise."""
     RESUMED = "resumed"
-    """What a step begins with, of what a state holds: recorded where a run goes on."""
+    """What a step begins with, of what a state holds: recorded where a run resumes."""
     OWN = "own"
     """What the script holds then besides."""
     VARIABLE = "variable"

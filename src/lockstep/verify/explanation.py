@@ -20,7 +20,7 @@ from lockstep.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of,
 from lockstep.verify.result import Deviation, Explained, constant_ratio, deviation, read_values
 
 WATCHED_STEPS = 3
-"""With fewer steps two lanes would not hand on often enough to be sure."""
+"""With fewer steps two lanes would not pass it on often enough to be sure."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _object_of(item: str, own: Mapping[str, str]) -> str:
 
 
 def _texts(before: str, after: str) -> tuple[str, str]:
-    """Both values for a person; a digest only where there is nothing else to tell them apart by."""
+    """Both values for a person; a digest only where nothing else distinguishes them."""
     words = before.partition(", ")[0], after.partition(", ")[0]
     return (before, after) if words[0] == words[1] else (_number(words[0]), _number(words[1]))
 

@@ -1,7 +1,7 @@
-"""`lockstep verify --interrupt`: does a run that is stopped go on as if it were not?
+"""`lockstep verify --interrupt`: does a run that is stopped resume as if it had not been?
 
 until the stop     a run that ends when its first automatic state is saved, as if it were killed
-gone on            a run that goes on from this state, and sees the files of the first
+resumed            a run that resumes from this state, and sees the files of the first
 undisturbed        a run without a stop, with which the second is compared from the stop on
 """
 
@@ -27,9 +27,9 @@ from lockstep.verify.result import Explained, Failed, Run
 from lockstep.verify.verify import RunError, failed_run, nothing_recorded, why_no_end
 
 NEVER = f"{1 << 40}steps"
-"""No state is saved by the run that goes on: it would cost time."""
+"""No state is saved by the run that resumes: it would cost time."""
 NO_EVIDENCE = (Kind.OWN, Kind.VARIABLE, Kind.INITIAL, Kind.AGAIN)
-"""Kinds that a run which goes on cannot or need not have in common with one that never stopped."""
+"""Kinds that a run which resumes cannot or need not have in common with one that never stopped."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Equal bits on any number of ranks cannot show that a loss is not a mean over samples: every rank makes the same mistake.
 So the first step is computed twice on one rank, with L lanes and with one, with dropout, batch statistics and random
 numbers switched off; the weighted mean of the lanes' gradients must be the whole gradient up to rounding. If it is not,
-least squares finds which combination of the lanes' gradients gives the whole one, and that tells the mistakes apart.
+least squares finds which combination of the lanes' gradients gives the whole one, and that separates the mistakes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ MAX_WORK = 40_000_000
 SAME = 0.1
 """Lanes closer than this fraction of a tolerance have the same gradient: different samples are never so close."""
 GLANCE = 1000
-"""This many elements nearly always tell lanes apart."""
+"""This many elements nearly always distinguish lanes."""
 EXPLAINED = 1e-2
 """A combination that leaves less than this fraction of the whole gradient explains it."""
 

@@ -84,7 +84,7 @@ def test_a_named_run_goes_on_from_its_newest_state(tmp_path: Path, undisturbed: 
         said,
     )
     assert found, said  # the state of step 7 is written while step 8 is computed, and may not be there yet
-    assert f"the run goes on in epoch 2, after step {found[1]}" in ended.err
+    assert f"the run resumes in epoch 2, after step {found[1]}" in ended.err
     [folder] = (path.parent for path in (tmp_path / "lockstep-runs" / "exp1").glob("*/metrics.jsonl"))
     assert steps_in_metrics(folder) == list(range(1, 16))
     assert ended.err.count("lanes     6 lanes") == 1

@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
     assert begin(tmp_path, 3, *EVERY, "--recover", "off", DIES_AT="12").finish().code == 137
     ended = begin(tmp_path, 1, *EVERY).finish()
     assert ended.code == 0, ended.err
-    assert "the run goes on after 2 epochs, step 10" in ended.err
+    assert "the run resumes after 2 epochs, step 10" in ended.err
     assert "steps 11 to 15" in ended.out
     assert digest(tmp_path) == undisturbed
     place = tmp_path / "lockstep-runs" / "exp1"
@@ -87,7 +87,7 @@ def test_a_second_start_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None
     until(saved.exists, "the first state", stretched(60.0))
     second = begin(tmp_path, 1, *EVERY).finish()
     assert second.code == 2
-    assert second.err.startswith("error: The run exp1 is going on already.\nhelp: Wait for it")
+    assert second.err.startswith("error: The run exp1 is already running.\nhelp: Wait for it")
     first.process.send_signal(signal.SIGTERM)
     assert first.finish().code == 143
     assert begin(tmp_path, 2, *EVERY).finish().code == 0

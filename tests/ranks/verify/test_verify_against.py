@@ -77,17 +77,6 @@ def test_other_conditions_are_said_and_blamed_before_the_script(verified: Verifi
 
 
 @pytest.mark.thorough
-def test_fewer_steps_are_compared_as_far_as_they_go(verified: Verifier, tmp_path: Path) -> None:
-    bits = tmp_path / "bits.json"
-    verified(ranks=(1,), steps=3, save=bits)
-    fewer = verified(ranks=(1,), steps=2, against=bits)
-    assert fewer.exit_code == 0
-    assert "The same bits as in" in text_of(fewer)
-    assert fewer.against is not None
-    assert fewer.against.steps == 2
-
-
-@pytest.mark.thorough
 def test_another_script_is_refused_unless_it_is_accepted(verified: Verifier, tmp_path: Path) -> None:
     bits, port = tmp_path / "bits.json", tmp_path / "port.py"
     verified(ranks=(1,), steps=1, save=bits)

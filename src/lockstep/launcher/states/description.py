@@ -37,29 +37,22 @@ STREAMS = ("random numbers", "random numbers of the epoch")
 PLACE = "place of the data set"
 _WRITERS = ("strategy", "ranks", "lanes", "threads", "seed")
 _COUNTERS = ("step", "epoch", "epochs_seen", "num_losses", "loss", "loaders")
+_UNKNOWN = dict.fromkeys(("step", "epochs", "saved", "size_bytes", "sha256"))
+"""What a damaged manifest no longer says."""
 Json = dict[str, Any]
 
 
 def summary_of(found: Found) -> Json | None:
     """A row of `ls`: what the manifest says, and whether the files are there with their sizes. None when it was removed meanwhile.
 
-    What a damaged manifest no longer says is None; `files` is complete, damaged or newer (a later lockstep wrote it).
+    `files` is complete, damaged or newer (a later lockstep wrote it).
     """
-    said = {
-        "run": found.run,
-        "path": str(found.path),
-        "step": None,
-        "epochs": None,
-        "inside_epoch": False,
-        "saved": None,
-    }
-    said |= {"size_bytes": None, "sha256": None, "files": COMPLETE, "problem": "", "not_finite": ""}
+    said = {"run": found.run, "path": str(found.path), **_UNKNOWN, "inside_epoch": False, "not_finite": ""}
     try:
         place, manifest = open_state(found.path)
     except LockstepError as error:
-        if not found.path.exists():
-            return None
-        return {**said, "files": NEWER if isinstance(error, NewerState) else DAMAGED, "problem": problem_of(error)}
+        files = NEWER if isinstance(error, NewerState) else DAMAGED
+        return {**said, "files": files, "problem": problem_of(error)} if found.path.exists() else None
     lacking = _incomplete(place, manifest)
     if lacking is not None and not place.exists():
         return None
@@ -79,16 +72,14 @@ def summary_of(found: Found) -> Json | None:
 
 def newest(states: list[Found]) -> Found:
     """The state of the highest step; where the manifests say nothing, the last by name. At least one must be given."""
-    return max(
-        [one for one in states if not one.is_aside] or states, key=lambda one: (_step_of(one.path), one.path.name)
-    )
 
-
-def _step_of(path: Path) -> int:
-    try:
-        return _count(open_state(path)[1].facts.get("step")) or 0
-    except LockstepError:
+    def step_of(path: Path) -> int:
+        with suppress(LockstepError):
+            return _count(open_state(path)[1].facts.get("step")) or 0
         return -1
+
+    candidates = [one for one in states if not one.is_aside] or states
+    return max(candidates, key=lambda one: (step_of(one.path), one.path.name))
 
 
 def _count(value: Any) -> int | None:
@@ -148,13 +139,13 @@ def describe(path: Path) -> Json:
                 raise UsageError(f"{place / name} is damaged: it does not hold the tensors that were saved.", OLDER)
     try:
         counters = plain(documents[COUNTERS])
-        facts = {"path": str(path), "saved": _saved_at(place), "sha256": _hash_of(manifest)}
-        run = {"counters": {name: counters[name] for name in _COUNTERS}, "inside": _inside(counters, documents)}
-        told: Json = {**facts, **run, **_facts(manifest), "epochs": _epochs(counters)}
-        told = finite({**told, **_objects(documents, headers, manifest)})
+        told: Json = {"path": str(path), "saved": _saved_at(place), "sha256": _hash_of(manifest)}
+        told["counters"] = {name: counters[name] for name in _COUNTERS}
+        told["inside"] = _inside(counters, documents)
+        told |= {**_facts(manifest), "epochs": _epochs(counters), **_objects(documents, headers, manifest)}
+        return {key: _finite(value) for key, value in told.items()}
     except UNLIKE:
         raise UsageError(f"{path} is not what lockstep writes.", CHANGED) from None
-    return told
 
 
 def headers_of(path: Path) -> list[Header]:
@@ -172,13 +163,15 @@ def headers_of(path: Path) -> list[Header]:
 def _facts(manifest: Manifest) -> Json:
     """Who wrote it, and its files."""
     versions = manifest.facts.get("fingerprint")
-    files = [
-        {"name": name, "size_bytes": file.size, "tensors": len(file.tensors), "sha256": file.sha256}
-        for name, file in sorted(manifest.files.items())
-    ]
-    written_by = {name: manifest.facts.get(name) for name in _WRITERS}
-    versions = versions if isinstance(versions, Mapping) else {}
-    return {"written_by": written_by, "versions": versions, "not_finite": manifest.not_finite, "files": files}
+    return {
+        "written_by": {name: manifest.facts.get(name) for name in _WRITERS},
+        "versions": versions if isinstance(versions, Mapping) else {},
+        "not_finite": manifest.not_finite,
+        "files": [
+            {"name": name, "size_bytes": file.size, "tensors": len(file.tensors), "sha256": file.sha256}
+            for name, file in sorted(manifest.files.items())
+        ],
+    }
 
 
 def _inside(counters: Json, documents: Json) -> Json | None:
@@ -221,55 +214,47 @@ def _objects(documents: Json, headers: Mapping[str, Sequence[Header]], manifest:
         size = manifest.files[file].size
         return {"tensors": len(headers[file]), "elements": elements, "size_bytes": size, "dtypes": dtypes}
 
-    optimizers, schedulers = _labelled(documents, "optimizer"), _labelled(documents, "scheduler")
+    def labelled(kind: str) -> list[tuple[str, Any]]:
+        """`optimizer`, or `optimizer1`, `optimizer2` where there are several."""
+        return [(label, one) for label, one in documents.items() if label.rstrip("0123456789") == kind]
+
+    def group_of(group: Any) -> Json:
+        rate = group["options"].get("lr")
+        return {"parameters": len(group["params"]), "lr": rate if isinstance(rate, float) else None}
+
+    optimizers = labelled("optimizer")
     trained = {name for _, one in optimizers for group in one["groups"] for name in group["params"]}
     files, models = sorted(name for name in headers if MODEL_FILE.fullmatch(name)), []
     for number, file in enumerate(files, 1):
         prefix = f"{number}/" if len(files) > 1 else ""  # as optimizers name the parameters of several models
         elements = sum(one.elements for one in headers[file] if prefix + one.name in trained)
         models.append({"name": file.removesuffix(SUFFIX), "tensors": tensors(file), "trained": elements})
+    named = [(label[:-1], one) for label, one in documents.items() if label.endswith("=")]
+    drawn = {label: documents[label] for label in STREAMS if label in documents}
     return {
         "models": models,
         "optimizers": [
             {
                 "name": label,
                 "kind": str(one["class"]),
-                "groups": [{"parameters": len(group["params"]), "lr": _rate(group)} for group in one["groups"]],
+                "groups": [group_of(group) for group in one["groups"]],
                 "tensors": tensors(label + SUFFIX),
             }
             for label, one in optimizers
         ],
-        "schedulers": [[label, str(one["class"])] for label, one in schedulers],
-        "named": [
-            [label[:-1], "object" if one["object"] else "value"]
-            for label, one in documents.items()
-            if label.endswith("=")
-        ],
-        "streams": {
-            label: [kind for kind, one in documents[label].items() if one is not None]
-            for label in STREAMS
-            if label in documents
-        },
+        "schedulers": [[label, str(one["class"])] for label, one in labelled("scheduler")],
+        "named": [[name, "object" if one["object"] else "value"] for name, one in named],
+        "streams": {label: [kind for kind, one in of.items() if one is not None] for label, of in drawn.items()},
         "gradients": tensors(GRADIENTS) if GRADIENTS in headers else None,
     }
 
 
-def _labelled(documents: Json, kind: str) -> list[tuple[str, Any]]:
-    """`optimizer`, or `optimizer1`, `optimizer2` where there are several, with what is said of each."""
-    return [(label, one) for label, one in documents.items() if label.rstrip("0123456789") == kind]
-
-
-def _rate(group: Json) -> float | None:
-    rate = group["options"].get("lr")
-    return rate if isinstance(rate, float) else None
-
-
-def finite(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     """For JSON: numbers that it cannot express as texts."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [finite(item) for item in value]
+        return [_finite(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,6 +1,6 @@
 """What to do about an error of a GPU: memory that is used up, a kernel that failed, a device that is gone.
 
-Torch tells these in words, and a failed kernel later than it fails: where the host waits next, or starts the next kernel.
+Torch reports these in words, and a failed kernel only later: where the host waits next, or starts the next kernel.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def help_with_device(error: BaseException) -> str:
     if gone:
         told.append(
             f"If `nvidia-smi` does not answer for {device}, or `dmesg` has a line with Xid, it has failed: leave it out with "
-            "CUDA_VISIBLE_DEVICES, and the run goes on from its newest state."
+            "CUDA_VISIBLE_DEVICES, and the run resumes from its newest state."
         )
     if kernel:
         told.append(_of_the_kernel(device, os.environ))

@@ -115,7 +115,7 @@ def map_ring(path: Path, access: int) -> mmap.mmap:
 
 
 class JournalWriter:
-    """The rank's end. One thread writes. A process may reopen its ring: it goes on where the last writer stopped."""
+    """The rank's end. One thread writes. A process may reopen its ring: it continues where the last writer stopped."""
 
     def __init__(self, path: Path) -> None:
         self._ring = map_ring(path, mmap.ACCESS_WRITE)
@@ -164,7 +164,7 @@ class JournalWriter:
             publish(self._ring, NOTE_OFFSET, data)
 
     def lost(self, sentence: str) -> None:
-        """Tell the launcher that something could not be written; the ring has room for it, however full the disk is."""
+        """Report to the launcher that something could not be written; the ring has room for it, however full the disk is."""
         if (sentence := visible(sentence)) not in self._lost:
             self._lost.append(sentence)
             text = "\n".join(self._lost).encode()[: LOST_BYTES - 4]
@@ -220,7 +220,7 @@ class JournalReader:
         return note
 
     def waiting(self) -> Waiting | None:
-        """What the rank waits for; None when it does not, which is told by one number."""
+        """What the rank waits for; None when it does not, which one number says."""
         if not waiting_format.SINCE.unpack_from(self._ring, WAITING_OFFSET + _U64.size)[0]:
             return None
         waiting = waiting_format.unpack(_consistent(self._ring, WAITING_OFFSET, waiting_format.FORMAT.size))

@@ -1,4 +1,4 @@
-"""What launcher and ranks tell each other beside the journal's records: orders and answers in its header, news through a pipe."""
+"""What launcher and ranks exchange beside the journal's records: orders and answers in its header, news through a pipe."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class News:
 
 
 def read_news(line: bytes) -> News:
-    """Read what a rank told."""
+    """Read what a rank reported."""
     told: dict[str, Any] = json.loads(line)
     return News(**{**told, "event": Event(told["event"]), "failure": decode_failure(told["failure"])})
 

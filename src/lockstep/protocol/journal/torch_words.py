@@ -1,4 +1,4 @@
-"""What torch's own errors mean, told by their words: Gloo, NCCL and CUDA raise the same class for everything."""
+"""What torch's own errors mean, found by their words: Gloo, NCCL and CUDA raise the same class for everything."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def mistake_in(error: BaseException) -> BaseException:
 
 
 def _way_without_compiler(error: BaseException) -> str:
-    """What stages have told the compiler, which raises it as its own error (`refuse_being_compiled`)."""
+    """What stages said to the compiler, which raises it as its own error (`refuse_being_compiled`)."""
     found = _HIDDEN_LAYERS.search(str(error)) if isinstance(error, RuntimeError) else None
     return found[0] if found is not None else ""
 

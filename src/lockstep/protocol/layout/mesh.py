@@ -261,7 +261,7 @@ def check_shrinks(form: Form) -> None:
 
 
 def shrinks(form: Form) -> bool:
-    """Whether the ranks can become fewer, as far as `form` tells."""
+    """Whether the ranks can become fewer, as far as `form` says."""
     return not form.mesh and not is_data_parallel(form)
 
 

@@ -52,7 +52,7 @@ def sized(sizes: Sequence[int]) -> Nodes:
 
 
 def nodes_of(told: Sequence[str]) -> Nodes | None:
-    """Find the nodes from what each rank told of its own; None where a node's ranks are not neighbours."""
+    """Find the nodes from what each rank reported of its own; None where a node's ranks are not neighbours."""
     runs = [(name, len([*run])) for name, run in groupby(told)]
     if len({name for name, _ in runs}) < len(runs):
         return None

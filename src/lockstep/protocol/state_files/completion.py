@@ -30,8 +30,8 @@ def complete(
         folder: it has begun.
         documents: the content of state.json.
         files: those that are in the stage, flushed to the disk.
-        facts: what the manifest says besides its files; the step tells lines of metrics.jsonl and the state apart.
-        taken_s: growing_time() when the run was as the state is, if that is not now. The manifest's time tells it.
+        facts: what the manifest says besides its files; the step separates lines of metrics.jsonl from the state.
+        taken_s: growing_time() when the run was as the state is, if that is not now. The manifest gets this time.
         not_finite: a tensor that should be finite and is not.
 
     Raises:

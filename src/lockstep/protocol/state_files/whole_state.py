@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,78 @@ from lockstep.machine.regular_file import read_regular
 from lockstep.protocol.state_files.folder import TRIES, StateFolder, identity_of
 from lockstep.protocol.state_files.manifest import CHANGED, DOCUMENTS, NAME, OLDER, Manifest, damage_of, loads
 
-MOST = 1 << 62
+Form = Any
+"""Of a value of JSON: a test, a list with the form of its items, or a dictionary with forms by key."""
+
+
+def _fits(value: Any, form: Form) -> bool:
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_fits(item, form[0]) for item in value)
+    if isinstance(form, dict):
+        return isinstance(value, Mapping) and all(key in value and _fits(value[key], form[key]) for key in form)
+    return bool(form(value))
+
+
+def _only(form: dict[str, Form]) -> Form:
+    """These keys and no others."""
+    return lambda value: _fits(value, form) and len(value) == len(form)
+
+
+def _or_none(form: Form) -> Form:
+    return lambda value: value is None or _fits(value, form)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_line(value: Any) -> bool:
+    return _fits(value, dict.fromkeys(("step", "epoch", "time"), lambda _: True)) and all(
+        map(_or_none(_is_number), value.values())
+    )
+
+
+def _are_sums(value: Any) -> bool:
+    """By name and lane: two numbers each."""
+    return isinstance(value, Mapping) and all(
+        isinstance(lanes, Mapping)
+        and all(
+            lane.isdecimal() and isinstance(pair, list) and [*map(type, pair)] == [float, float]
+            for lane, pair in lanes.items()
+        )
+        for lanes in value.values()
+    )
+
+
+_ACCOUNT = _only(
+    dict.fromkeys(("loader", "steps", "samples", "different"), _is_count)
+    | dict.fromkeys(("of_steps", "of_samples"), _or_none(_is_count))
+    | {"order": _is_text}
+)
+_FORMS: dict[str, Form] = {
+    "step": _is_count,
+    "epoch": _is_count,
+    "num_losses": _is_count,
+    "loss": _is_number,
+    "epochs_seen": [_is_count],
+    "epochs": {"loop": _is_count, "next": _is_count},
+    "loaders": [{"epochs_begun": _is_count} | dict.fromkeys(("batch_size", "samples"), _or_none(_is_count))],
+    "inside": _or_none(_only({**dict.fromkeys(("loader", "done", "loop"), _is_count), "order": _is_text})),
+    "tallies": _or_none(_only({"outside": [_are_sums], "body": [_are_sums]})),
+    "accounts": [_ACCOUNT],
+    "account": _or_none(_ACCOUNT),
+    "lines": [_is_line],
+}
+"""Of the counters. What may be missing, in older states, comes last."""
+_WHERE_MISSING: dict[str, Any] = {"inside": None, "tallies": None, "accounts": [], "account": None, "lines": []}
 
 
 def wrong_counters(saved: Any) -> str:
@@ -22,99 +93,11 @@ def wrong_counters(saved: Any) -> str:
     Args:
         saved: what `lockstep.rank.checkpoint.saving.state.counters` made once.
     """
-    return next(_problems(saved), "") if isinstance(saved, Mapping) else "its counters are not a dictionary"
-
-
-def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("step", "epoch", "num_losses"):
-        if not _is_count(saved.get(name)):
-            yield f"its counter {name} is {saved.get(name)!r}"
-    if type(saved.get("loss")) not in (int, float):
-        yield f"its loss is {saved.get('loss')!r}"
-    seen, position = saved.get("epochs_seen"), saved.get("epochs")
-    if not isinstance(seen, list) or not all(map(_is_count, seen)):
-        yield "its samples per epoch are not numbers"
-    if not isinstance(position, Mapping) or not all(_is_count(position.get(name)) for name in ("loop", "next")):
-        yield f"its position in the script's epochs is {position!r}"
-    if saved.get("tallies") is not None and not _are_tallies(saved["tallies"]):
-        yield "its tallies are not described the way lockstep does it"
-    if not _is_inside(saved.get("inside")):
-        yield f"its place inside an epoch is {saved.get('inside')!r}"
-    accounts = saved.get("accounts", [])
-    now = saved.get("account")
-    if not isinstance(accounts, list) or not all(map(_is_account, [*accounts, *([] if now is None else [now])])):
-        yield "its accounts of samples are not described the way lockstep does it"
-    yield from _unlike_lists(saved)
-
-
-def _unlike_lists(saved: Mapping[str, Any]) -> Iterator[str]:
-    for what, told, is_one in (
-        ("lines of run.log", saved.get("lines", []), _is_line),
-        ("loaders", saved.get("loaders"), _is_loader),
-    ):
-        if not isinstance(told, list) or not all(map(is_one, told)):
-            yield f"its {what} are not described the way lockstep does it"
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MOST
-
-
-def _is_inside(told: Any) -> bool:
-    if told is None:  # between epochs
-        return True
-    return (
-        isinstance(told, Mapping)
-        and isinstance(told.get("order"), str)
-        and (
-            set(told) == {"loader", "order", "done", "loop"}
-            and all(_is_count(told[name]) for name in ("loader", "done", "loop"))
-        )
-    )
-
-
-def _is_line(told: Any) -> bool:
-    if not isinstance(told, Mapping) or not {"step", "epoch", "time"} <= set(told):
-        return False
-    return all(value is None or type(value) in (int, float) for value in told.values())
-
-
-def _is_loader(told: Any) -> bool:
-    if not isinstance(told, Mapping):
-        return False
-    sizes = told.get("batch_size", ""), told.get("samples", "")  # an IterableDataset has no number of samples
-    return _is_count(told.get("epochs_begun")) and all(size is None or _is_count(size) for size in sizes)
-
-
-def _is_account(told: Any) -> bool:
-    counts = ("loader", "steps", "samples", "different")
-    return (
-        isinstance(told, Mapping)
-        and set(told) == {*counts, "of_steps", "of_samples", "order"}
-        and all(_is_count(told[name]) for name in counts)
-        and all(told[name] is None or _is_count(told[name]) for name in ("of_steps", "of_samples"))
-        and isinstance(told["order"], str)
-    )
-
-
-def _are_tallies(told: Any) -> bool:
-    return (
-        isinstance(told, Mapping)
-        and set(told) == {"outside", "body"}
-        and all(isinstance(made, list) and all(map(_is_sums, made)) for made in told.values())
-    )
-
-
-def _is_sums(told: Any) -> bool:
-    return isinstance(told, Mapping) and all(
-        isinstance(lanes, Mapping)
-        and all(lane.isdecimal() and isinstance(pair, list) and _are_two_numbers(pair) for lane, pair in lanes.items())
-        for lanes in told.values()
-    )
-
-
-def _are_two_numbers(pair: list[Any]) -> bool:
-    return [type(one) for one in pair] == [float, float]
+    if not isinstance(saved, Mapping):
+        return "its counters are not a dictionary"
+    found = {**_WHERE_MISSING, **saved}
+    wrong = (name for name, form in _FORMS.items() if not _fits(found.get(name), form))
+    return next((f"its counter {name} is {str(found.get(name))[:100]!r}" for name in wrong), "")
 
 
 Result = TypeVar("Result")

@@ -55,7 +55,7 @@ def check_around(task: Task, variables: Mapping[str, str]) -> None:
 def _check_torchrun(task: Task, variables: Mapping[str, str]) -> None:
     """Raise `UsageError` where torchrun was started several times but knows of one node only.
 
-    A torchrun that was not told of other nodes names its run with a UUID. One that was may be alone for a while
+    A torchrun that knows no other nodes names its run with a UUID. One that does may be alone for a while
     (--nnodes 1:4), which is right.
     """
     text = variables.get("GROUP_WORLD_SIZE", "1")

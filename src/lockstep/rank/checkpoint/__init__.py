@@ -1,4 +1,4 @@
-"""Files that outlive a run: weights, and the state from which a run goes on.
+"""Files that outlive a run: weights, and the state from which a run resumes.
 
 Bottom up: `exact_json` writes values that JSON cannot express, `tensor_file` is one safetensors file, `manifest` says
 what a state folder holds, `folder` replaces it in one move, `completion` writes its last files. `model_state` and

@@ -1,4 +1,4 @@
-"""Whether the numbers of a state are finite, told from their bits, so that a process without torch can look.
+"""Whether the numbers of a state are finite, judged by their bits, so that a process without torch can check.
 
 A state is finite when its weights, buffers, tracked modules and the tensors of its optimizers are, but for buffers and frozen parameters that were
 not when they were prepared: masks of -inf, trackers that begin at inf. 0.24 s for 1 GB, where the state is written.
@@ -21,7 +21,7 @@ _BITS: dict[str, tuple[Any, int, int]] = {
     "F8_E5M2FNUZ": (np.uint8, 0xFF, 0x80),
     "F8_E4M3FNUZ": (np.uint8, 0xFF, 0x80),
 }
-"""By safetensors' name of a dtype: words of its size, and the bits in them that tell an infinite value or a NaN."""
+"""By safetensors' name of a dtype: words of its size, and the bits that are all set in an infinite value or a NaN."""
 _SUMMED = {"F64": np.float64, "F32": np.float32, "C64": np.float32}
 PIECE_BYTES = 1 << 20
 """Looked at in one go; a multiple of every item's size."""

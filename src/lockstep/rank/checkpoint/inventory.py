@@ -1,7 +1,7 @@
-"""What a state will hold, and which rank holds which tensor: told by every rank, concluded by each in the same way.
+"""What a state will hold, and which rank holds which tensor: reported by every rank, concluded by each in the same way.
 
 Under a strategy that spreads a model, a rank has the values of its own part; the rest is on the meta device, or (the
-state of an optimizer) does not exist. Ranks tell names, dtypes and shapes in one frame; then tensors travel one at a time.
+state of an optimizer) does not exist. Ranks report names, dtypes and shapes in one frame; then tensors travel one at a time.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ Found = Mapping[str, Mapping[str, Source]]
 
 
 def inventory_of(tensors: TensorSet, equal: Container[int] = ()) -> Inventory:
-    """What this rank tells the others. Raises `UsageError` for a tensor that cannot be written.
+    """What this rank reports to the others. Raises `UsageError` for a tensor that cannot be written.
 
     Args:
         tensors: this rank's, of one file.
@@ -219,8 +219,8 @@ def write_tensors(
         hashes: whether it gets a SHA-256.
 
     Returns:
-        On rank 0 what `TensorFileWriter.finish` tells, and why it could not be written; the other ranks go on meanwhile,
-        so they are told about a failure afterwards.
+        On rank 0 what `TensorFileWriter.finish` returns, and why it could not be written; the other ranks continue meanwhile,
+        so they learn of a failure afterwards.
     """
     writer, problem, written = None, "", {}
     for tensor in stream(found, tensors, transport):

@@ -169,7 +169,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def renames(fit: Fit, wanted: Wanted) -> str:
-    """Missing names that are in the file under another name, as far as shapes and spelling tell."""
+    """Missing names that are in the file under another name, judged by shapes and spelling."""
     shapes = {name: fit.values[name].shape for name in fit.unexpected if isinstance(fit.values[name], Tensor)}
     found = []
     for name in fit.missing:

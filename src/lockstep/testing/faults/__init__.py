@@ -9,7 +9,7 @@
 
     LOCKSTEP_FAULTS="stop rank=1 step=5" LOCKSTEP_FAULTS_FOLDER=/tmp/it lockstep run -n 2 train.py
 
-Any launcher that sets RANK will do. A rank that starts again and comes to the same step finds the file and goes on. In a test:
+Any launcher that sets RANK will do. A rank that starts again and comes to the same step finds the file and continues. In a test:
 
     subprocess.run(command, env={**os.environ, **faults.variables("kill rank=1 step=5", tmp_path)})
     (event,) = faults.assert_fired("kill rank=1 step=5", tmp_path)

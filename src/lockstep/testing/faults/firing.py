@@ -85,7 +85,7 @@ def assert_fired(plan: str, folder: str | os.PathLike[str]) -> Sequence[Fired]:
     """What has happened, when all of the plan has.
 
     Raises:
-        AssertionError: something has not; a test that goes on would show nothing.
+        AssertionError: something has not; a test that continued would show nothing.
     """
     found = fired(folder)
     missing = sorted({str(fault) for fault in Plan.parse(plan).faults} - {each.fault for each in found})

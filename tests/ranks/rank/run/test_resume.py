@@ -439,7 +439,7 @@ def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
     second = start(tmp_path, "-n", "1", "--lanes", "4", "--threads", "1", "script.py", "3").finish()
     assert second.code == 0, second.err
     assert [line for line in second.out.splitlines() if "epoch" in line] == ["epoch 2"]
-    assert "lockstep: the run goes on with lanes 4, not 2: the bits may differ from here." in second.err
+    assert "lockstep: the run resumes with lanes 4, not 2: the bits may differ from here." in second.err
     assert ".state.previous, which is complete" in second.err
     assert "1 epoch, 2 steps" in second.err
     assert "after 2 epochs of earlier starts" in second.err

@@ -198,7 +198,7 @@ def test_a_state_that_cannot_be_written_is_told_and_the_next_one_is_written(tmp_
     [(_, [told], left)] = run_ranks(train, Started(1), str(tmp_path), act, 10)
     assert told.startswith(f"The state could not be written to {tmp_path / PLACE}/step-00000006: ")
     assert why in told
-    assert told.endswith("The run goes on.")
+    assert told.endswith("The run continues.")
     assert left == []
     assert states(tmp_path) == [3, 9]
 

@@ -157,7 +157,7 @@ def test_where_the_url_fails_the_run_says_so_goes_on_and_keeps_the_states_of_the
     assert said[0].startswith(
         f"step-00000001 is on the disk, but could not be copied: {runs}/exp1/step-00000001 cannot"
     )
-    assert said[0].endswith("The run goes on.")
+    assert said[0].endswith("The run continues.")
     assert states_of(tmp_path / "here" / "lockstep-runs" / "exp1" / "states") == ["step-00000009", "step-00000010"]
 
 

@@ -89,7 +89,7 @@ def test_a_run_killed_in_the_middle_of_an_upload_goes_on_on_another_machine(tmp_
     s3.shut_for = ""
     ended = begin(tmp_path / "there", 3, *NAMED, RUNS, **s3.variables).finish()
     assert (ended.code, digest(tmp_path / "there")) == (0, undisturbed), ended.err
-    assert "goes on in epoch 1, after step 4" in ended.err + ended.out
+    assert "resumes in epoch 1, after step 4" in ended.err + ended.out
     assert steps_of(s3) == ["step-00000012", "step-00000014"]
     assert len(s3.keys()) == 12, "no file of another state is left"
 
@@ -131,7 +131,7 @@ def test_what_is_wrong_with_a_store_is_one_sentence_and_training_goes_on(tmp_pat
     assert (ended.code, digest(tmp_path / "a")) == (0, undisturbed)
     said = ended.err + ended.out
     assert "step-00000002 is on the disk, but could not be copied: s3://nowhere/runs/exp1/step" in said
-    assert "Check that the bucket or the folder exists. The run goes on." in said
+    assert "Check that the bucket or the folder exists. The run continues." in said
     assert "Traceback" not in said
 
     without = {name: value for name, value in s3.variables.items() if "KEY" not in name}

@@ -123,7 +123,7 @@ def test_a_place_that_cannot_be_is_named(inside):
     whole = {**counters, "loaders": [], "inside": {"loader": 0, "order": "x", "done": 1, "loop": 1}}
     assert wrong_counters(whole) == ""
     assert wrong_counters({**counters, "loaders": []}) == "", "a state that an older lockstep wrote"
-    assert "its place inside an epoch" in wrong_counters({**whole, "inside": inside})
+    assert "its counter inside" in wrong_counters({**whole, "inside": inside})
 
 
 def test_states_that_are_not_finite_never_evict_the_newest_finite_one(tmp_path):

@@ -4,7 +4,7 @@ All ranks start again then, from the newest snapshot. With this one that is the 
 lost, so the loss costs that step and no more; in evaluation, it is the end of the last step. One survivor of each node
 writes it, into its own node's memory, before the exchange that cannot end raises `PeerLost`.
 
-    the exchange that lost a rank -> take    is the state as it was when the step began? then write it, tell the launcher
+    the exchange that lost a rank -> take    is the state as it was when the step began? then write it, notify the launcher
     the launcher                  -> waits for that, and ends the ranks    launch.supervise.last_snapshots
     the next start                -> Snapshots.begin finds the newest of all nodes
 """
@@ -71,7 +71,7 @@ class StepSnapshot:
             self._written = Bits(self._run.loop_state)
 
     def note(self, inside: InsideEpoch, *, keeps_streams: bool) -> None:
-        """The run can go on from here.
+        """The run can resume from here.
 
         Args:
             inside: where in the epoch.
@@ -179,7 +179,7 @@ class LastSnapshot(NoLastSnapshot):
         run: it calls the methods.
         snapshots: the run's; they are on.
         number: which start of the ranks this is.
-        tell: tells the launcher of an event: KEEPS once there is a step to begin again, KEPT with 0 when a snapshot of it
+        tell: reports an event to the launcher: KEEPS once there is a step to begin again, KEPT with 0 when a snapshot of it
             was taken, with 1 when this rank takes none.
         first: the journal of rank 0; None on nodes without it.
     """
@@ -199,7 +199,7 @@ class LastSnapshot(NoLastSnapshot):
         self._first_pid = JournalReader(first).pid if first is not None else 0
         self._beginning = StepSnapshot(run)
         self._step: int | None = None
-        """The last finished step, where the run can go on from its end; else None."""
+        """The last finished step, where the run can resume from its end; else None."""
         self._place = 0
         self._undo: Callable[[], None] | None = None
         """Takes back what the lanes of this step have changed; None before they begin."""
@@ -244,7 +244,7 @@ class LastSnapshot(NoLastSnapshot):
     # When another rank is lost
 
     def take(self) -> None:
-        """Take the snapshot, if the run can go on from here and no other rank of this node does; never raises."""
+        """Take the snapshot, if the run can resume from here and no other rank of this node does; never raises."""
         try:
             is_taken = self._write()
         except Exception:  # noqa: BLE001 - what the script tracks may raise anything, and the loss is what matters

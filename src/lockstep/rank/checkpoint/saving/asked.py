@@ -75,11 +75,11 @@ class LauncherAsks(NobodyAsks):
 class SignalAsks(NobodyAsks):
     """Asked by a signal to this process, where the script has not decided itself what that signal does.
 
-    A second signal acts as if nothing here were. Forked children (loader workers) go on, as long as this process does:
+    A second signal acts as if nothing here were. Forked children (loader workers) continue as long as this process does:
     a terminal and SLURM send the signal to them too. Only SIGTERM ends them, as before.
 
     Args:
-        says: whether this rank tells the person that it has heard.
+        says: whether this rank reports that it received the signal.
     """
 
     def __init__(self, *, says: bool) -> None:
@@ -106,7 +106,7 @@ class SignalAsks(NobodyAsks):
         for number in list(self._before):
             self._give_back(number)
         number, self._number = self._number, 0
-        if number:  # no step came in which it could have been heard
+        if number:  # no step came in which it could have been received
             signal.raise_signal(number)
 
     def answer(self, step: int | None) -> None:  # noqa: ARG002 - nobody waits for it

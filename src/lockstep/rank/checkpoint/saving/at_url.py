@@ -1,6 +1,6 @@
 """States and weights at a URL: written to a private folder and copied from there, copied to one and read there.
 
-Rank 0 copies what is written; what is read, one rank of each node. The others hear how it went.
+Rank 0 copies what is written; what is read, one rank of each node. The others learn how it went.
 """
 
 from __future__ import annotations

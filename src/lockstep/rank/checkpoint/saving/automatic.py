@@ -155,7 +155,7 @@ class Automatic(NoStates):
         return self._asks.number
 
     def hear(self, asked: int) -> None:
-        """Take what the ranks told each other in a pass about `asked`."""
+        """Take what the ranks exchanged in a pass about `asked`."""
         self._ends_by = self._ends_by or asked
 
     def _is_due(self, *, ends_epoch: bool) -> bool:
@@ -207,7 +207,7 @@ class Automatic(NoStates):
 
     def _tell(self, problem: str) -> None:
         if problem:
-            self._say(f"{problem} The run {'ends' if self._ends_by else 'goes on'}.")
+            self._say(f"{problem} The run {'ends' if self._ends_by else 'continues'}.")
 
     def _end_if_asked(self, saved: int | None) -> None:
         """Leave the script, on every rank; `saved`: the step after which the run was saved for that, if it was."""
@@ -284,7 +284,7 @@ class Automatic(NoStates):
         return path.name
 
     def _without_finite(self, damaged: list[tuple[Path, str]], not_finite: list[tuple[Path, str]]) -> str:
-        """The same where no state is finite: ranks that start again go on as they would have, a person decides."""
+        """The same where no state is finite: ranks that start again continue as they would have; otherwise the user decides."""
         newest, tensor = not_finite[0]
         if self._restart_number:
             return self._chosen(newest, damaged, [])
@@ -304,7 +304,7 @@ class Automatic(NoStates):
 
 
 def _tell_of_earlier_end(place: Path, step: int) -> None:
-    """Say that the run whose states are in `place` had ended well before, if it had; it goes on after this step."""
+    """Say that the run whose states are in `place` had ended well before, if it had; it resumes after this step."""
     with suppress(OSError, ValueError):
         ended = int(read_regular(place.parent / ENDED, most_bytes=32))
         if ended >= step:
@@ -312,5 +312,5 @@ def _tell_of_earlier_end(place: Path, step: int) -> None:
             again = f"{which}, after its newest state, {'is' if ended == step + 1 else 'are'} computed again"
             say(
                 f"this run ended well before, after step {ended}: "
-                f"{again if ended > step else 'it goes on from there, if there is more to do'}. Another name begins anew."
+                f"{again if ended > step else 'it resumes from there, if there is more to do'}. Another name begins anew."
             )

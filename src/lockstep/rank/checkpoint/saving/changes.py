@@ -1,8 +1,8 @@
 """Whether a script has changed what a state holds, or what none holds, since some place.
 
-Ranks that go on from there run the script from that place again. What the script changed there by itself (weights before
+Ranks that resume there run the script from that place again. What the script changed there by itself (weights before
 the lanes, an average) it would change a second time. Small things are copied, so that a state has them as they
-were; for the others torch's version counters tell.
+were; for the others torch's version counters show it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Small:
     """Why there are no copies."""
 
     def is_like(self, other: Small) -> bool:
-        """Whether states and options are the same; not, where that cannot be told."""
+        """Whether states and options are the same; not, where nobody can know."""
         try:
             return bool((self.states, self.options) == (other.states, other.options)) and not self.objection
         except Exception:  # noqa: BLE001 - tensors are compared element by element, other objects as they like

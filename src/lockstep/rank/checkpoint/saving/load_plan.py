@@ -190,7 +190,7 @@ class LoadPlan(PlannedParts):
             )
 
     def load_models(self) -> None:
-        """Write the weights, which fit, and go on with the counters and random streams."""
+        """Write the weights, which fit, and continue with the counters and random streams."""
         self._keep_options()
         self._load_models_and_gradients()
         self._run.loop_state.switch(self._modes)
@@ -209,7 +209,7 @@ class LoadPlan(PlannedParts):
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
 
     def _again(self) -> None:
-        """Where the steps go on: undo what the epoch's body has changed, for it had changed that before the state too."""
+        """Where the steps continue: undo what the epoch's body has changed, for it had changed that before the state too."""
         loaded, small = self._loaded
         if bits_of(self._run.loop_state) != loaded or not small.is_like(Small.of(self._run.loop_state)):
             self.load_all_but_models()
@@ -307,7 +307,7 @@ def _late_is_missing(awaited: Sequence[str]) -> UsageError:
 
 def _say_place(epochs: int, step_timer: StepTimer, *, inside: bool) -> None:
     finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {step_timer.step}"
-    say(f"the run goes on {f'in epoch {step_timer.epoch}, after step {step_timer.step}' if inside else finished}")
+    say(f"the run resumes {f'in epoch {step_timer.epoch}, after step {step_timer.step}' if inside else finished}")
 
 
 def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> LoadPlan:

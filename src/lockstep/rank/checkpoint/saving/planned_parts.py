@@ -64,7 +64,7 @@ def checked_modes(told: Any, models: Sequence[nn.Module], *, may_lack: bool = Fa
 
 
 def saved_stream(told: Any) -> SavedStream | None:
-    """How a data set goes on by itself.
+    """How a data set resumes by itself.
 
     Raises:
         UsageError: when lockstep does not write that.

@@ -122,7 +122,7 @@ def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifes
         if key != "threads" and before.get(key) != value
     ]
     if changed:
-        say(f"the run goes on with {'; '.join(changed)}: the bits may differ from here.")
+        say(f"the run resumes with {'; '.join(changed)}: the bits may differ from here.")
 
 
 def _other_loaders(mine: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -23,7 +23,7 @@ class Ring:
         place: a folder of its own, such as lockstep-runs/exp1/states.
         keep: how many states stay.
         keeps_finite: whether the newest finite state stays, however many came after it that are not. Snapshots need none: ranks
-            that start again go on as they would have.
+            that start again continue as they would have.
     """
 
     def __init__(self, place: Path, keep: int, *, keeps_finite: bool = True) -> None:

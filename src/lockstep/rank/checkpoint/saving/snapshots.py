@@ -1,7 +1,7 @@
 """Snapshots: the newest state of a run, kept in shared memory for a restart of its ranks.
 
     the first run.epochs, run.steps -> begin        after a restart: the newest state of memory and disk is loaded
-    a pass                          -> is_due, hear rank 0 wants a snapshot; every rank hears it in the same pass
+    a pass                          -> is_due, hear rank 0 wants a snapshot; every rank learns it in the same pass
     between two steps               -> after_step   taken, if nothing would be lost: inside the epoch
     a body of run.epochs is over    -> after_body   taken, if it could not be taken before: between epochs
 
@@ -166,7 +166,7 @@ class Snapshots(NoSnapshots):
         self._pace = Pace(self._steps, self._run.components.step_timer.step, time.monotonic(), waits=waits)
 
     def _hold(self, holds: bool) -> None:
-        """Keep values out of metrics.jsonl that the body of an epoch logs once more, before its steps go on."""
+        """Keep values out of metrics.jsonl that the body of an epoch logs once more, before its steps continue."""
         if holds != self._holds:
             self._holds = self._run.components.metrics.is_held = holds
 
@@ -263,7 +263,7 @@ class Snapshots(NoSnapshots):
             self._pace.cost_s = self._stall_s + self._checkpointer.cpu_s
 
     def _stop(self, why: str) -> None:
-        """There are no more. Others may not know: whoever hears that one is due takes part, and objects."""
+        """There are no more. Others may not know: whoever learns that one is due takes part, and objects."""
         self._why_not = self._why_not or why
         self._note(self._why_not)
 
@@ -305,7 +305,7 @@ class Snapshots(NoSnapshots):
 
 @dataclass(frozen=True)
 class _Kept:
-    """The snapshot that all ranks go on from."""
+    """The snapshot from which all ranks resume."""
 
     name: str
     rank: int

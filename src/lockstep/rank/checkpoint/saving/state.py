@@ -1,4 +1,4 @@
-"""`run.save_state`: everything that a run needs to go on, in one folder, written by rank 0 while all wait.
+"""`run.save_state`: everything that a run needs to resume, in one folder, written by rank 0 while all wait.
 
 It holds the prepared models, optimizers and schedulers in their order, the run's own counters, the random
 streams, and what the script names. `resume` reads it.
@@ -57,7 +57,7 @@ TRACKED, VALUE = "tracked ", "run.state."
 
 
 Write = Callable[[RunState, StateFolder, Contents, Found, Sequence[Any]], str]
-"""Does something with the state on which the ranks have agreed, the last argument being what each of them told; returns
+"""Does something with the state on which the ranks have agreed, the last argument being what each of them reported; returns
 why this rank could not. Collective: call it on every rank."""
 
 
@@ -329,7 +329,7 @@ def _agree(
 ) -> tuple[Found, list[Any]]:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`.
 
-    Returns what each rank tells as `more`, too.
+    Returns what each rank reports as `more`, too.
     """
     if components.transport.world_size == 1:
         together.agree()

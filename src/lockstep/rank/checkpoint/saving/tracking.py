@@ -43,7 +43,7 @@ def _check(loop_state: LoopState, objects: Mapping[str, Any]) -> None:
         raise UsageError(
             "run.track was called after the first epoch or step, or after run.load_state, when a state may be loaded "
             "already.",
-            "Call it before them, so that a run that goes on finds the object.",
+            "Call it before them, so that a run that resumes finds the object.",
         )
     for name, thing in objects.items():
         _check_one(loop_state, name, thing)

@@ -1,10 +1,10 @@
-"""A state that is written while training goes on: the step waits for a copy in memory, a process of its own for the disk.
+"""A state that is written while training continues: the step waits for a copy in memory, a process of its own for the disk.
 
 a state is due:     wait for the one before -> refuse, collect, agree -> copy -> hand over     checkpointer
 the copy:           the files as they will be, in anonymous memory that is used again           memory, writer
 who copies what:    each rank what it alone holds, and a part of what all hold                  memory
 the process:        stage, hash, flush, put in place, remove old ones; ends with its rank       writer (its handle), process
-a step has ended:   what the process says is told                                               checkpointer
+a step has ended:   what the process reports is said                                              checkpointer
 
 `process` and `writer` are plain Python.
 """

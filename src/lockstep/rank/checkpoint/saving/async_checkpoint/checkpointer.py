@@ -143,7 +143,7 @@ class AsyncCheckpointer:
             return problem
         Ring(folder.target.parent, self._keep).prune()
         if problem := copied(folder.target, self._url, self._keep):
-            say(f"{problem} The run goes on.")
+            say(f"{problem} The run continues.")
         return ""
 
     def hand_over(self) -> str:

@@ -205,8 +205,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 def read_round(folder: RunFolder, num_ranks: int) -> Round | None:
     """What the ranks of a run measured; None if a rank wrote nothing, or no rank measured a step."""
-    told = [_load(folder, rank) for rank in range(num_ranks)]
-    whole = [one for one in told if one is not None]
+    record = [_load(folder, rank) for rank in range(num_ranks)]
+    whole = [one for one in record if one is not None]
     if len(whole) < num_ranks or not all(one["steps"] for one in whole):
         return None
     result = json.loads(folder.result.read_text()) if folder.result.exists() else {}
@@ -227,8 +227,8 @@ def _load(folder: RunFolder, rank: int) -> dict[str, Any] | None:
     path = folder.measured(rank)
     if not path.exists():
         return None
-    told: dict[str, Any] = json.loads(path.read_text())
-    return {**told, "intervals": refined(told["intervals"], told["work"])}
+    record: dict[str, Any] = json.loads(path.read_text())
+    return {**record, "intervals": refined(record["intervals"], record["work"])}
 
 
 def refined(intervals: Sequence[Piece], work: Sequence[Piece]) -> list[Piece]:
@@ -311,13 +311,13 @@ def parts_of(intervals: Sequence[Sequence[Any]], step: Mapping[str, int]) -> dic
 
 
 def _memory(ranks: Sequence[Mapping[str, Any]]) -> Memory:
-    told = [rank["memory"] for rank in ranks]
+    record = [rank["memory"] for rank in ranks]
     return Memory(
-        peak_rss=tuple(one["peak_rss"] for one in told),
-        private=tuple(one["private"] for one in told),
-        shared=tuple(one["shared"] for one in told),
-        pss=tuple(one["pss"] for one in told),
-        cuda_peak=tuple(one["cuda_peak"] for one in told if one["cuda_peak"] is not None),
+        peak_rss=tuple(one["peak_rss"] for one in record),
+        private=tuple(one["private"] for one in record),
+        shared=tuple(one["shared"] for one in record),
+        pss=tuple(one["pss"] for one in record),
+        cuda_peak=tuple(one["cuda_peak"] for one in record if one["cuda_peak"] is not None),
     )
 
 

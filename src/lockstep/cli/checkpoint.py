@@ -98,7 +98,7 @@ def verify(state: tuple[str, ...], as_json: bool) -> None:
     found = dict.fromkeys(one for word in state for one in _at_least_one(word))
     aside = [one for one in found if one.is_aside and len(found) > 1 and one.name not in state]
     chosen = [fill(one) for one in found if one not in aside]
-    examined = [told for one in chosen if (told := told_of(one, partial(examine, one))) is not None]
+    examined = [record for one in chosen if (record := told_of(one, partial(examine, one))) is not None]
     _print(examined, as_json, show_examined)
     if not as_json:
         show_put_aside([one.name for one in aside], screen())
@@ -118,9 +118,9 @@ def diff(one: str, other: str, as_json: bool) -> None:
     for found in (left, right):
         _described(found)  # which refuses what nobody should read
     compare = _with_torch("lockstep.rank.checkpoint.comparison").compare
-    told = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
-    _print(told, as_json, show_differences)
-    sys.exit(0 if told["same"] else 1)
+    record = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
+    _print(record, as_json, show_differences)
+    sys.exit(0 if record["same"] else 1)
 
 
 @_command(
@@ -196,9 +196,9 @@ def _with_torch(module: str) -> Any:
         raise UsageError(f"This command needs torch, which cannot be imported ({error}).", "Install torch.") from None
 
 
-def _print(told: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
+def _print(record: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
     """What a command found out: as it is, or as tables."""
     if as_json:
-        click.echo(json.dumps(told, allow_nan=False))
+        click.echo(json.dumps(record, allow_nan=False))
     else:
-        show(told, screen())
+        show(record, screen())

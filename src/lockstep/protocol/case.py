@@ -40,7 +40,7 @@ class Case:
 
 def cases_in(path: Path) -> list[Case]:
     """The cases in a run's file, oldest first; what is not one is left out."""
-    return [case for told in read_lines(path) if (case := _decoded(told)) is not None]
+    return [case for entry in read_lines(path) if (case := _decoded(entry)) is not None]
 
 
 def names_of(cases: Iterable[Case]) -> list[str]:
@@ -53,8 +53,8 @@ def latest(cases: Iterable[Case]) -> list[Case]:
     return list({(case.finding, case.ranks, _SECONDS.sub("", case.said)): case for case in cases}.values())
 
 
-def _decoded(told: dict[str, Any]) -> Case | None:
-    finding, said, ranks, at = (told.get(key) for key in ("finding", "said", "ranks", "time"))
+def _decoded(entry: dict[str, Any]) -> Case | None:
+    finding, said, ranks, at = (entry.get(key) for key in ("finding", "said", "ranks", "time"))
     if not (
         isinstance(finding, str) and isinstance(said, str) and isinstance(ranks, list) and _NAME.fullmatch(finding)
     ):

@@ -143,8 +143,8 @@ def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
     if PLACE not in variables:
         return None
     try:
-        told = json.loads(variables[PLACE])
-        return MeetingPlace(*(InheritedFile(**told[name]) for name in ("table", "port", "news")))
+        record = json.loads(variables[PLACE])
+        return MeetingPlace(*(InheritedFile(**record[name]) for name in ("table", "port", "news")))
     except (ValueError, TypeError, LookupError, RecursionError):
         raise _not_ours(PLACE) from None
 
@@ -178,7 +178,7 @@ def _settings(text: str, position: Position) -> RankSettings:
     """What the launcher set for the rank, which must still be at this position."""
     try:
         own = json.loads(text)
-        told = own.pop("position")
+        record = own.pop("position")
         parsed = {
             "run_folder": Path(own["run_folder"]),
             "form": Form(**own["form"]),
@@ -191,13 +191,13 @@ def _settings(text: str, position: Position) -> RankSettings:
         settings = RankSettings(**{**own, **parsed})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise _not_ours(OWN) from None
-    if told != _numbers(position):
+    if record != _numbers(position):
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         changed = [
-            f"{name}={now}" for name, now, was in zip(names, _numbers(position), told, strict=True) if now != was
+            f"{name}={now}" for name, now, was in zip(names, _numbers(position), record, strict=True) if now != was
         ]
         raise UsageError(
-            f"The script has set {' and '.join(changed)}, but this is rank {told[0]} of {told[2]}.",
+            f"The script has set {' and '.join(changed)}, but this is rank {record[0]} of {record[2]}.",
             "Leave what `lockstep run` has set as it was, or start as many ranks as you want with -n.",
         )
     return settings

@@ -9,9 +9,9 @@ from typing import Any
 _LENGTH_BYTES = 4
 
 
-def packed(told: dict[str, Any], blob: bytes = b"") -> bytes:
+def packed(record: dict[str, Any], blob: bytes = b"") -> bytes:
     """The message as bytes."""
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(record, separators=(",", ":")).encode()
     return len(text).to_bytes(_LENGTH_BYTES, "big") + text + blob
 
 
@@ -21,12 +21,12 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], bytes]:
     if len(content) < _LENGTH_BYTES or end > len(content):
         raise ValueError("a message that is cut off")
     try:
-        told = json.loads(content[_LENGTH_BYTES:end])
+        record = json.loads(content[_LENGTH_BYTES:end])
     except RecursionError:
         raise ValueError("a message that is nested too deeply") from None
-    if not isinstance(told, dict):
+    if not isinstance(record, dict):
         raise ValueError("a message without a JSON object")  # noqa: TRY004 - of the other side
-    return told, content[end:]
+    return record, content[end:]
 
 
 def framed(content: bytes) -> bytes:

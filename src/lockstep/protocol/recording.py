@@ -43,5 +43,5 @@ def read_carried_tensor(path: Path) -> CarriedTensor | None:
     """Read what a run wrote; None when its lanes carry nothing on."""
     if not path.exists():
         return None
-    told = json.loads(path.read_text())
-    return CarriedTensor(**{**told, "shape": tuple(told["shape"])})
+    record = json.loads(path.read_text())
+    return CarriedTensor(**{**record, "shape": tuple(record["shape"])})

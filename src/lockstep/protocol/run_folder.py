@@ -159,15 +159,15 @@ class RunFolder:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a run's folder, which may be half written or hostile; empty when there is none."""
     with suppress(OSError, ValueError, RecursionError):
-        told = json.loads(read_regular(path, most_bytes=MOST_BYTES))
-        return told if isinstance(told, dict) else {}
+        entry = json.loads(read_regular(path, most_bytes=MOST_BYTES))
+        return entry if isinstance(entry, dict) else {}
     return {}
 
 
 def unsaved(folder: RunFolder, form: Literal["names", "sentences"]) -> list[str]:
     """What no state holds, as the script's ranks reported it."""
-    told = read_json(folder.unsaved).get(form, [])
-    return [str(one) for one in told] if isinstance(told, list) else []
+    entry = read_json(folder.unsaved).get(form, [])
+    return [str(one) for one in entry] if isinstance(entry, list) else []
 
 
 def make_base(path: Path) -> None:
@@ -218,10 +218,10 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-def add_line(path: Path, told: Mapping[str, Any]) -> None:
+def add_line(path: Path, entry: Mapping[str, Any]) -> None:
     """Add a line to one of the run's files; a disk that is full loses the record, not the run."""
     with suppress(OSError), open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(f"{json.dumps(told)}\n")
+        file.write(f"{json.dumps(entry)}\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -230,7 +230,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     with suppress(OSError):
         for line in read_regular(path, most_bytes=MOST_BYTES).decode(errors="replace").splitlines():
             with suppress(ValueError, RecursionError):
-                told = json.loads(line)
-                if isinstance(told, dict):
-                    found.append(told)
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    found.append(entry)
     return found

@@ -201,22 +201,22 @@ class SaidInScript:
             return ""
         return f'{" and ".join(given)} say nothing without save_every=: no state is saved by itself. Add save_every="10min".'
 
-    def saving(self, told: Saving | None, variables: Mapping[str, str]) -> Saving | None:
+    def saving(self, record: Saving | None, variables: Mapping[str, str]) -> Saving | None:
         """What holds for the run; None where nobody wants states.
 
         Args:
-            told: the options of the command line. It beats the script, option by option.
+            record: the options of the command line. It beats the script, option by option.
             variables: of the environment.
 
         Raises:
             UsageError: for what cannot be.
         """
-        every = told.every if told is not None else self.save_every
+        every = record.every if record is not None else self.save_every
         if every is None:
             if self.states is not None:
                 raise UsageError("states= is about the states of save_every=.", "Give both, or leave it out.")
             return None
-        if told is None:
+        if record is None:
             if self.name is None:
                 problem = "save_every= needs a name under which a later start finds the states."
                 raise UsageError(problem, 'Add name="exp1".')
@@ -226,7 +226,7 @@ class SaidInScript:
             problem = f"`keep` must be a whole number of at least 1, but is {self.keep!r}."
             raise UsageError(problem, f"Leave it out to keep {KEPT}.")
         folder = Path(runs_folder(variables), str(self.name), STATES).absolute()
-        mine = told or Saving(str(folder), every)
+        mine = record or Saving(str(folder), every)
         if mine.keep is None:
             mine = replace(mine, keep=self.keep)
         if self.states is not None and not mine.url:

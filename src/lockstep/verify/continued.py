@@ -81,7 +81,7 @@ class Continued:
 
     def as_json(self) -> dict[str, Any]:
         """One object of strings, finite numbers, lists and objects; a number that is not finite is null."""
-        told: dict[str, Any] = finite(
+        record: dict[str, Any] = finite(
             {
                 "script": self.title,
                 "proved": self.same_bits,
@@ -113,7 +113,7 @@ class Continued:
                 "folder": self.folder or None,
             }
         )
-        return told
+        return record
 
 
 def show_continued(found: Continued, console: Console) -> None:

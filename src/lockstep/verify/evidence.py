@@ -162,10 +162,10 @@ def read_evidence(folder: RunFolder, num_ranks: int) -> Evidence:
 
 def _end(folder: RunFolder, num_ranks: int) -> End:
     """The end that every rank has reached."""
-    told = [json.loads(path.read_text()) for path in map(folder.ending, range(num_ranks)) if path.exists()]
-    whole = len(told) == num_ranks
-    why = next((one["why"] for one in told if one["why"]), "")
-    return End(over=whole, reached=whole and all(one["reached"] for one in told), why=why)
+    record = [json.loads(path.read_text()) for path in map(folder.ending, range(num_ranks)) if path.exists()]
+    whole = len(record) == num_ranks
+    why = next((one["why"] for one in record if one["why"]), "")
+    return End(over=whole, reached=whole and all(one["reached"] for one in record), why=why)
 
 
 def with_samples_of_all(ranks: Sequence[Recorded]) -> list[Recorded]:

@@ -60,10 +60,10 @@ class Forgotten:
 
     def _about_variables(self) -> Iterator[str]:
         if self.variables:
-            told = _listed([f"{one.name} ({one.before}, then {one.after})" for one in self.variables])
+            record = _listed([f"{one.name} ({one.before}, then {one.after})" for one in self.variables])
             word = "variable" if len(self.variables) == 1 else "variables"
             yield (
-                f"states do not hold the {word} {told}. Keep what matters in run.state: "
+                f"states do not hold the {word} {record}. Keep what matters in run.state: "
                 f"run.state.{_identifier(self.variables[0].name)}."
             )
 

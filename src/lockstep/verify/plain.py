@@ -165,14 +165,14 @@ def read_lanes(folder: RunFolder, budget: int) -> Lanes | None:
     description = folder.path / "evidence" / "lanes.json"
     if not description.exists():
         return None
-    told = json.loads(description.read_text())
-    lanes = {int(lane): words for lane, words in told["lanes"].items() if words["weight"] > 0}
-    dtypes = {dtype for words in lanes.values() for dtype in words["dtypes"]} | set(told["autocast"])
+    record = json.loads(description.read_text())
+    lanes = {int(lane): words for lane, words in record["lanes"].items() if words["weight"] > 0}
+    dtypes = {dtype for words in lanes.values() for dtype in words["dtypes"]} | set(record["autocast"])
     return Lanes(
         gradients=[_gradient(folder, lane, budget) for lane in sorted(lanes)],
         weights=[lanes[lane]["weight"] for lane in sorted(lanes)],
         explicit=any(words["explicit"] for words in lanes.values()),
-        batch_norms=told["batch_norms"],
+        batch_norms=record["batch_norms"],
         dtype=max(dtypes, key=lambda dtype: TOLERANCES.get(dtype, 0.0), default="float32"),
     )
 

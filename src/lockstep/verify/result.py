@@ -57,13 +57,13 @@ def read_values(folder: RunFolder, rank: int) -> Captured | None:
     description, data = stem.with_suffix(".json"), stem.with_suffix(".bin")
     if not description.exists() or not data.exists():
         return None
-    told = json.loads(description.read_text())
+    record = json.loads(description.read_text())
     return Captured(
-        values=_read(array(told["code"]), data),
+        values=_read(array(record["code"]), data),
         bits=_read(array("q"), data),
-        dtype=told["dtype"],
-        shape=tuple(told["shape"]),
-        stride=told["stride"],
+        dtype=record["dtype"],
+        shape=tuple(record["shape"]),
+        stride=record["stride"],
     )
 
 
@@ -292,8 +292,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """One object of strings, finite numbers, lists and objects; a number that is not finite is null."""
-        told: dict[str, Any] = finite(self._facts())
-        return told
+        record: dict[str, Any] = finite(self._facts())
+        return record
 
     def _facts(self) -> dict[str, Any]:
         return {

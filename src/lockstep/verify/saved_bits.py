@@ -173,14 +173,14 @@ def _cpu_model() -> str:
 
 def fact_differences(saved: SavedBits, program: Program, here: Mapping[str, Any]) -> list[str]:
     """Each fact that differs, as `torch 2.12.0 there, 2.13.0 here`."""
-    told = [
+    record = [
         f"{NAMES.get(name, name)} {saved.facts.get(name, 'unknown')} there, {here.get(name, 'unknown')} here"
         for name in dict.fromkeys([*saved.facts, *here])
         if saved.facts.get(name) != here.get(name)
     ]
     if saved.args != program.args:
-        told.append(f"arguments {_words(saved.args)} there, {_words(program.args)} here")
-    return told
+        record.append(f"arguments {_words(saved.args)} there, {_words(program.args)} here")
+    return record
 
 
 def _words(args: Sequence[str]) -> str:

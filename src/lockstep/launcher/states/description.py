@@ -139,11 +139,11 @@ def describe(path: Path) -> Json:
                 raise UsageError(f"{place / name} is damaged: it does not hold the tensors that were saved.", OLDER)
     try:
         counters = plain(documents[COUNTERS])
-        told: Json = {"path": str(path), "saved": _saved_at(place), "sha256": _hash_of(manifest)}
-        told["counters"] = {name: counters[name] for name in _COUNTERS}
-        told["inside"] = _inside(counters, documents)
-        told |= {**_facts(manifest), "epochs": _epochs(counters), **_objects(documents, headers, manifest)}
-        return {key: _finite(value) for key, value in told.items()}
+        record: Json = {"path": str(path), "saved": _saved_at(place), "sha256": _hash_of(manifest)}
+        record["counters"] = {name: counters[name] for name in _COUNTERS}
+        record["inside"] = _inside(counters, documents)
+        record |= {**_facts(manifest), "epochs": _epochs(counters), **_objects(documents, headers, manifest)}
+        return {key: _finite(value) for key, value in record.items()}
     except UNLIKE:
         raise UsageError(f"{path} is not what lockstep writes.", CHANGED) from None
 
@@ -193,13 +193,13 @@ def _inside(counters: Json, documents: Json) -> Json | None:
 
 def _epochs(counters: Json) -> list[Json]:
     """What the epochs used that are over, and the one that the state is in; older states have none."""
-    told = [{**one, "is_over": True} for one in counters.get("accounts", [])]
+    record = [{**one, "is_over": True} for one in counters.get("accounts", [])]
     begun = [loader["epochs_begun"] for loader in counters["loaders"]]
     if (now := counters.get("account")) is not None:
-        told.append({**now, "is_over": False})
+        record.append({**now, "is_over": False})
         begun[now["loader"]] += 1  # the epoch that the state is in begins anew in a run that resumes
     rows: list[Json] = []
-    for one in reversed(told):
+    for one in reversed(record):
         row = {"epoch": begun[one["loader"]], **one, "loader": one["loader"] + 1}
         rows.insert(0, {**row, "each_once": one["different"] == one["samples"]})
         begun[one["loader"]] -= 1
@@ -291,5 +291,5 @@ def _examined(found: Found) -> Json:
     except LockstepError as error:
         damages = [{"file": "" if manifest.files else NAME, "problem": problem_of(error)}]
     size = sum(file.size for file in manifest.files.values())
-    told = {"run": found.run, "path": str(found.path), "files": len(manifest.files), "size_bytes": size}
-    return {**told, "whole": not damages, "damages": damages, "others": others, "not_finite": manifest.not_finite}
+    record = {"run": found.run, "path": str(found.path), "files": len(manifest.files), "size_bytes": size}
+    return {**record, "whole": not damages, "damages": damages, "others": others, "not_finite": manifest.not_finite}

@@ -98,14 +98,14 @@ def _listed(row: Json) -> Json:
     }
 
 
-def show_description(told: Json, console: Console) -> None:
+def show_description(record: Json, console: Console) -> None:
     """A line for each value, then a table for each list."""
     drawn = table("", "")
     drawn.show_header = False
     listed = {
-        key: value for key, value in told.items() if value and isinstance(value, list) and isinstance(value[0], dict)
+        key: value for key, value in record.items() if value and isinstance(value, list) and isinstance(value[0], dict)
     }
-    for key, value in told.items():
+    for key, value in record.items():
         if key not in listed and value:
             drawn.add_row(Text(_words(key), style="bold"), visible(text_of(value, key)))
     show_table(drawn, console)

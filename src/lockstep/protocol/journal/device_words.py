@@ -60,15 +60,15 @@ def help_with_device(error: BaseException) -> str:
         return f"{_memory_text()}{LESS}"
     device = present[0].name if present else "the GPU"
     kernel, gone = _KERNEL.search(text), _GONE.search(text)
-    told = []
+    record = []
     if gone:
-        told.append(
+        record.append(
             f"If `nvidia-smi` does not answer for {device}, or `dmesg` has a line with Xid, it has failed: leave it out with "
             "CUDA_VISIBLE_DEVICES, and the run resumes from its newest state."
         )
     if kernel:
-        told.append(_of_the_kernel(device, os.environ))
-    return " Else: ".join(told)
+        record.append(_of_the_kernel(device, os.environ))
+    return " Else: ".join(record)
 
 
 def _of_the_kernel(device: str, variables: Mapping[str, str]) -> str:

@@ -173,10 +173,10 @@ def read_failure(path: Path) -> Failure | None:
     return decode_failure(read_json(path))
 
 
-def decode_failure(told: Any) -> Failure | None:
+def decode_failure(entry: Any) -> Failure | None:
     """A record from its JSON; None for anything else."""
     try:
-        return Failure(**{**told, "kind": FailureKind(told["kind"])})
+        return Failure(**{**entry, "kind": FailureKind(entry["kind"])})
     except (TypeError, KeyError, ValueError):
         return None
 

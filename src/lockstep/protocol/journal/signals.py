@@ -130,8 +130,8 @@ class News:
 
 def read_news(line: bytes) -> News:
     """Read what a rank reported."""
-    told: dict[str, Any] = json.loads(line)
-    return News(**{**told, "event": Event(told["event"]), "failure": decode_failure(told["failure"])})
+    entry: dict[str, Any] = json.loads(line)
+    return News(**{**entry, "event": Event(entry["event"]), "failure": decode_failure(entry["failure"])})
 
 
 _FAR = struct.Struct("<Q")

@@ -51,9 +51,9 @@ def sized(sizes: Sequence[int]) -> Nodes:
     return Nodes((0, *accumulate(sizes)))
 
 
-def nodes_of(told: Sequence[str]) -> Nodes | None:
+def nodes_of(record: Sequence[str]) -> Nodes | None:
     """Find the nodes from what each rank reported of its own; None where a node's ranks are not neighbours."""
-    runs = [(name, len([*run])) for name, run in groupby(told)]
+    runs = [(name, len([*run])) for name, run in groupby(record)]
     if len({name for name, _ in runs}) < len(runs):
         return None
     return sized([size for _, size in runs])

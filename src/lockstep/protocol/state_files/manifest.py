@@ -136,11 +136,11 @@ def is_manifest(text: bytes) -> bool:
     return FORMAT.encode() in text or _CHECKSUM.encode() in text
 
 
-def _saved_file(told: Any) -> SavedFile:
-    sha256, tensors = told["sha256"], told["tensors"]
+def _saved_file(record: Any) -> SavedFile:
+    sha256, tensors = record["sha256"], record["tensors"]
     if not isinstance(sha256, str) or not isinstance(tensors, list) or not all(type(name) is str for name in tensors):
         raise TypeError("another type")
-    return SavedFile(_whole(told["size"]), sha256, tuple(tensors))
+    return SavedFile(_whole(record["size"]), sha256, tuple(tensors))
 
 
 def _whole(number: Any) -> int:

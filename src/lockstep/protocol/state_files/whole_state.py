@@ -170,8 +170,8 @@ def documents_of(place: Path, manifest: Manifest) -> tuple[dict[str, Any], dict[
     if problem := damage_of(path, manifest.files[DOCUMENTS]):
         raise problem
     try:
-        told = loads(read_regular(path, follow=False))
-        documents, entries = dict(told["documents"]), dict(told["entries"])
+        record = loads(read_regular(path, follow=False))
+        documents, entries = dict(record["documents"]), dict(record["entries"])
         wrong = wrong_counters(plain(documents[COUNTERS]))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}).", "Check the path.") from None

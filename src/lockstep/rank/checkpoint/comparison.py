@@ -53,8 +53,8 @@ def compare(left: Path, right: Path) -> dict[str, Any]:
         written = [_value(*one) for one in _leaves("", _facts(manifest), _facts(other_manifest)) if _differs(*one[1:])]
     except RecursionError:
         raise UsageError(f"{left} or {right} is nested too deeply.", CHANGED) from None
-    told = {"left": str(left), "right": str(right), "tensors": tensors, "values": values, "written": written}
-    return {**told, "num_tensors": num_tensors, "num_values": len(leaves), "same": not (tensors or values)}
+    record = {"left": str(left), "right": str(right), "tensors": tensors, "values": values, "written": written}
+    return {**record, "num_tensors": num_tensors, "num_values": len(leaves), "same": not (tensors or values)}
 
 
 def _documents(place: Path, manifest: Manifest) -> Row:
@@ -117,15 +117,15 @@ def _tensors(file: str, left: TensorFile | None, right: TensorFile | None) -> It
     mine, other = (side.described if side else {} for side in (left, right))
     for name in sorted({**mine, **other}):
         one, two = mine.get(name), other.get(name)
-        told = {"file": file, "name": name, "left": _described(one), "right": _described(two)}
+        record = {"file": file, "name": name, "left": _described(one), "right": _described(two)}
         if left is None or right is None or one is None or one != two:
-            yield {**told, "num_elements": 0, "num_differing": 0, "largest": None}
+            yield {**record, "num_elements": 0, "num_differing": 0, "largest": None}
             continue
         number, largest = difference(left.get(name), right.get(name))
         if number:
             size = torch.Size(one.shape).numel()
             far = largest if math.isfinite(largest) else str(largest)
-            yield {**told, "num_elements": size, "num_differing": number, "largest": far}
+            yield {**record, "num_elements": size, "num_differing": number, "largest": far}
 
 
 def _described(one: Described | None) -> str:

@@ -60,8 +60,8 @@ def export(state: Path, target: Path, model: str | None, *, force: bool) -> dict
                     shutil.copyfileobj(source, file, 1 << 20)
     except OSError as error:
         raise EnvironmentFailure(f"{target} could not be written: {error.strerror or error}.") from None
-    told = {"file": str(target), "model": label, "tensors": len(tensors.described)}
-    return {**told, "size_bytes": target.stat().st_size, "left_out": list(others) if is_plain else []}
+    record = {"file": str(target), "model": label, "tensors": len(tensors.described)}
+    return {**record, "size_bytes": target.stat().st_size, "left_out": list(others) if is_plain else []}
 
 
 def _cloned(tensors: TensorFile) -> dict[str, Tensor]:

@@ -107,10 +107,10 @@ def _hash(tensor: Tensor) -> str:
     return hashlib.blake2b(flat.view(torch.uint8).numpy().data if flat.numel() else b"", digest_size=8).hexdigest()
 
 
-def differing(told: list[Mapping[str, str]]) -> str:
+def differing(record: list[Mapping[str, str]]) -> str:
     """The first label whose digest is not the same on every rank; empty when there is none."""
-    labels = dict.fromkeys(label for one in told for label in one)
-    return next((label for label in labels if len({one.get(label) for one in told}) > 1), "")
+    labels = dict.fromkeys(label for one in record for label in one)
+    return next((label for label in labels if len({one.get(label) for one in record}) > 1), "")
 
 
 Inventory = dict[str, list[Any]]
@@ -141,7 +141,7 @@ def inventory_of(tensors: TensorSet, equal: Container[int] = ()) -> Inventory:
         tensors: this rank's, of one file.
         equal: identities of tensors that have the same bits on every rank.
     """
-    told: Inventory = {}
+    record: Inventory = {}
     for name, tensor in tensors.tensors.items():
         one = Described.of(tensor, name)
         holder = tensors.holders.get(name)
@@ -149,19 +149,19 @@ def inventory_of(tensors: TensorSet, equal: Container[int] = ()) -> Inventory:
         also = [*tensors.also.get(name, ())]
         for other in also:
             Described.of(tensor, other)  # may be no name for a file
-        told[name] = [one.code, list(one.shape), not tensor.is_meta, holder, is_equal, is_judged, also]
-    return told
+        record[name] = [one.code, list(one.shape), not tensor.is_meta, holder, is_equal, is_judged, also]
+    return record
 
 
-def sources(told: Sequence[Inventory]) -> dict[str, Source]:
+def sources(record: Sequence[Inventory]) -> dict[str, Source]:
     """By tensor, the rank that gives it: its holder, else the lowest rank that has its values.
 
     Raises:
         UsageError: when ranks have it in different shapes or dtypes, or no rank has its values.
     """
     found: dict[str, Source] = {}
-    for name in dict.fromkeys(name for one in told for name in one):
-        having = {rank: one[name] for rank, one in enumerate(told) if name in one}
+    for name in dict.fromkeys(name for one in record for name in one):
+        having = {rank: one[name] for rank, one in enumerate(record) if name in one}
         described = {Described(code, tuple(shape)) for code, shape, *_ in having.values()}
         if len(described) > 1:
             raise UsageError(
@@ -176,7 +176,7 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
             raise UsageError(
                 f"{name} is on the meta device on every rank that should hold it.", "Give it values first."
             )
-        is_everywhere = len(present) == len(told) and all(is_equal for *_, is_equal, _, _ in having.values())
+        is_everywhere = len(present) == len(record) and all(is_equal for *_, is_equal, _, _ in having.values())
         *_, is_judged, also = having[min(present)]
         found[name] = Source(min(present), replace(described.pop(), also=tuple(also)), is_everywhere, is_judged)
     return found

@@ -85,13 +85,13 @@ def order_of(described: Mapping[str, Described]) -> list[str]:
 def header(described: Mapping[str, Described]) -> bytes:
     """How a file begins; the tensors follow in `order_of` it, each right behind the other."""
     tied = {other: name for name in order_of(described) for other in described[name].also if other not in described}
-    told: dict[str, Any] = {METADATA: {**tied, FORMAT: "pt"}}
+    record: dict[str, Any] = {METADATA: {**tied, FORMAT: "pt"}}
     end = 0
     for name in order_of(described):
         one = described[name]
         start, end = end, end + one.size_bytes
-        told[name] = {"dtype": one.code, "shape": list(one.shape), "data_offsets": [start, end]}
-    text = json.dumps(told, separators=(",", ":")).encode()
+        record[name] = {"dtype": one.code, "shape": list(one.shape), "data_offsets": [start, end]}
+    text = json.dumps(record, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     return struct.pack("<Q", len(text)) + text
 
@@ -167,8 +167,8 @@ class TensorFile:
             self._file: Any = safe_open(path, framework="pt", device="cpu").__enter__()  # type: ignore[no-untyped-call]
             slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - not a mapping
             self.described = {name: Described(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
-            told = (self._file.metadata() or {}).items()
-            self.tied = {name: at for name, at in told if at in slices and name not in slices and name != FORMAT}
+            record = (self._file.metadata() or {}).items()
+            self.tied = {name: at for name, at in record if at in slices and name not in slices and name != FORMAT}
             """By a further name of a tensor the one under which it lies."""
             self.described |= {name: self.described[at] for name, at in self.tied.items()}
         except (SafetensorError, OSError, ValueError) as error:

@@ -208,8 +208,8 @@ def take_lo_down() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
 
         def flags(name: str) -> int:
-            told = fcntl.ioctl(any_socket, get, struct.pack("16sh14x", name.encode(), 0))
-            return int(struct.unpack("16sh14x", told)[1])
+            record = fcntl.ioctl(any_socket, get, struct.pack("16sh14x", name.encode(), 0))
+            return int(struct.unpack("16sh14x", record)[1])
 
         if any(flags(name) & is_up for _, name in socket.if_nameindex() if name != "lo"):
             raise UsageError("This is not a network of its own.", "Start the run with `unshare --net`.")

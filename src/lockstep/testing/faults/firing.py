@@ -105,11 +105,11 @@ def _happens(number: int, fault: Fault, rank: int) -> bool:
         raise UsageError(f"{PLAN} is set, but {FOLDER} is not.", f"Set {FOLDER} to an empty folder.")
     folder = Path(os.environ[FOLDER])
     folder.mkdir(parents=True, exist_ok=True)
-    told = folder / f".telling-{number}-{os.getpid()}"
-    told.write_text(json.dumps(asdict(Fired(str(fault), rank, os.getpid(), time.monotonic()))))
+    record = folder / f".telling-{number}-{os.getpid()}"
+    record.write_text(json.dumps(asdict(Fired(str(fault), rank, os.getpid(), time.monotonic()))))
     with suppress(FileExistsError):
-        os.link(told, folder / f"fired-{number}.json")
-        told.unlink()
+        os.link(record, folder / f"fired-{number}.json")
+        record.unlink()
         return True
-    told.unlink()
+    record.unlink()
     return False

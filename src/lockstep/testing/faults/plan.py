@@ -92,8 +92,8 @@ class Fault:
             )
 
     def __str__(self) -> str:
-        told = {name: getattr(self, name) for name in _TYPES}
-        return " ".join([self.kind, *(f"{name}={value}" for name, value in told.items() if value not in (None, ""))])
+        record = {name: getattr(self, name) for name in _TYPES}
+        return " ".join([self.kind, *(f"{name}={value}" for name, value in record.items() if value not in (None, ""))])
 
 
 _TYPES = {"rank": int, "step": int, "sample": int, "seconds": float, "path": str}

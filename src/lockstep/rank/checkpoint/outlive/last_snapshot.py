@@ -81,10 +81,10 @@ class StepSnapshot:
         self.small = Small.of(loop_state)
         self._of_updates, self._of_lanes = self._written.of_updates(), self._written.of_lanes()
         self._gradients, self._tallies = self._gradients_now(), loop_state.tallies.changes
-        told = counters(self._run, inside, with_tallies=keeps_streams)
+        record = counters(self._run, inside, with_tallies=keeps_streams)
         snapshot, body = streams.snapshot() if keeps_streams else None, loop_state.epoch.body_streams
         self.moment = Moment(
-            counters=told,
+            counters=record,
             body_streams=body,
             streams=snapshot,
             states=self.small.states,

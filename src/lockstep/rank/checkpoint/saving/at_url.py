@@ -33,8 +33,8 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
         return
     url = _checked(path)
 
-    def write(run: RunState, folder: StateFolder, contents: Contents, found: Found, told: Sequence[Any]) -> str:
-        problem = state.write_now(run, folder, contents, found, told)
+    def write(run: RunState, folder: StateFolder, contents: Contents, found: Found, record: Sequence[Any]) -> str:
+        problem = state.write_now(run, folder, contents, found, record)
         if run.components.transport.rank == 0 and not problem:
             return trouble_in(lambda: RemoteState(url).put(folder.target))
         return problem

@@ -163,8 +163,8 @@ class Automatic(NoStates):
         if not self._schedule.seconds:
             return self._schedule.is_due(self._run.components.step_timer.step, seconds, ends_epoch=ends_epoch)
         mine = self._schedule.is_due(0, seconds, ends_epoch=ends_epoch)
-        told: list[bool] = self._run.components.transport.all_gather_object(mine, CALL, where())
-        return told[0]  # rank 0's clock
+        record: list[bool] = self._run.components.transport.all_gather_object(mine, CALL, where())
+        return record[0]  # rank 0's clock
 
     def end(self) -> None:
         """The run is over: wait until the last state is on the disk."""

@@ -72,11 +72,11 @@ def _hand_around(run: RunState, together: Together, target: Path, room: Path | N
     transport = run.components.transport
     place = StateFolder(target).find() if transport.rank == source else None
     sizes = together.do(lambda: _sizes(place)) if place is not None else None
-    told: dict[str, int] = together.agree(sizes)[source] or {}
+    record: dict[str, int] = together.agree(sizes)[source] or {}
     copy = room / target.name if room is not None else None
     if copy is not None:
         together.do(lambda: _made(copy))
-    for name, size in sorted(told.items()):
+    for name, size in sorted(record.items()):
         for start in range(0, size, PIECE_BYTES):
             piece = torch.zeros(min(PIECE_BYTES, size - start), dtype=torch.uint8, device="cpu")
             if place is not None:

@@ -49,14 +49,14 @@ def kept_gradients(file: TensorFile, parameters: Mapping[str, Tensor], unchanged
         UsageError: when one fits no parameter.
     """
     found, rows = {}, {}
-    for name, told in file.described.items():
+    for name, record in file.described.items():
         of = name.removesuffix(ROWS) if name not in parameters else name
         if of not in parameters or of not in file.described:
             raise UsageError(f"its gradient {name} fits no parameter.", unchanged)
         shape, code = tuple(parameters[of].shape), CODES[parameters[of].dtype]
-        if of == name and (told.shape, told.code) == (shape, code):
+        if of == name and (record.shape, record.code) == (shape, code):
             found[name] = file.get(name).clone()
-        elif of != name and told.code == CODES[torch.int64] and _are_rows(file.get(name), shape):
+        elif of != name and record.code == CODES[torch.int64] and _are_rows(file.get(name), shape):
             rows[of] = file.get(name).clone()
         else:
             raise UsageError(f"its gradient {name} fits no parameter.", unchanged)

@@ -51,25 +51,25 @@ def wrong_inside(inside: Any, body_streams: Any, has_gradients: bool) -> str:
     return "it has no random numbers of the epoch's beginning" if inside and inside["loop"] else ""
 
 
-def checked_modes(told: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes:
+def checked_modes(record: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes:
     """What the script had switched when the state was saved.
 
     Raises:
         UsageError: when lockstep does not write that for these models.
     """
-    found = Modes.read(told, models, may_lack=may_lack)
+    found = Modes.read(record, models, may_lack=may_lack)
     if found is None:
         raise UsageError("its modes of modules and parameters are not those of these models.", UNCHANGED)
     return found
 
 
-def saved_stream(told: Any) -> SavedStream | None:
+def saved_stream(record: Any) -> SavedStream | None:
     """How a data set resumes by itself.
 
     Raises:
         UsageError: when lockstep does not write that.
     """
-    saved = SavedStream(**told) if told is not None else None
+    saved = SavedStream(**record) if record is not None else None
     if saved is not None and not all(type(one) is int and one >= 0 for one in (saved.position, saved.size)):
         raise UsageError("its place of the data set is not described the way lockstep does it.", UNCHANGED)
     return saved

@@ -75,14 +75,14 @@ def _load(
 
 def _all_found(together: Together, target: Path, found: tuple[Path, Manifest] | None) -> bool:
     """Whether there is a state; raise when ranks see different ones."""
-    told = together.agree([found is not None, str(found[1].files) if found else ""])
-    if any(one != told[0] for one in told):
-        having = [rank for rank, (there, _) in enumerate(told) if there]
+    record = together.agree([found is not None, str(found[1].files) if found else ""])
+    if any(one != record[0] for one in record):
+        having = [rank for rank, (there, _) in enumerate(record) if there]
         raise UsageError(
             f"The ranks see different states in {target} (ranks {having} find one).",
             "Keep it where every rank can read it.",
         )
-    return bool(told[0][0])
+    return bool(record[0][0])
 
 
 def _planned(
@@ -114,7 +114,7 @@ def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifes
     changed = [
         f"{key} {now[key]}, not {then.get(key)}" for key in ("lanes", "threads", "seed") if now[key] != then.get(key)
     ]
-    before = told if isinstance(told := then.get("fingerprint"), Mapping) else {}
+    before = record if isinstance(record := then.get("fingerprint"), Mapping) else {}
     changed += _other_loaders(counters(run, None)["loaders"], plan.loaders)
     changed += [
         f"{key} {value}, not {before.get(key)}"

@@ -221,8 +221,8 @@ class Snapshots(NoSnapshots):
         """Take one unless a rank objects. Collective: call it on every rank."""
         began_s = time.monotonic()
         mine = self._why_not or own_order(self._run.loop_state.prepared.loaders)
-        told: list[str] = self._run.components.transport.all_gather_object(mine, CALL, where())
-        if never := next(filter(None, told), ""):
+        record: list[str] = self._run.components.transport.all_gather_object(mine, CALL, where())
+        if never := next(filter(None, record), ""):
             self._stop(never)
         else:
             self._take(began_s)
@@ -279,8 +279,10 @@ class Snapshots(NoSnapshots):
         mine = None
         if position.local_rank == 0:
             mine = next((path for path in self._ring.newest_first() if trouble_of(path) is None), None)
-        told: list[list[str] | None] = transport.all_gather_object(mine and [mine.name, _identity(mine)], CALL, where())
-        there = [(step_of(one[0]) or 0, -rank, one) for rank, one in enumerate(told) if one is not None]
+        record: list[list[str] | None] = transport.all_gather_object(
+            mine and [mine.name, _identity(mine)], CALL, where()
+        )
+        there = [(step_of(one[0]) or 0, -rank, one) for rank, one in enumerate(record) if one is not None]
         if not there:
             return None
         _, rank, (name, identity) = max(there)

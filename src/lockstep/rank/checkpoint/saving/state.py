@@ -93,8 +93,8 @@ def save_state(
     }
     contents = together.do(lambda: collect(run, extra, states)) or Contents()
     equal = compared(run)
-    told = together.do(lambda: {file: inventory_of(tensors, equal) for file, tensors in contents.files.items()}) or {}
-    found, heard = _agree(run.components, together, contents, told, tells)
+    record = together.do(lambda: {file: inventory_of(tensors, equal) for file, tensors in contents.files.items()}) or {}
+    found, heard = _agree(run.components, together, contents, record, tells)
     if problem := (write or write_now)(run, folder, contents, found, heard):
         together.refuse(not_written(folder.target, problem))
     together.agree()
@@ -112,8 +112,8 @@ def require_between_epochs(loop_state: LoopState, call: str) -> None:
 
 def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     """Where a file of the run is. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
-    told = run.config.environment.settings.saving if run.config.environment.settings is not None else None
-    if told is not None and Path(path).parent == Path(told.folder):
+    record = run.config.environment.settings.saving if run.config.environment.settings is not None else None
+    if record is not None and Path(path).parent == Path(record.folder):
         return Path(path)
     if (run.components.recorder is not None or run.components.meter is not None) and run.config.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
@@ -141,8 +141,8 @@ def collect(
     for label, model in labelled(models, "model"):
         _add_model(contents, run, label, model)
     names = parameter_names(models)
-    told = at.counters if at is not None else counters(run, run.loop_state.epoch.inside)
-    if told["inside"] is not None:
+    record = at.counters if at is not None else counters(run, run.loop_state.epoch.inside)
+    if record["inside"] is not None:
         add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
     for label, optimizer in optimizers_of(run.loop_state):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
@@ -157,14 +157,14 @@ def collect(
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
     _add_kept(contents, run, at)
-    _add_place(contents, run, dict(told), is_now=at is None)
+    _add_place(contents, run, dict(record), is_now=at is None)
     if switched := (at.modes if at is not None else run.loop_state.modes()).told():
         contents.add(MODES, switched, OTHER_TENSORS, of_main=True)
     streams = (
         at.streams if at is not None else run.loop_state.resumption.later_streams
     ) or run.components.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
-    if told["inside"] is not None and told["inside"]["loop"]:
+    if record["inside"] is not None and record["inside"]["loop"]:
         body = at.body_streams if at is not None else run.loop_state.epoch.body_streams
         contents.add(BODY_STREAMS, body, OTHER_TENSORS, of_main=True)
     return contents
@@ -182,14 +182,14 @@ def _add_model(contents: Contents, run: RunState, label: str, model: nn.Module) 
     contents.add(label, state.others, OTHER_TENSORS)
 
 
-def _add_place(contents: Contents, run: RunState, told: dict[str, Any], *, is_now: bool) -> None:
+def _add_place(contents: Contents, run: RunState, record: dict[str, Any], *, is_now: bool) -> None:
     """The counters, and what a data set that is iterated keeps itself of its place in the epoch."""
-    if (stream := told.pop("stream", None)) is not None:
+    if (stream := record.pop("stream", None)) is not None:
         contents.add(STREAM, stream, OTHER_TENSORS, of_main=True)
     steps = run.loop_state.epoch.reading() if run.loop_state.epoch.reading is not None else None
-    if told["inside"] is not None and is_now and steps is not None:
-        told["account"] = {"loader": told["inside"]["loader"], **steps.account()}
-    contents.add("the run", told, OTHER_TENSORS, of_main=run.config.mesh.asynchronous)
+    if record["inside"] is not None and is_now and steps is not None:
+        record["account"] = {"loader": record["inside"]["loader"], **steps.account()}
+    contents.add("the run", record, OTHER_TENSORS, of_main=run.config.mesh.asynchronous)
 
 
 def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:
@@ -267,12 +267,12 @@ def _stream(loop_state: LoopState) -> dict[str, Any] | None:
     """What the data set itself keeps of its place in the epoch; None where it has no `state_dict`, or an odd one."""
     steps = loop_state.epoch.reading() if loop_state.epoch.reading is not None else None
     saved = loop_state.resumption.goes_on_stream or (steps.saved if steps is not None else None)
-    told = None if saved is None else {name: getattr(saved, name) for name in ("state", "position", "size", "after")}
+    record = None if saved is None else {name: getattr(saved, name) for name in ("state", "position", "size", "after")}
     try:
-        encode(told, STREAM, lambda path, _: path)
+        encode(record, STREAM, lambda path, _: path)
     except UsageError:
         return None  # it is read from its beginning again
-    return told
+    return record
 
 
 def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float | None) -> None:
@@ -325,7 +325,7 @@ def facts_of(run: RunState) -> dict[str, Any]:
 
 
 def _agree(
-    components: Components, together: Together, contents: Contents, told: dict[str, Any], more: Any
+    components: Components, together: Together, contents: Contents, record: dict[str, Any], more: Any
 ) -> tuple[Found, list[Any]]:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`.
 
@@ -333,8 +333,8 @@ def _agree(
     """
     if components.transport.world_size == 1:
         together.agree()
-        return {file: sources([inventory]) for file, inventory in told.items()}, [more]
-    mine = {"documents": contents.digests(), "inventory": digest([told, contents.entries]), "more": more}
+        return {file: sources([inventory]) for file, inventory in record.items()}, [more]
+    mine = {"documents": contents.digests(), "inventory": digest([record, contents.entries]), "more": more}
     everyone = together.agree(mine)
     if label := differing([one["documents"] for one in everyone]):
         raise UsageError(
@@ -342,15 +342,15 @@ def _agree(
             "Save what run.mean, run.tally or run.broadcast returned; step schedulers on every rank.",
         )
     if len({one["inventory"] for one in everyone}) == 1:
-        inventories = [told]
+        inventories = [record]
     else:
-        full = components.transport.all_gather_object([told, contents.entries], SAVE, where())
+        full = components.transport.all_gather_object([record, contents.entries], SAVE, where())
         inventories = [inventory for inventory, _ in full]
         for label in contents.entries:
             found = {name: entry for _, entries in reversed(full) for name, entry in entries[label].items()}
             listed = [name for group in contents.documents[label]["groups"] for name in group["params"]]
             contents.entries[label] = {name: found[name] for name in listed if name in found}
-    found = {file: sources([inventory[file] for inventory in inventories]) for file in told}
+    found = {file: sources([inventory[file] for inventory in inventories]) for file in record}
     return found, [one["more"] for one in everyone]
 
 
@@ -359,7 +359,7 @@ def write_now(
     folder: StateFolder,
     contents: Contents,
     found: Found,
-    told: Sequence[Any] = (),  # noqa: ARG001
+    record: Sequence[Any] = (),  # noqa: ARG001
 ) -> str:
     """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0: a `Write`."""
     is_main, problem, files, not_finite = run.components.transport.rank == 0, "", {}, ""

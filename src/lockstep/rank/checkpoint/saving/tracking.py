@@ -24,11 +24,11 @@ def track(run: RunState, objects: Mapping[str, Any]) -> None:
     run.loop_state.position.require_same_on_every_rank(TRACK)
     together = Together(run.components.transport, TRACK, where())
     together.do(lambda: _check(run.loop_state, objects))
-    told = together.agree({name: type(thing).__name__ for name, thing in objects.items()})
-    for rank, names in enumerate(told):
-        if list(names.items()) != list(told[0].items()):
+    record = together.agree({name: type(thing).__name__ for name, thing in objects.items()})
+    for rank, names in enumerate(record):
+        if list(names.items()) != list(record[0].items()):
             raise UsageError(
-                f"run.track got {_listed(told[0])} on rank 0, but {_listed(names)} on rank {rank}.",
+                f"run.track got {_listed(record[0])} on rank 0, but {_listed(names)} on rank {rank}.",
                 "Call it on every rank with the same objects.",
             )
     run.loop_state.prepared.tracked.update(objects)

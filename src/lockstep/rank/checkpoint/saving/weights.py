@@ -36,11 +36,11 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
     """
     run.loop_state.position.require_same_on_every_rank(SAVE)
     together, tensors = Together(run.components.transport, SAVE, where()), TensorSet()
-    told = together.do(lambda: _take(run, model, path, tensors)) or {}
+    record = together.do(lambda: _take(run, model, path, tensors)) or {}
     # Before anything is written: behind `if run.is_main:` this raises at once, on every rank.
-    inventories = [told]
-    if len(set(together.agree(digest(told)))) > 1:
-        inventories = run.components.transport.all_gather_object(told, SAVE, where())
+    inventories = [record]
+    if len(set(together.agree(digest(record)))) > 1:
+        inventories = run.components.transport.all_gather_object(record, SAVE, where())
     if problem := _write(run.components, place_of(run, path), sources(inventories), tensors):
         together.refuse(EnvironmentFailure(f"The weights could not be written to {os.fspath(path)}: {problem}"))
     together.agree()

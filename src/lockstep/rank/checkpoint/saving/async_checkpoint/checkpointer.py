@@ -79,7 +79,7 @@ class AsyncCheckpointer:
         """What `take` is to know of this rank on all others."""
         return self._memory.tell()
 
-    def take(self, run: RunState, folder: StateFolder, contents: Contents, found: Found, told: Sequence[Any]) -> str:
+    def take(self, run: RunState, folder: StateFolder, contents: Contents, found: Found, record: Sequence[Any]) -> str:
         """Copy the state, which `hand_over` then lets be written: a `Write`. No other state may be under way.
 
         Returns why that is impossible; whether the state could be written is known later. Where there is no memory for the
@@ -88,7 +88,7 @@ class AsyncCheckpointer:
         transport = run.components.transport
         self._ready, self._target = None, folder.target
         images, end = lay_out(found)
-        common = self._memory.find(transport, told, end)
+        common = self._memory.find(transport, record, end)
         if isinstance(common, str):
             return self._go_without(common, run, folder, contents, found)
         if transport.rank == 0:

@@ -179,16 +179,16 @@ class CommonMemory:
             return vars(self._own.place)
         return vars(self._seen[0]) if self._seen is not None else None
 
-    def find(self, transport: Transport, told: Sequence[Any], size: int) -> Common | str:
+    def find(self, transport: Transport, record: Sequence[Any], size: int) -> Common | str:
         """Memory of `size` bytes, or why there is none. Collective: call it on every rank.
 
         Args:
             transport: between the ranks.
-            told: what `tell` returned on each, just before.
+            record: what `tell` returned on each, just before.
             size: the same on every rank.
         """
-        offer, reach = told[0], [*range(transport.world_size)]
-        if offer is None or offer["size"] < size or any(one != offer for one in told):
+        offer, reach = record[0], [*range(transport.world_size)]
+        if offer is None or offer["size"] < size or any(one != offer for one in record):
             mine = self._make(size) if transport.rank == 0 else None
             [offer, *_] = transport.all_gather_object(mine, CALL, where())
             if isinstance(offer, str):

@@ -81,9 +81,9 @@ class Writer:
         if not message:
             self.is_gone = True
             return f"{GONE}{self._how()}."
-        told: dict[str, Any] = json.loads(message)
-        self.cpu_s = told["cpu_s"]
-        return str(told["problem"])
+        record: dict[str, Any] = json.loads(message)
+        self.cpu_s = record["cpu_s"]
+        return str(record["problem"])
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -136,11 +136,11 @@ class Order:
 
     def encode(self) -> bytes:
         """As JSON. Raises ValueError for a number that JSON cannot express."""
-        told = {**vars(self), "images": [vars(image) for image in self.images]}
-        return json.dumps(told, allow_nan=False).encode()
+        record = {**vars(self), "images": [vars(image) for image in self.images]}
+        return json.dumps(record, allow_nan=False).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Order:
         """The inverse of `encode`."""
-        told = json.loads(text)
-        return cls(**{**told, "images": [Image(**image) for image in told["images"]]})
+        record = json.loads(text)
+        return cls(**{**record, "images": [Image(**image) for image in record["images"]]})

@@ -124,7 +124,9 @@ def file_system(url: str) -> tuple[Any, str]:
 
 def _fsspec(module: str) -> Any:
     try:
-        importlib.import_module("fsspec")  # which adds the drivers of installed packages
+        # [Note: why fsspec is imported first]
+        # The import adds the drivers of installed packages to its registry.
+        importlib.import_module("fsspec")
         return importlib.import_module(module)
     except ImportError:
         raise UsageError(

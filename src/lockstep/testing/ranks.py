@@ -143,7 +143,9 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
         own = any(not failure.is_of_a_peer for failure in failures)
         ready = multiprocessing.connection.wait(list(waiting), min(AFTER_FAILURE_S, timeout_s) if own else timeout_s)
         if not ready and own:
-            break  # a rank that waits inside NCCL for one that has failed notices nothing
+            # [Note: why the wait ends after the first failure]
+            # A rank that waits inside NCCL for one that has failed notices nothing and would never end.
+            break
         if not ready:
             for process in processes:
                 if process.is_alive():

@@ -28,13 +28,17 @@ def _leave_imported() -> None:
     """The last exit handler: hide from the interpreter's end what it need not take apart, and from libc's, torch's C++."""
     if not _imported:
         return
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_imported))  # they outlive everything that refers to them
+    # [Note: why modules are never freed]
+    # The interpreter takes objects apart in any order, and these must outlive all that refer to them.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_imported))
     for name, module in _imported.items():
         if sys.modules.get(name) is module:
             sys.modules[name] = None  # type: ignore[assignment]  # as the interpreter's end does
     libc = ctypes.CDLL(None)
     libc.fflush(None)
-    libc.on_exit(libc["_exit"], None)  # the last one registered is the first one called, with the exit code
+    # [Note: why on_exit comes last]
+    # The function registered last is called first, with the exit code: nothing of C++'s own end runs.
+    libc.on_exit(libc["_exit"], None)
 
 
 atexit.register(_leave_imported)

@@ -33,7 +33,7 @@ def test_a_run_that_lasts_is_told_of_on_standard_error_alone(tmp_path):
     done = subprocess.run([sys.executable, "-c", IMPATIENT, *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["exit_code"] == 0
-    assert re.match(r"(plain … \d s so far\n)+plain … \d+\.\d s\n", done.stderr), done.stderr
+    assert re.match(r"(plain … \d+ s so far\n)+plain … \d+\.\d s\n", done.stderr), done.stderr
     words.insert(1, "-q")
     done = subprocess.run([sys.executable, "-c", IMPATIENT, *words], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -80,7 +80,9 @@ def _of_the_kernel(device: str, variables: Mapping[str, str]) -> str:
 
 def _memory_text() -> str:
     held: Mapping[str, int] = {}
-    with suppress(Exception):  # of a process whose device may be in any state
+    # [Note: why nothing may be raised here]
+    # After a failed kernel each call to the device raises. The words about the first error matter more.
+    with suppress(Exception):
         held = present[0].held() if present else {}
     if not held:
         return ""

@@ -96,7 +96,9 @@ def make_ring(path: Path, rank: int, capacity: int = CAPACITY) -> None:
     """Make an empty ring of mode 0600. The launcher does so before the rank starts, so that it can always be read."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, RECORDS + capacity * FORMAT.size)  # a full disk shows now, not by SIGBUS
+        # [Note: why the ring is allocated at once]
+        # A page of a sparse file that finds no room on the disk later would end the rank by SIGBUS. Here it is an error.
+        os.posix_fallocate(descriptor, 0, RECORDS + capacity * FORMAT.size)
         os.pwrite(descriptor, HEADER.pack(MAGIC, capacity, rank, 0, 0, 0), 0)
     finally:
         os.close(descriptor)

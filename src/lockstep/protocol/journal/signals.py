@@ -152,7 +152,9 @@ class Reached:
 
     def note(self, place: int, at_s: float) -> None:
         """Come to a place (see `place_of`) at a time of `growing_time`."""
-        _FAR.pack_into(self._ring, REACHED_OFFSET, NOWHERE)  # so nobody reads one place with another's time
+        # [Note: why the place is cleared first]
+        # Place and time are two writes. A reader in between must not take one place with another's time.
+        _FAR.pack_into(self._ring, REACHED_OFFSET, NOWHERE)
         _BOTH.pack_into(self._ring, REACHED_OFFSET, NOWHERE, at_s)
         _FAR.pack_into(self._ring, REACHED_OFFSET, place)
 

@@ -31,7 +31,9 @@ class WaitingNote:
         self._ring = map_ring(journal, mmap.ACCESS_WRITE)
         self._taken = threading.Lock()
         name_process(self._ring)
-        self._write(Waiting())  # what a rank that was here before waited for
+        # [Note: why the note is cleared at the start]
+        # A ring outlives its rank. What a rank that was here before waited for says nothing about this one.
+        self._write(Waiting())
 
     @property
     def address(self) -> int:

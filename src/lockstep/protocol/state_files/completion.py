@@ -42,7 +42,9 @@ def complete(
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     write_synced(folder.stage / DOCUMENTS, text)
     write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
-    if taken_s is None:  # the kernel's own stamp would be that of its last tick
+    # [Note: why the manifest's time is set]
+    # Lines of metrics.jsonl are compared with it. The kernel's stamp is that of its last tick, up to 10 ms before.
+    if taken_s is None:
         taken_s = growing_time(facts.get("step", 0))
     os.utime(folder.stage / NAME, (taken_s, taken_s))
     folder.install()

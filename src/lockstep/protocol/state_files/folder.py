@@ -81,7 +81,9 @@ class StateFolder:
         for _ in range(TRIES):
             try:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    self.stage.lstat()  # the longest name of all
+                    # [Note: why the stage is looked at first]
+                    # Its name is the longest of all: where it is too long, that shows before anything is written.
+                    self.stage.lstat()
                 return self._refusal()
             except FileNotFoundError:  # another program has just replaced what was looked at
                 continue
@@ -114,7 +116,9 @@ class StateFolder:
         try:
             self._lock_existing_target()
             self._lock_new_stage()
-            self._require_own()  # what was looked at before may have changed since
+            # [Note: why it is checked again under the locks]
+            # `refusal` looked without locks. Somebody may have put something here since.
+            self._require_own()
             empty(self.stage)
             mark(self.stage)
         except (OSError, EnvironmentFailure):
@@ -164,7 +168,9 @@ class StateFolder:
 
     def unmark(self) -> None:
         """Remove the mark of the stage: it is complete, and may become a state."""
-        sync(self.stage)  # without its manifest and its mark nobody would know whose it is
+        # [Note: in which order a stage loses its mark]
+        # The manifest must be on the disk before the mark goes: without both nobody would know whose the folder is.
+        sync(self.stage)
         (self.stage / MARK).unlink()
         sync(self.stage)
 
@@ -244,7 +250,9 @@ class StateFolder:
             UsageError: when PATH is there and is not a state.
         """
         problem = None
-        for _ in range(TRIES):  # a state that another program is moving looks like something else for a moment
+        # [Note: why a place is looked at several times]
+        # Another program may be moving a state just now: for a moment it looks like something else, or like nothing.
+        for _ in range(TRIES):
             # once more at the end: another program may have put a new state in place between the first two looks
             for place in (self.target, self.previous, self.target):
                 if place is not None and os.path.lexists(place / NAME):

@@ -123,7 +123,9 @@ class RemoteFiles:
             return within(LIMIT_S + MORE_S_PER_MB * size_bytes / 1e6, call)
         except (FileNotFoundError, UsageError):
             raise
-        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:  # a file is where a folder should be
+        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+            # [Note: what drivers raise for a missing file]
+            # Some raise these where a file is in the place of a folder, or a folder in that of a file.
             raise FileNotFoundError(str(error)) from None
         except Exception as error:  # noqa: BLE001 - a driver raises what it likes
             raise RemoteError(self.url, error) from None

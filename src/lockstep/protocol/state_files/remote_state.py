@@ -155,7 +155,9 @@ class RemoteState:
 
     def _fetch_file(self, path: Path, file: SavedFile) -> bool:
         for name in (stored_name(path.name, file), path.name):
-            if _STORED.fullmatch(name) or name == path.name:  # a hash may say anything
+            # [Note: a manifest is untrusted]
+            # Its hashes become parts of names at the URL, so only what looks like a hash is asked for.
+            if _STORED.fullmatch(name) or name == path.name:
                 with suppress(FileNotFoundError):
                     fetch_file(self._files, name, path, file.size)
                     return True
@@ -189,7 +191,9 @@ class RemoteRing:
                 has_finite = has_finite or is_newest_finite
                 num_kept += found is not None
                 if found is None or (num_kept > self._keep and not is_newest_finite):
-                    with suppress(UsageError):  # it is somebody else's
+                    # [Note: what is not ours stays]
+                    # `remove` raises where somebody else's manifest is there.
+                    with suppress(UsageError):
                         self._state(name).remove()
 
     def fetch_newest(self, place: Path, beyond: int, *, takes_any: bool = False) -> tuple[str, list[str]]:

@@ -66,7 +66,9 @@ def counts(text: str) -> tuple[int, ...]:
 
 def find(variables: Mapping[str, str]) -> Task | None:
     """The task of a step that this process is; None outside of a step, in its shell, and where variables are missing."""
-    if "SLURM_PTY_PORT" in variables:  # `srun --pty bash`: the other tasks, if any, have no terminal and are gone
+    # [Note: why srun --pty is no task]
+    # Of `srun --pty bash` only the first task has a terminal. The others, if any, are gone.
+    if "SLURM_PTY_PORT" in variables:
         return None
     try:
         size, rank = int(variables["SLURM_STEP_NUM_TASKS"]), int(variables["SLURM_PROCID"])

@@ -148,7 +148,9 @@ def inventory_of(tensors: TensorSet, equal: Container[int] = ()) -> Inventory:
         is_equal, is_judged = holder is None and id(tensor) in equal, name in tensors.judged
         also = [*tensors.also.get(name, ())]
         for other in also:
-            Described.of(tensor, other)  # may be no name for a file
+            # [Note: why a tensor is described here already]
+            # Its name or dtype may be none for a file. That must show before anything is written.
+            Described.of(tensor, other)
         record[name] = [one.code, list(one.shape), not tensor.is_meta, holder, is_equal, is_judged, also]
     return record
 
@@ -237,7 +239,9 @@ def write_tensors(
         except OSError as error:
             problem = str(error)
     if writer is not None:
-        with contextlib.suppress(OSError):  # a full disk is reported again when the file is closed
+        # [Note: why an error here is left for later]
+        # A full disk is reported again when the file is closed, and the other ranks must get on with their part.
+        with contextlib.suppress(OSError):
             writer.close()
     return written, problem
 

@@ -140,7 +140,9 @@ def block() -> None:
 
     def child(_: int) -> int:
         libc.prctl(dies_with_parent, signal.SIGKILL)
-        return int(libc.pause()) if libc.getppid() == parent else 1  # it may be dead already
+        # [Note: why the parent is compared]
+        # The rank may have died between fork and prctl. Then this child would wait for ever.
+        return int(libc.pause()) if libc.getppid() == parent else 1
 
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
     stack, begins = ctypes.create_string_buffer(size), kind(child)

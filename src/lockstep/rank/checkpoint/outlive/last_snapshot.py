@@ -114,7 +114,9 @@ class StepSnapshot:
         if self._written.of_lanes() != self._of_lanes:
             return CHANGED
         now = self._gradients_now()
-        if any(now) and now != self._gradients:  # if all are gone, the script has dropped them, and will do so again
+        # [Note: gradients that are gone are no change]
+        # The script has dropped them (`zero_grad`), and will do so again after a restart. Others than then are a change.
+        if any(now) and now != self._gradients:
             return CHANGED
         if "tallies" not in self.moment.counters and self._run.loop_state.tallies.changes != self._tallies:
             return UNHEARD
@@ -236,7 +238,9 @@ class LastSnapshot(NoLastSnapshot):
             self._objection, self._undo = self._beginning.change(), undo
 
     def leave_pass(self) -> None:
-        self._step = None  # gradients are another than at the step's beginning, and soon the rest is
+        # [Note: why a pass ends the chance]
+        # Now gradients are others than at the step's beginning, and soon the rest is.
+        self._step = None
 
     def left_steps(self) -> None:
         self._step = None
@@ -273,7 +277,9 @@ class LastSnapshot(NoLastSnapshot):
         with suppress(FileExistsError):
             claim = os.open(place.parent / CLAIM.format(self._number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             os.close(claim)
-            self._run.components.streams.enter(Domain.STEP, step + 1, 0)  # of a lane until now; so all write the same
+            # [Note: why the stream is set before writing]
+            # Each survivor stopped in another lane. With the step's stream all would write the same bytes.
+            self._run.components.streams.enter(Domain.STEP, step + 1, 0)
             self._write_once(place, taken_s)
             return True
         return False

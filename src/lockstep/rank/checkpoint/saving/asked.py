@@ -106,7 +106,9 @@ class SignalAsks(NobodyAsks):
         for number in list(self._before):
             self._give_back(number)
         number, self._number = self._number, 0
-        if number:  # no step came in which it could have been received
+        # [Note: no signal is lost]
+        # It came after the last step, where nobody looks. It acts now, as it would without lockstep.
+        if number:
             signal.raise_signal(number)
 
     def answer(self, step: int | None) -> None:  # noqa: ARG002 - nobody waits for it
@@ -125,7 +127,9 @@ class SignalAsks(NobodyAsks):
             text = (
                 f"lockstep: {signal_name(number)}: the run is saved between two steps and ends; once more ends it now\n"
             )
-            with suppress(OSError):  # not `say`: this may interrupt a line that is being written
+            # [Note: why a handler writes by itself]
+            # `say` would print, and the handler may have interrupted a print: Python refuses to enter the same stream twice.
+            with suppress(OSError):
                 os.write(2, text.encode())
 
     def _give_back(self, number: int) -> None:

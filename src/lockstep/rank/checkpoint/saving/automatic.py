@@ -164,7 +164,9 @@ class Automatic(NoStates):
             return self._schedule.is_due(self._run.components.step_timer.step, seconds, ends_epoch=ends_epoch)
         mine = self._schedule.is_due(0, seconds, ends_epoch=ends_epoch)
         record: list[bool] = self._run.components.transport.all_gather_object(mine, CALL, where())
-        return record[0]  # rank 0's clock
+        # [Note: whose clock decides]
+        # Clocks of ranks differ, so all follow rank 0's; otherwise one would save and wait for the others.
+        return record[0]
 
     def end(self) -> None:
         """The run is over: wait until the last state is on the disk."""
@@ -189,7 +191,9 @@ class Automatic(NoStates):
         self._tell(problem)
         if stops_after_saving(self._run):
             record_saved(self._run)
-        step = self._run.components.step_timer.step  # a state that could not be copied to its URL is on the disk
+        # [Note: what counts as saved]
+        # A state that could not be copied to its URL is on the disk: the run was saved.
+        step = self._run.components.step_timer.step
         self._end_if_asked(step if not problem or is_state(self._ring.path(step)) else None)
 
     def _learn(self, answer: Callable[[], str]) -> None:
@@ -225,7 +229,9 @@ class Automatic(NoStates):
         if self._claims:
             claim(self._ring.place.parent)
         if self._remote is None or self._restart_number:
-            return self._newest_here()  # what this run has saved since it was started is here
+            # [Note: why a restart does not ask the URL]
+            # All that this run has saved since it started is on the disk, and nobody else writes there.
+            return self._newest_here()
         here, trouble = "", None
         try:
             here = self._newest_here()

@@ -55,7 +55,9 @@ def brought(run: RunState, target: Path, source: int = 0) -> Iterator[Path]:
         _hand_around(run, together, target, room, source)
         mine = rooms[position.rank - position.local_rank]
         yield target if mine is None else Path(mine) / target.name
-        run.components.transport.barrier(CALL, where())  # the others of this node may still read
+        # [Note: why all wait before the copy goes]
+        # The folder is this rank's, and others of its node may still read in it.
+        run.components.transport.barrier(CALL, where())
 
 
 def private_room(run: RunState, stack: ExitStack) -> Path:

@@ -151,7 +151,9 @@ def _bits(found: Sequence[Any]) -> list[Any]:
 
 def _parts(states: Collection[Any]) -> Iterable[Any]:
     """What the states of parameters consist of."""
-    if {dict}.issuperset(map(type, states)):  # almost always: no call for each parameter
+    # [Note: why all states are looked at together]
+    # They are plain dictionaries almost always: for 600 parameters 600 calls less in each step.
+    if {dict}.issuperset(map(type, states)):
         return chain.from_iterable(map(dict.values, states))
     return chain.from_iterable(one.values() if isinstance(one, dict) else (one,) for one in states)
 

@@ -86,7 +86,9 @@ class LoadPlan(PlannedParts):
         self._used |= {label for label in self._documents if self._waits and kind_of(label) in KINDS}
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files, waits=self._waits)
         self._options: Mapping[str, Any] = self.counters.get("options", {})
-        run.loop_state.prepared.preparations.options.overridden(self._options)  # raises for what is no list of options
+        # [Note: why options are compared before anything is loaded]
+        # The comparison raises for what is no list of options.
+        run.loop_state.prepared.preparations.options.overridden(self._options)
         self._plan_prepared()
         for label, thing in run.loop_state.prepared.stateful.items():
             self._add(
@@ -129,7 +131,9 @@ class LoadPlan(PlannedParts):
 
     def look(self) -> None:
         if not self._awaited():
-            with suppress(UsageError):  # `model.head = run.prepare(head)`: the head is not in its place yet
+            # [Note: why a late part may not fit yet]
+            # In `model.head = run.prepare(head)` the head is not in its place yet.
+            with suppress(UsageError):
                 self._complete()
 
     def require(self) -> None:

@@ -195,7 +195,9 @@ class Snapshots(NoSnapshots):
 
     def after_body(self) -> None:
         is_owed, self.owes, self._is_heard = self.owes or self._is_heard, False, False
-        if self._run.config.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
+        # [Note: where hogwild's ranks agree]
+        # Passes exchange nothing under hogwild, but at the end of a body the ranks come together.
+        if self._run.config.mesh.asynchronous:
             [is_owed, *_] = self._run.components.transport.all_gather_object(self._is_wanted(), CALL, where())
         if is_owed:
             self._try()
@@ -287,7 +289,9 @@ class Snapshots(NoSnapshots):
             return None
         _, rank, (name, identity) = max(there)
         if mine is not None and mine.name == name and _identity(mine) != identity:
-            remove(mine)  # two nodes have one of this step each, and ranks load one and the same
+            # [Note: why all but one copy goes]
+            # Two nodes may have a snapshot of one step each. All ranks must load the same one.
+            remove(mine)
         return _Kept(name, -rank, is_whole=mine is not None and mine.name == name and mine.is_dir())
 
     # When another rank is lost

@@ -87,6 +87,8 @@ class AsyncCheckpointer:
         """
         transport = run.components.transport
         self._ready, self._target = None, folder.target
+        # [Note: why files lie in memory as they will be]
+        # The process needs neither torch nor knowledge of tensors, and its order is two numbers: handing over never waits.
         images, end = lay_out(found)
         common = self._memory.find(transport, record, end)
         if isinstance(common, str):
@@ -113,7 +115,9 @@ class AsyncCheckpointer:
     ) -> _Ready | str:
         """Write what is no tensor into the memory; why it is not possible."""
         if memory is None:
-            return FIRST_ENDED  # the others copy into the memory of the rank that died
+            # [Note: why a new rank 0 has no state to hand over]
+            # The others still copy into the memory of the rank 0 that died. This state is lost, the one before is not.
+            return FIRST_ENDED
         order = Order(
             str(self._target),
             self._keep,
@@ -168,7 +172,9 @@ class AsyncCheckpointer:
         if self._writer is not None:
             try:
                 self._writer.hand_over(ready.at, ready.size)
-            except OSError:  # it has ended since it wrote the last state: another one takes its place
+            except OSError:
+                # [Note: a writer that ended between two states]
+                # Another one takes its place, with the memory that is filled already: no state is lost.
                 self._drop_writer()
             else:
                 return
@@ -191,6 +197,8 @@ class AsyncCheckpointer:
 
     def settle(self, patience_s: float = PATIENCE_S, text: str = LATE) -> str:
         """Wait until the state is on the disk; return why it could not be written. `text` is said after `patience_s`."""
+        # [Note: why the step waits for the state before]
+        # A second copy would take as much memory again, and a disk that is too slow stays too slow.
         problem = self._answer(patience_s)
         if problem is None:
             if text != LATE or not self._has_said_late:
@@ -251,7 +259,10 @@ def copy_pieces(
     left = iter(pieces)
 
     def work(_: int = 0) -> None:
-        for piece in left:  # each goes to one thread
+        # [Note: why pieces are drawn from one iterator]
+        # A thread that is held up takes fewer pieces, and no thread waits for another: 90 ms for 120 MB beside other work,
+        # where `copy_` with its own threads took 270.
+        for piece in left:
             tensor = contents.files[piece.file].tensors[piece.name]
             mapped.put(images[piece.file].places[piece.name] + piece.offset, piece.of(tensor))
 

@@ -70,6 +70,8 @@ class Mapped:
 
         What lies in one piece is copied by the C library: for large blocks it writes past the caches, torch does not.
         """
+        # [Note: why memmove]
+        # For large blocks the C library writes past the caches, torch does not.
         if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             ctypes.memmove(self._bytes.data_ptr() + at, tensor.data_ptr(), tensor.nbytes)
         elif tensor.numel():
@@ -101,7 +103,9 @@ class StateMemory:
         if size - self._size > (read_memory_pressure().available_bytes or size):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         os.posix_fallocate(self.descriptor, 0, size)
-        self.mapped, self._size = None, 0  # nothing is mapped if the next line raises
+        # [Note: why the old mapping goes first]
+        # If the new one fails, nothing may be left that is smaller than the file.
+        self.mapped, self._size = None, 0
         self.mapped, self._size = Mapped(self.descriptor, size), size
 
     def write(self, at: int, data: bytes) -> None:
@@ -256,7 +260,9 @@ def share_out(found: Found, reach: Collection[int]) -> dict[int, list[Piece]]:
     loads = dict.fromkeys(reach, 0)
     shares: dict[int, list[Piece]] = {rank: [] for rank in reach}
     entries = [(one.is_everywhere, file, name) for file, tensors in found.items() for name, one in tensors.items()]
-    for is_everywhere, file, name in sorted(entries):  # first what one rank holds alone
+    # [Note: who copies what all hold]
+    # First what one rank holds alone is assigned. What all hold then evens out the shares.
+    for is_everywhere, file, name in sorted(entries):
         source = found[file][name]
         givers = reach if is_everywhere else [rank for rank in reach if rank == source.rank]
         for rows, offset, size in _cuts(source.described) if givers else []:

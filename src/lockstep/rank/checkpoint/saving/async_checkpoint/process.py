@@ -1,5 +1,7 @@
 """The process that writes states: plain Python, without torch, at the lowest priority.
 
+Runs in: a process of its own for rank 0; orders come in through a thread of it.
+
     python -P -m lockstep.rank.checkpoint.saving.async_checkpoint.process CHANNEL MEMORY PARENT
 
 CHANNEL: a socket; each message is an order's place in memory, and each is answered by `{"problem": "", "cpu_s": 0.1}` when the
@@ -74,7 +76,9 @@ def write(memory: Memory, order: Order) -> str:
         folder.begin()
         data = memory.bytes_to(max((image.at + image.size for image in order.images), default=0))
         parts = [data[image.at : image.at + image.size] for image in order.images]
-        with ThreadPoolExecutor(1) as beside:  # hashing takes a core, and writing waits for the disk
+        # [Note: why a thread hashes]
+        # Hashing takes a core and writing waits for the disk, so the two take as long as the slower one.
+        with ThreadPoolExecutor(1) as beside:
             hashes = beside.map(_hash, parts)
             for image, part in zip(order.images, parts, strict=True):
                 _write_file(part, folder.stage / image.name)
@@ -109,7 +113,9 @@ def _write_file(data: memoryview, path: Path) -> None:
             except OSError as error:
                 if not is_past or error.errno != errno.EINVAL:
                     raise
-                is_past = _go_past_cache(file.fileno(), False)  # a disk of larger blocks than pages
+                # [Note: where O_DIRECT ends]
+                # A disk may have larger blocks than pages. The rest is written through the cache.
+                is_past = _go_past_cache(file.fileno(), False)
         os.fsync(file.fileno())
 
 
@@ -130,6 +136,9 @@ def _not_finite(data: memoryview, images: Sequence[Image]) -> str:
 
 def _step_aside() -> None:
     """Let everything else go first. A signal for the whole run is the rank's to answer."""
+    # [Note: why the process has the lowest priority]
+    # Niceness 19 gives the lowest usual priority at the disk too. SCHED_IDLE gets a few thousandths of a busy core, and a state
+    # that takes minutes is lost more often.
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
@@ -142,6 +151,8 @@ def _listen(channel: socket.socket, orders: queue.SimpleQueue[tuple[int, int]]) 
         while message := channel.recv(1 << 10):
             at, size = json.loads(message)
             orders.put((at, size))
+    # [Note: why the process ends without a word]
+    # Its memory has no name and its stage is swept by the next save, so nothing else is left behind.
     os._exit(0)
 
 

@@ -38,15 +38,22 @@ class Writer:
         """Whether the process is known to have ended."""
         self.cpu_s = 0.0
         """The processor time that the last state took; without the start of the process."""
-        is_main = threading.current_thread() is threading.main_thread()  # Linux takes a thread's end for the parent's
+        # [Note: why only the main thread asks for the parent's end]
+        # PR_SET_PDEATHSIG counts the end of the thread that forked as the parent's.
+        is_main = threading.current_thread() is threading.main_thread()
         arguments = [str(theirs.fileno()), str(memory), str(os.getpid() if is_main else 0)]
         try:
+            # [Note: why a process and not a thread of rank 0]
+            # A thread at niceness 19 takes the GIL and then gets no core: 2 ms of Python in rank 0 took up to 151 ms beside it. And a
+            # call to a disk that hangs would keep the rank from ending.
             self._process = subprocess.Popen(
                 [sys.executable, *interpreter_options(), "-P", "-m", PROGRAM, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),
-                start_new_session=True,  # Ctrl-C is the rank's
+                # [Note: why the writer has a session of its own]
+                # Ctrl-C in the terminal is for the rank, which then waits for its last state.
+                start_new_session=True,
             )
         except OSError:
             self._channel.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
 from benchmarks.ending import ends_shortly
+from benchmarks.kinds import this_kind
 from benchmarks.pictures import cannot_draw, draw_steps
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
@@ -91,11 +91,8 @@ def objection_to_models(parts: Sequence[str], models: str) -> str:
 
 
 def machine() -> str:
-    """The processor, the versions of Linux and torch, and how busy it is."""
-    found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    processor = found[0].partition(": ")[2] if found else platform.machine()
-    load = os.getloadavg()[0]
-    return f"{len(found) or 1} x {processor}, Linux {os.uname().release}, torch {version('torch')}, load {load:.1f}"
+    """The kind of machine, the version of torch, and how busy it is."""
+    return f"{this_kind().said}, torch {version('torch')}, load {os.getloadavg()[0]:.1f}"
 
 
 class Measured:

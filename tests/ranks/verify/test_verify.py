@@ -75,19 +75,6 @@ def test_a_shuffle_per_rank_is_refused_by_the_ranks_and_reported(verified: Verif
     assert "samples or their order are not the same on every rank" in result.failed.text
 
 
-@pytest.mark.thorough
-def test_a_metric_averaged_over_unequal_shares_is_named(verified: Verifier) -> None:
-    evaluation = (
-        "losses = [float(F.cross_entropy(model(x), y, reduction='sum')) for x, y in test_loader]\n"
-        "    seen = sum(len(y) for x, y in test_loader)\n"
-        "    run.mean(sum(losses) / seen)"
-    )
-    item, step, cause = named(verified(epoch_end=evaluation, before="model.eval()"))
-    assert item.startswith("value run.mean at train.py:")
-    assert step == 2
-    assert "run.tally()" in cause
-
-
 def test_a_learning_rate_scaled_by_the_ranks_is_named_with_both_values(verified: Verifier) -> None:
     item, step, cause = named(verified(lr="1e-2 * run.world_size"))
     assert (item, step) == ("parameter 0.weight", 1)
@@ -151,23 +138,6 @@ def test_a_padded_token_mean_without_its_weight_is_named_by_the_row_plain(verifi
     assert sum(result.plain.found) == pytest.approx(1.0)
     assert "pass that number: run.backward(loss, weight=number)" in sentence(result.plain)
     assert verified(ranks=(1,), loss=f"{loss}, weight=int((tokens != 0).sum())", **slots).proved
-
-
-@pytest.mark.thorough
-def test_a_loss_within_the_batch_is_named_by_the_row_plain(verified: Verifier) -> None:
-    loss = "F.cross_entropy(F.normalize(model(x)) @ F.normalize(model(x)).T / 0.1, torch.arange(len(x)))"
-    result = verified(ranks=(1,), loss=loss)
-    assert result.same_bits
-    assert result.exit_code == 1
-    assert result.plain.agreement is Agreement.COUPLED
-    assert "compares samples of a batch with each other" in sentence(result.plain)
-
-
-@pytest.mark.thorough
-def test_noise_that_every_sample_draws_for_itself_passes_the_row_plain(verified: Verifier) -> None:
-    result = verified(ranks=(1,), lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
-    assert result.proved
-    assert result.plain.relative < 1e-5
 
 
 def test_a_misuse_on_one_rank_already_is_misuse_of_verify_too(verified: Verifier) -> None:

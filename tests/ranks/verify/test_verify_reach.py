@@ -55,18 +55,6 @@ def test_a_change_behind_the_last_step_is_compared_and_named(verified: Verifier)
     ).proved
 
 
-@pytest.mark.thorough
-def test_what_the_script_computes_behind_its_loop_is_compared_by_the_values_that_it_averages(
-    verified: Verifier,
-) -> None:
-    count = "seen = sum(len(y) for x, y in test_loader); run.mean(seen)"
-    assert at_end(verified(epoch_end=count, steps=1))[0].startswith("value run.mean at train.py:")
-    tally = "tally = run.tally()\n    for x, y in test_loader: tally.add(accuracy=y.float().mean())\n    run.log(**tally.mean())"
-    result = verified(epoch_end=tally, steps=1)
-    assert result.proved
-    assert result.num_items_at_end > 20
-
-
 @pytest.mark.parametrize(
     ("slots", "why"),
     [

@@ -20,19 +20,14 @@ def cause(kind: Kind, **known: object) -> str:
     ("kind", "known", "words"),
     [
         (Kind.LOSS, {}, "random numbers depend on the rank"),
-        (Kind.LOSS, {"ratio": 1.7}, "random numbers depend on the rank"),
         (Kind.LOSS, {"step": 5}, "what has no state_dict"),
         (Kind.LOSS, {"ratio": 2.0}, "the loss is multiplied by the number of ranks"),
-        (Kind.LOSS, {"ratio": 0.5}, "the loss is divided by the number of ranks"),
         (Kind.LOSS, {"ratio": 2.0, "ranks": (2, 4)}, "the loss is multiplied by the number of ranks"),
-        (Kind.LOSS, {"ratio": 2.0, "ranks": (1, 4)}, "random numbers"),
         (Kind.GRADIENT, {"ratio": 2.0}, "the gradient is multiplied by the number of ranks"),
         (Kind.GRADIENT, {}, "losses are equal but gradients are not"),
-        (Kind.BUFFER, {}, "BatchNorm statistics of rank 0"),
         (Kind.VALUE, {}, "averaged over shares of different sizes"),
         (Kind.VALUE, {"ratio": 2.0}, "a sum over ranks"),
         (Kind.VALUE, {"item": "run.sum at train.py:9", "relative": 1e-7}, "floats are added up rank by rank"),
-        (Kind.VALUE, {"item": "run.sum at train.py:9", "relative": 0.1}, "averaged over shares"),
         (Kind.PARAMETER, {}, "the same gradient is used differently"),
         (
             Kind.PARAMETER,
@@ -48,7 +43,6 @@ def cause(kind: Kind, **known: object) -> str:
         (Kind.SAMPLES, {}, "the data set or its random numbers depend on the rank"),
         (Kind.INITIAL, {}, "the models are built differently"),
         (Kind.AGAIN, {}, "the data set remembers earlier samples"),
-        (Kind.AGAIN, {"only_one_side": True}, "the data set remembers earlier samples"),
         (
             Kind.LOSS,
             {"carried": CARRIED},
@@ -79,9 +73,9 @@ COMPARED = [kind for kind in Kind if kind not in (Kind.RESUMED, Kind.OWN, Kind.V
 """Between numbers of ranks; the others are of `verify --interrupt`."""
 
 
-@pytest.mark.parametrize(("kind", "among", "ratio"), list(product(COMPARED, (False, True), (None, 2.0, 0.5, 3.0))))
-def test_every_combination_has_a_sentence(kind: Kind, among: bool, ratio: float | None) -> None:
-    for known in ({}, {"step": AT_END}, {"since": "bits.json"}, {"only_nan": True}, {"only_one_side": True}):
+def test_every_combination_has_a_sentence() -> None:
+    others = ({}, {"step": AT_END}, {"since": "bits.json"}, {"only_nan": True}, {"only_one_side": True})
+    for kind, among, ratio, known in product(COMPARED, (False, True), (None, 2.0, 0.5, 3.0), others):
         said = cause(kind, among_replicas=among, ratio=ratio, **known)
         assert said.endswith(".")
         assert said[0].islower()

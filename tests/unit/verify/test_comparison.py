@@ -14,8 +14,6 @@ from lockstep.verify.evidence import (
     Evidence,
     Kind,
     Place,
-    is_hash,
-    number_of,
     parse,
     read_evidence,
     with_samples_of_all,
@@ -61,12 +59,6 @@ def test_the_earliest_step_wins_and_in_it_the_earliest_item(step: int, item: str
     assert (difference.left_value, difference.right_value) == ("0", "1")
 
 
-def test_all_items_of_the_first_step_are_told_and_no_later_ones() -> None:
-    difference = first_difference([one(), one(**{"loss@2": "1", "parameter a@2": "1", "value x@3": "1"})])
-    assert difference is not None
-    assert [place.item for place in difference.places] == ["loss", "parameter a"]
-
-
 def test_a_difference_among_replicas_comes_before_one_between_runs() -> None:
     split = Evidence((recorded(), recorded(**{"buffer b@3": "1"})))
     difference = first_difference([one(), one(**{"loss@1": "1"}), split])
@@ -86,24 +78,12 @@ def test_an_item_that_one_run_lacks_is_a_difference() -> None:
     assert (difference.place, difference.right_value) == (Place(1, "value x"), None)
 
 
-def test_fewer_steps_are_a_difference() -> None:
-    difference = first_difference([Evidence((recorded(2),)), Evidence((recorded(3),))])
-    assert difference is not None
-    assert difference.place == Place(3, "loss")
-
-
 def test_a_cell_hashes_all_steps_of_its_kind_only() -> None:
     reference, other = one(), one(**{"loss@3": "1"})
     assert cell(of(Kind.LOSS), other, reference).digest != cell(of(Kind.LOSS), reference, reference).digest
     assert cell(of(Kind.BUFFER), other, reference) == cell(of(Kind.BUFFER), reference, reference)
     assert cell(of(Kind.LOSS), other, reference).differs_at == 3
     assert cell(of(Kind.BUFFER), other, reference).num_items == 1
-
-
-def test_a_cell_names_the_rank_that_differs_in_its_own_run() -> None:
-    split = Evidence((recorded(), recorded(), recorded(**{"loss@2": "1"})))
-    found = cell(of(Kind.LOSS), split, one())
-    assert (found.differs_at, found.rank) == (2, 2)
 
 
 def test_recordings_are_read_in_order_and_the_first_of_two_counts(tmp_path) -> None:
@@ -123,17 +103,6 @@ def test_recordings_are_read_in_order_and_the_first_of_two_counts(tmp_path) -> N
     assert evidence.ranks[1] == {}
     assert evidence.num_steps == 1
     assert parse(iter(())) == {}
-
-
-@given(st.floats(allow_nan=False))
-def test_numbers_are_told_from_hashes_and_texts(number: float) -> None:
-    assert number_of(number.hex()) == number
-    assert number_of("0" * 32) is None
-    assert number_of("0" * 32 + " nan") is None
-    assert is_hash("0f" * 16 + " nan")
-    assert not any(is_hash(text) for text in (number.hex(), "nan", "'" + "0" * 30 + "'", "0" * 31))
-    assert number_of("True") is None
-    assert number_of("12") == 12.0
 
 
 def test_the_samples_of_all_lanes_stand_in_front_of_every_ranks_step() -> None:
@@ -174,19 +143,6 @@ def test_the_rows_of_steps_do_not_look_at_the_end_which_has_rows_of_its_own() ->
     ]
     assert [row.cells for row in more[1:-2]] == [row.cells for row in bare]
     assert sum(row.num_items for row in more if row.in_each_step) == len(ITEMS)
-
-
-def test_a_layer_is_known_by_the_name_of_its_tensor() -> None:
-    layers = {
-        item: Place(1, item).layer
-        for item in ("gradient a.b.weight (pass 2)", "parameter weight", "loss", "optimizer lr of group 0")
-    }
-    assert list(layers.values()) == ["a.b", "", "", ""]
-    assert [
-        Place(1, item).layer for item in ("optimizer exp_avg of fc.bias", "optimizer betas.0", "script s.fc.bias")
-    ] == ["fc", "", ""]
-    assert str(Place(AT_END, "loss")) == "at the end, loss"
-    assert str(Place(0, "initial a")) == "before the first step, initial a"
 
 
 def test_a_recording_tells_where_a_nan_stands_first() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from lockstep.protocol.recording import AT_END
 from lockstep.verify.comparison import END, Cell, Difference, Row, Side
 from lockstep.verify.evidence import Kind, Place
 from lockstep.verify.plain import Agreement, Plain
@@ -68,14 +67,6 @@ def test_the_table_fits_80_columns_and_has_no_escapes_outside_of_a_terminal() ->
         assert "\x1b" not in said
 
 
-def test_a_row_of_many_runs_stays_one_line() -> None:
-    cells = (Cell("0123abcd", 10, None),) * 5
-    said = text(replace(result(), ranks=(1, 2, 3, 4, 8), rows=[Row(Kind.PARAMETER, "initial values (16)", 10, cells)]))
-    [row] = [line for line in said.splitlines() if "initial values (16)" in line]
-    assert row.split() == ["initial", "values", "(16)", "0123abcd", *["same"] * 4]
-    assert max(map(len, said.splitlines())) <= 80
-
-
 def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
     said = text(differing())
     assert differing().exit_code == 1
@@ -91,22 +82,11 @@ def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
     assert "same bits on" not in said
 
 
-def test_a_row_plain_that_disagrees_fails_although_the_bits_are_the_same() -> None:
-    found = result(plain=Plain(Agreement.SUM, 4, 0.75, 1e-4))
-    assert found.exit_code == 1
-    assert found.same_bits
-    assert "differs, 0.75" in text(found)
-
-
 def test_a_run_that_failed_is_told_with_its_text_and_no_table() -> None:
     found = result(failed=Failed("2 ranks", "error: no such thing", 1), runs=[], kept="The runs are kept in /somewhere")
     said = text(found)
     assert found.exit_code == 1
     assert said.splitlines() == ["2 ranks failed:", "error: no such thing", "The runs are kept in /somewhere"]
-
-
-def test_runs_that_are_missing_are_not_proved() -> None:
-    assert not result(runs=[]).proved
 
 
 def test_the_result_is_json_also_with_numbers_that_are_not_finite() -> None:
@@ -148,23 +128,6 @@ def test_the_end_of_the_script_is_told_when_it_was_reached_and_when_not() -> Non
     assert "Not proved: steps after step 20; the end of the script, which it did not reach when its loops ended" in said
     assert "AssertionError: 20 of 460 steps at train.py:70" in said
     assert found.as_json()["reached_end"] is False
-
-
-def test_a_difference_at_the_end_has_no_step() -> None:
-    found = differing()
-    assert found.difference is not None
-    place = Place(AT_END, "script average.0.weight")
-    difference = Difference(Side(0, 0), Side(0, 1), place, "a" * 32, "b" * 32, (place,))
-    found.difference = Explained(difference, "rank 0 of 2", "rank 1 of 2", None, None, "so.", repeatable=True)
-    found.rows = [Row(END, "at the end (3)", 3, (Cell("0", 3, None), Cell("1", 3, AT_END, 1), Cell("0", 3, AT_END)))]
-    assert "First difference: at the end, script average.0.weight: rank 0 of 2 against rank 1 of 2." in text(found, 100)
-    assert str(AT_END) not in text(found) + json.dumps(found.as_json())
-    assert [cell["differs"] for cell in found.as_json()["rows"][0]["cells"]] == [False, True, True]
-
-
-def test_nan_is_named_as_not_proved() -> None:
-    said = " ".join(text(result(first_nan=Place(3, "gradient fc.weight"))).split())
-    assert "anything from step 3 on, where NaN begins (gradient fc.weight)" in said
 
 
 def test_a_file_is_a_column_and_its_conditions_are_said() -> None:

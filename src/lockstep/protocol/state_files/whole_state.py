@@ -97,7 +97,7 @@ def wrong_counters(saved: Any) -> str:
         return "its counters are not a dictionary"
     found = {**_WHERE_MISSING, **saved}
     wrong = (name for name, form in _FORMS.items() if not _fits(found.get(name), form))
-    return next((f"its counter {name} is {str(found.get(name))[:100]!r}" for name in wrong), "")
+    return next((f"its counter {name} is {repr(found.get(name))[:100]}" for name in wrong), "")
 
 
 Result = TypeVar("Result")

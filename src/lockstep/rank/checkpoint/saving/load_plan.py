@@ -20,6 +20,7 @@ from lockstep.protocol.state_files.manifest import GRADIENTS, Manifest
 from lockstep.protocol.state_files.whole_state import wrong_counters
 from lockstep.rank.checkpoint.optimizer_state import parameter_names
 from lockstep.rank.checkpoint.saving.changes import Small, bits_of
+from lockstep.rank.checkpoint.saving.counters import STREAM
 from lockstep.rank.checkpoint.saving.planned_parts import (
     PREPARE_IT,
     UNCHANGED,
@@ -36,7 +37,6 @@ from lockstep.rank.checkpoint.saving.state import (
     BODY_STREAMS,
     LEFT,
     MODES,
-    STREAM,
     TRACKED,
     VALUE,
     is_stateful,

@@ -18,9 +18,10 @@ from lockstep.rank.checkpoint.exact_json import decode
 from lockstep.rank.checkpoint.likeness import unlike
 from lockstep.rank.checkpoint.model_state import ModelState
 from lockstep.rank.checkpoint.optimizer_state import OptimizerPlan, with_references
+from lockstep.rank.checkpoint.saving.counters import STREAM
 from lockstep.rank.checkpoint.saving.kept_gradients import kept_gradients
 from lockstep.rank.checkpoint.saving.saved_streams import wrong_streams
-from lockstep.rank.checkpoint.saving.state import BODY_STREAMS, LEFT, MODES, STREAM, optimizers_of
+from lockstep.rank.checkpoint.saving.state import BODY_STREAMS, LEFT, MODES, optimizers_of
 from lockstep.rank.checkpoint.tensor_file import TensorFile
 from lockstep.rank.checkpoint.weights_keys import Wanted, differences, different_ties, fit_of
 from lockstep.rank.data.stream import SavedStream

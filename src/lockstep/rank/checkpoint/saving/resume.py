@@ -13,8 +13,9 @@ from lockstep.protocol.state_files.folder import StateFolder, identity_of, left_
 from lockstep.protocol.state_files.manifest import NAME, Manifest, damage
 from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.saving.brought import brought
+from lockstep.rank.checkpoint.saving.counters import counters
 from lockstep.rank.checkpoint.saving.load_plan import LoadPlan, made
-from lockstep.rank.checkpoint.saving.state import counters, facts_of, place_of, require_between_epochs
+from lockstep.rank.checkpoint.saving.state import facts_of, place_of, require_between_epochs
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.transport.together import Together
 

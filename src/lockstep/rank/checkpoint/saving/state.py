@@ -20,7 +20,6 @@ from lockstep.protocol.state_files.completion import complete, not_written
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.rank.caller import where
-from lockstep.rank.checkpoint.exact_json import encode
 from lockstep.rank.checkpoint.inventory import (
     Contents,
     Found,
@@ -33,14 +32,12 @@ from lockstep.rank.checkpoint.inventory import (
 )
 from lockstep.rank.checkpoint.model_state import ModelState
 from lockstep.rank.checkpoint.optimizer_state import add_optimizer, parameter_names
+from lockstep.rank.checkpoint.saving.counters import STREAM, counters
 from lockstep.rank.checkpoint.saving.kept_gradients import add_gradients
 from lockstep.rank.checkpoint.tensor_file import FORMAT
 from lockstep.rank.checkpoint.weights import put_elsewhere
-from lockstep.rank.data.stream import PreparedStream
 from lockstep.rank.init.numerics import fingerprint
-from lockstep.rank.run.loop.loss_gauge import settle_losses
 from lockstep.rank.run.loop.replicas import bits_held, compare, compared
-from lockstep.rank.run.position.epoch_count import InsideEpoch
 from lockstep.rank.run.position.moment import Moment, Region
 from lockstep.rank.run.position.preparations import OPTIMIZER, SCHEDULER
 from lockstep.rank.run.run_state import Components, LoopState, RunState
@@ -48,7 +45,6 @@ from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.together import Together
 
 BODY_STREAMS = "random numbers of the epoch"
-STREAM = "place of the data set"
 MODES = "modes"
 LEFT = "variables behind loops"
 SAVE = "run.save_state"
@@ -229,50 +225,6 @@ def optimizers_of(loop_state: LoopState) -> list[tuple[str, Optimizer]]:
 def schedulers_of(loop_state: LoopState) -> list[tuple[str, Any]]:
     """What else `prepare` took that has a state."""
     return loop_state.prepared.preparations.labelled(SCHEDULER)
-
-
-def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = True) -> dict[str, Any]:
-    """Where the run is; the same on every rank. `going`: where in an epoch whose steps have begun."""
-    settle_losses(run)
-    step_timer, inside = run.components.step_timer, going or run.loop_state.resumption.goes_on
-    return {
-        "step": step_timer.step,
-        "epoch": step_timer.epoch,
-        "num_losses": step_timer.num_losses,
-        "loss": step_timer.loss,
-        "epochs_seen": list(run.loop_state.epoch.epochs_seen),
-        "accounts": list(run.loop_state.epoch.accounts),
-        "epochs": run.loop_state.epochs.position(inside=inside is not None),
-        "inside": None if inside is None else {**vars(inside)},
-        "stream": _stream(run.loop_state) if inside is not None else None,
-        **(
-            {"late": late}
-            if (late := run.loop_state.prepared.preparations.late(runs_again=inside is not None)) is not None
-            else {}
-        ),
-        **({"tallies": run.loop_state.tallies.encode(inside=inside is not None)} if with_tallies else {}),
-        "options": run.loop_state.prepared.preparations.options.by_label,
-        "loaders": [
-            {
-                "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),
-                "samples": None if isinstance(loader, PreparedStream) else len(loader.dataset),  # type: ignore[arg-type]
-                "batch_size": loader.batch_size,
-            }
-            for number, loader in enumerate(run.loop_state.prepared.loaders)
-        ],
-    }
-
-
-def _stream(loop_state: LoopState) -> dict[str, Any] | None:
-    """What the data set itself keeps of its place in the epoch; None where it has no `state_dict`, or an odd one."""
-    steps = loop_state.epoch.reading() if loop_state.epoch.reading is not None else None
-    saved = loop_state.resumption.goes_on_stream or (steps.saved if steps is not None else None)
-    record = None if saved is None else {name: getattr(saved, name) for name in ("state", "position", "size", "after")}
-    try:
-        encode(record, STREAM, lambda path, _: path)
-    except UsageError:
-        return None  # it is read from its beginning again
-    return record
 
 
 def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float | None) -> None:

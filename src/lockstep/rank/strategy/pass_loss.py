@@ -133,11 +133,6 @@ class PassLoss:
         return []
 
     @property
-    def is_none(self) -> bool:
-        """Whether no lane called backward."""
-        return not self._present
-
-    @property
     def mean(self) -> float | None:
         """The weighted mean in the tree's order; with one lane, that lane's loss itself. None without a backward."""
         losses, weights = self.lanes, self._weights

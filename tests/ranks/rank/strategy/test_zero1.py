@@ -44,7 +44,12 @@ def over_gloo(script):
 
 
 @pytest.mark.parametrize(
-    "script", [zero1_scripts.states, zero1_scripts.two_optimizers_of_one_model, embeddings.rows_in_several_backwards]
+    "script",
+    [
+        zero1_scripts.states,
+        pytest.param(zero1_scripts.two_optimizers_of_one_model, marks=pytest.mark.thorough),
+        pytest.param(embeddings.rows_in_several_backwards, marks=pytest.mark.thorough),
+    ],
 )
 def test_ranks_that_share_no_memory_hand_the_parameters_around(script):
     [alone] = run_ranks(script, Started(1))

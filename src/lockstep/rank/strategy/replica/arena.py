@@ -15,13 +15,14 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from lockstep.machine.torch_private import storage_uses
 from lockstep.protocol.layout.chunks import aligned_offsets
-from lockstep.rank.strategy.agreement import bit_sums
+from lockstep.rank.strategy.agreement import INTEGERS, bit_sums
 from lockstep.rank.strategy.replica.memory import private_zeros
 from lockstep.rank.transport.channel import is_dense
 from lockstep.rank.transport.local.native import available, compiled
@@ -289,11 +290,6 @@ class ParameterArena:
             return list(map(_trainable, self.parameters)) != self._layout[3]
         return self._layout != self._current_layout()
 
-    @property
-    def trained(self) -> str:
-        """Which parameters need a gradient, as far as this rank has followed the script: `1` or `0` for each."""
-        return "".join("01"[bool(flag)] for flag in self._layout[-1])
-
     def only_froze(self) -> bool:
         """Whether nothing but `requires_grad` changed; then the current flags are taken as known."""
         now = self._current_layout()
@@ -362,3 +358,36 @@ class ParameterArena:
         if sum(map(len, self._tables)) != len(self._structure):
             return True
         return not all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._structure))
+
+
+Flags = np.ndarray[Any, Any]
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    """Whether none differs. On a GPU, this waits for it."""
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+
+
+def differs(left: Tensor, right: Tensor) -> Tensor:
+    """For each element of two 1-D tensors whether it differs, on their device; for a complex one twice."""
+    return _bits(left) != _bits(right)
+
+
+def _bits(flat: Tensor) -> Tensor:
+    real = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    return real.view(INTEGERS[real.element_size()])
+
+
+def any_in(flags: Flags, flat: Tensor, segments: Sequence[Segment]) -> list[bool]:
+    """For each segment of `flat`, in order, whether one of its `differs` is set. Between segments none is."""
+    factor = flags.size // flat.numel()
+    found: list[bool] = np.logical_or.reduceat(flags, [factor * segment.offset for segment in segments]).tolist()
+    return found
+
+
+def on_host(rows: Sequence[Tensor]) -> list[Flags]:
+    """1-D tensors of one dtype and device as arrays, with one wait for it."""
+    if not rows:
+        return []
+    whole = torch.cat([*rows]).cpu().numpy()
+    return np.split(whole, np.cumsum([row.numel() for row in rows])[:-1])

@@ -24,9 +24,18 @@ from torch import Tensor, nn
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import Norm
 from lockstep.rank.strategy.agreement import bit_sums
-from lockstep.rank.strategy.replica.arena import Allocate, Segment, alias, lay_out
+from lockstep.rank.strategy.replica.arena import (
+    Allocate,
+    Flags,
+    Segment,
+    alias,
+    any_in,
+    differs,
+    lay_out,
+    on_host,
+    same_bits,
+)
 from lockstep.rank.strategy.replica.memory import private_zeros
-from lockstep.rank.strategy.replica.script_hooks import Flags, any_in, differs, on_host, same_bits
 from lockstep.rank.strategy.replica.statistics import Moving, Places, WriteCounters, unseen
 from lockstep.rank.transport.channel import is_dense
 
@@ -336,11 +345,6 @@ class BufferBank:
     def set_run(self, run: Segment, value: Tensor) -> None:
         """Set a piece of a flat to the value of a 1-D tensor."""
         _part(self._flats[run.flat], run).copy_(value)
-
-    def set(self, index: int, value: Tensor) -> None:
-        """Set entry `index` to the value of a 1-D tensor."""
-        segment = self.entries[index].segment
-        _part(self._flats[segment.flat], segment).copy_(value)
 
 
 def _lay_out(

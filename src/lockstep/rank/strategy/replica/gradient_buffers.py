@@ -299,17 +299,6 @@ class PartialSums:
         """By node, the tables of which it has rows; their places in the slot mean nothing."""
         self._base: GradientBuffer | None = None
 
-    def onto(self, lane: int) -> GradientBuffer | None:
-        """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
-
-        The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros. Tables
-        are not added so: it is not known before a lane's end whether they are rows.
-        """
-        merges = merges_after(lane, self._subtrees)
-        if not merges or self.pool.tables or any(flat.dtype in WIDE for flat in self._slots[merges[0][0]].flats):
-            return None
-        return self._slots[merges[0][0]]
-
     def add(
         self, lane: int, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows] | None = None
     ) -> None:
@@ -317,17 +306,12 @@ class PartialSums:
 
         Args:
             lane: its number.
-            slot: the lane's, but for `rows`; or what `onto` returned, which has it already; None: zeros, of an empty lane.
-            weight: what the lane counts; 1 if it has been added already.
+            slot: the lane's, but for `rows`; None: zeros, of an empty lane.
+            weight: what the lane counts.
             rows: by number, the tables of which the lane has rows.
         """
-        merges = merges_after(lane, self._subtrees)
-        if slot is not None and merges and self._slots[merges[0][0]] is slot:
-            (left, right), *merges = merges
-            self._rename(left, (left[0], right[1]))
-        else:
-            self._keep((lane, lane + 1), slot, weight, rows or {})
-        for left, right in merges:
+        self._keep((lane, lane + 1), slot, weight, rows or {})
+        for left, right in merges_after(lane, self._subtrees):
             self._merge(left, right)
 
     def _keep(self, node: Node, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows]) -> None:

@@ -26,7 +26,6 @@ from lockstep.rank.strategy.replica.arena import Laid, ParameterArena, Place, Se
 from lockstep.rank.strategy.replica.buffers import BufferBank
 from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool, SlotPools
 from lockstep.rank.strategy.replica.memory import ParameterMemory, private_zeros
-from lockstep.rank.strategy.replica.script_hooks import ScriptHooks, hook_first
 from lockstep.rank.strategy.replica.sparse_embedding import Tables
 from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.local.native import available, compiled
@@ -144,7 +143,6 @@ class LaidOut:
         self.on_watch: Callable[[], None] = _nothing
         """Called after gradients were laid out anew."""
         self._hooks: list[Any] = []
-        self.script_hooks = ScriptHooks((), (), ())
         self.here: set[int] = set()
         """Identities of the parameters."""
         self.exchanges_by_itself = False
@@ -243,7 +241,6 @@ class LaidOut:
         self.let_go_of_result()
         self.tables = Tables.of(self.models, self.trainable, looks=self._looks)
         self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
-        self.script_hooks = ScriptHooks(self.models, self.trainable, self.pool.is_copied)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         if available():
@@ -252,7 +249,7 @@ class LaidOut:
             gradient = held.get(id(parameter))
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
             parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
-            self._hooks.append(hook_first(parameter, self._hook(number)))
+            self._hooks.append(_hook_first(parameter, self._hook(number)))
         self.on_watch()
 
     def name_of(self, number: int) -> str:
@@ -357,6 +354,18 @@ class LaidOut:
 
 def _nothing() -> None:
     """Do nothing: nothing is watching."""
+
+
+def _hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:
+    """Register `hook` before the script's own, whenever those were registered."""
+    handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    hooks: Any = parameter._post_accumulate_grad_hooks  # noqa: SLF001 - an ordered dictionary, but torch offers no order
+    # [Note: why our hook runs before the script's]
+    # Autograd may give two gradients one piece of memory, until our hook copies each into its own place. A hook of the
+    # script that writes into both would write twice if it ran before ours.
+    for other in [number for number in hooks if number != handle.id]:
+        hooks[other] = hooks.pop(other)
+    return handle
 
 
 def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:

@@ -59,8 +59,6 @@ class PassSetting:
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
     """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
-    came_twice: bool = False
-    """Whether a lane's parameter got several gradients: then each lane's are added up apart from others."""
     abandoned: list[Pass] = field(default_factory=list)
     """Passes that were left early: what they began to send must stay, and waiting for it could take forever."""
 
@@ -71,11 +69,6 @@ class PassSetting:
     @property
     def has_one_lane(self) -> bool:
         return self.placement.num_lanes == 1
-
-    @property
-    def may_add(self) -> bool:
-        """Whether gradients of lanes with a weight of 1 may be added to those of earlier lanes as they arrive."""
-        return not (self.has_one_lane or self.observers or self.came_twice)
 
     @property
     def tells_late(self) -> bool:
@@ -97,11 +90,11 @@ def _nothing() -> None:
     """Do nothing: nobody listens."""
 
 
-def _gradients_of(number: int, setting: PassSetting, onto: GradientBuffer | None) -> Lane:
+def _gradients_of(number: int, setting: PassSetting) -> Lane:
     laid = setting.laid
     if setting.has_one_lane:
         return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
-    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse())
+    return SlotLane(number, laid.pool, laid.arrivals, laid.kept_sparse())
 
 
 class LanePass(Pass):
@@ -159,21 +152,18 @@ class LanePass(Pass):
         self.setting.precision.enter()
         return opened
 
-    def open_lane(self, lane: int, *, has_one_backward: bool = False) -> ReplicaLane:
+    def open_lane(self, lane: int, *, knows_lack: bool = False) -> ReplicaLane:
         """Begin a lane whose forward has been computed already, or elsewhere.
 
         Args:
             lane: its number.
-            has_one_backward: whether exactly one backward call is to come, without `weight=`, and `may_lack` says before it
-                what it says in it.
+            knows_lack: whether `may_lack` says before a backward what it says in it.
         """
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
-        may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
-        onto = self._sums.onto(lane) if may_add and not laid.script_hooks.may_look() else None
-        gradients = _gradients_of(lane, setting, onto)
-        self._open = ReplicaLane(self, gradients, checksums, knows_lack=has_one_backward or self.may_lack is _never)
+        gradients = _gradients_of(lane, setting)
+        self._open = ReplicaLane(self, gradients, checksums, knows_lack=knows_lack or self.may_lack is _never)
         return self._open
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
@@ -222,7 +212,6 @@ class LanePass(Pass):
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
         rows = lane.fill() if isinstance(lane, SlotLane) else {}
-        setting.came_twice = setting.came_twice or lane.came_twice
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:
@@ -339,7 +328,7 @@ class LanePass(Pass):
             setting.abandoned.append(self)
             return
         self._sums.give_up()
-        if opened is not None and isinstance(opened.gradients, SlotLane) and not opened.gradients.is_added:
+        if opened is not None and isinstance(opened.gradients, SlotLane):
             laid.pool.give_back(opened.gradients.slot)
 
     def let_go(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.machine.torch_private import add_each, multiply_each
+from lockstep.machine.torch_private import multiply_each
 from lockstep.rank.strategy.contract import RIGHT_FORM
 from lockstep.rank.strategy.replica.arena import surely_apart
 from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool
@@ -31,8 +31,6 @@ class Lane(ABC):
         self.weight: float | None = None
         self.explicit = False
         self.losses: list[Tensor] = []
-        self.came_twice = False
-        """Whether a parameter is known to have got several gradients, from several backward calls or nested ones."""
 
     def weigh(self, weight: float | None, by_samples: float) -> None:
         """Set the lane's weight, as a backward call gives it; without `weight=` it is `by_samples`.
@@ -226,8 +224,6 @@ class SlotLane(Lane):
         number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
         arrivals: gets the number of each small parameter that a backward reaches, where that is all there is to do.
-        onto: a sum of earlier lanes to which this one is added as its gradients arrive, in place of a slot of its own.
-            It must have one backward, which reaches each parameter once, and a weight of 1. Not where there are tables.
         sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
     """
 
@@ -236,18 +232,14 @@ class SlotLane(Lane):
         number: int,
         pool: SlotPool,
         arrivals: list[int],
-        onto: GradientBuffer | None = None,
         sparse: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(number)
-        self.slot: GradientBuffer = pool.take_unfilled() if onto is None else onto
-        self.is_added = onto is not None
-        """Whether the slot holds earlier lanes too."""
+        self.slot: GradientBuffer = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
         self._kept_sparse, self._tables = sparse, pool.tables
         self._pool, self._flat_of, self._arrivals = pool, pool.flat_of, arrivals
-        self._is_copied = [True] * len(self._parameters) if self.is_added else pool.is_copied
-        self._copied: Sequence[int] = range(len(self._parameters)) if self.is_added else pool.copied
+        self._is_copied, self._copied = pool.is_copied, pool.copied
         self._arrived = [False] * len(self._parameters)
         self._expected: list[Tensor | None] = [*self.slot.views]
         """What each parameter's `grad` must be."""
@@ -257,8 +249,6 @@ class SlotLane(Lane):
         set_gradients(self._parameters, self._expected)
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
-        self._writes = [0] * len(self._versions)
-        """For each flat, how many gradients were added to earlier lanes' as they arrived."""
         self._sparse: dict[int, tuple[Tensor, int]] = {}
         """Of tables that have nothing but rows so far: the gradient as autograd made it, and its version."""
         self._rows: dict[int, Rows] = {}
@@ -281,8 +271,6 @@ class SlotLane(Lane):
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        if self._arrived[number]:
-            self._note_twice()
         if number in self._sparse:  # the first whole gradient; torch has added the rows to it
             del self._sparse[number]
             self._rows.pop(number, None)
@@ -294,55 +282,24 @@ class SlotLane(Lane):
         return True
 
     def _put(self, number: int, gradient: Tensor | None) -> None:
-        """Put the first whole gradient into its place, or add it to the earlier lanes' there."""
+        """Put the first whole gradient into its place."""
         if gradient is None:
             raise gradient_taken_away()
         view = self.slot.views[number]
-        if self.is_added:
-            view.add_(gradient if gradient.layout is torch.strided else gradient.to_dense())
-            self._writes[self._flat_of[number]] += 1
-        elif gradient.layout is torch.strided:
+        if gradient.layout is torch.strided:
             torch.add(gradient, 0, out=view)
         else:
             view.zero_().add_(gradient)
         self._parameters[number].grad = self._expected[number] = view
 
-    def _add_small(self) -> None:
-        """Add the small gradients that were only noted to the earlier lanes', all in one call."""
-        if self.slot.versions() != list(map(add, self._versions, self._writes)):
-            raise UsageError(
-                "A hook wrote into a parameter's gradient during backward, after it had been added to those of earlier lanes.",
-                "Register it with parameter.register_post_accumulate_grad_hook before the forward.",
-            )
-        gradients = [self._parameters[number].grad for number in self._arrivals]
-        present = [one if one.layout is torch.strided else one.to_dense() for one in gradients if one is not None]
-        if len(present) < len(gradients):
-            raise gradient_taken_away()
-        views = [self.slot.views[number] for number in self._arrivals]
-        if views:
-            add_each(views, present)
-        for number, view in zip(self._arrivals, views, strict=True):
-            self._parameters[number].grad = self._expected[number] = view
-
     def _rows_arrived(self, number: int, gradient: Tensor | None) -> bool:
         """Leave a table's gradient as it is; say that there is none for a bucket."""
         assert gradient is not None
-        if self._arrived[number]:
-            self._note_twice()
         self._sparse[number] = gradient, gradient._version  # noqa: SLF001
         self._rows.pop(number, None)
         self._expected[number] = gradient
         self._arrived[number] = True
         return False
-
-    def _note_twice(self) -> None:
-        self.came_twice = True
-        if self.is_added:
-            raise UsageError(
-                "A parameter got two gradients in one backward, which no lane before it did, so they were added in another "
-                "order than on one rank.",
-                "Use torch.utils.checkpoint with use_reentrant=False.",
-            )
 
     def take(self, number: int, gradient: Tensor) -> None:
         if number in self._tables and is_rows(gradient):
@@ -360,11 +317,7 @@ class SlotLane(Lane):
 
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
         for number in self._arrivals:
-            if self._arrived[number]:
-                self._note_twice()
             self._arrived[number] = True
-        if self.is_added:
-            self._add_small()
         self._arrivals.clear()
         for number, (gradient, _) in self._sparse.items():
             self._sparse[number] = gradient, gradient._version  # noqa: SLF001
@@ -397,7 +350,7 @@ class SlotLane(Lane):
         Returns:
             Tables of which there are only rows, by number, those without a gradient too; their places mean nothing.
         """
-        for number in () if self.is_added or all(self._arrived) else self._copied:
+        for number in () if all(self._arrived) else self._copied:
             if self._arrived[number]:
                 continue
             view = self.slot.views[number]

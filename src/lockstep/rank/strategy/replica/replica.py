@@ -8,13 +8,12 @@ frame; only buckets that some lane used are reduced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.errors import EnvironmentFailure, UsageError
+from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.agreement import named_tensors
@@ -143,19 +142,6 @@ class Replica(Strategy):
 
     def before_update(self, optimizer: Optimizer) -> None:
         self.laid.refuse_strangers(optimizer)
-
-    def left(self) -> Any:
-        return self.laid.arena.trained
-
-    def take_over(self, left: Any) -> None:
-        if left != self.laid.arena.trained:
-            raise EnvironmentFailure(
-                "The other ranks have frozen or unfrozen parameters since the start of the script."
-            )
-        if self.laid.arena.has_changed() or self.laid.bank.has_changed():
-            raise EnvironmentFailure(
-                "The script has moved or replaced parameters or buffers, which the others know already."
-            )
 
     def close(self) -> None:
         self.laid.stop_watching()

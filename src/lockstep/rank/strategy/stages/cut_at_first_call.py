@@ -174,14 +174,13 @@ class CutAtFirstCall:
         """Let the lane that was computed on the whole model go on in this rank's stage of it."""
         here, laid = opened.gradients, self._replica.laid
         here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
-        here.came_twice = lane.came_twice
         for number, parameter in enumerate(laid.trainable):
             if (gradient := gradients.get(id(parameter))) is not None:
                 here.take(number, gradient)
         here.backward_finished()
-        for index, entry in enumerate(laid.bank.entries):
+        for entry in laid.bank.entries:
             if (value := buffers.get((entry.module, entry.key))) is not None:
-                laid.bank.set(index, value)
+                laid.bank.set_run(entry.segment, value)
 
     def _agree(self, lane: int, digest: str, decided: dict[str, Any] | list[str] | None) -> ModelCut | None:
         """Return the cut; None when no lane has called the model. Collective: call it on every rank.

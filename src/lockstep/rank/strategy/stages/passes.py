@@ -159,7 +159,7 @@ class PipelinePass(OrderedPass):
         flying = self._in_flight.pop(lane)
         assert self._stages.runner is not None
         gradients = self._stages.runner.gradients
-        opened = self._staged.inner.open_lane(lane, has_one_backward=True)
+        opened = self._staged.inner.open_lane(lane, knows_lack=True)
         with gradients.going_back([flying.call]):
             if flying.loss is not None:
                 opened.backward(flying.loss, None)

@@ -72,15 +72,15 @@ def surely_hold(tables: list[dict[str, Any]], values: list[Any]) -> bool:
 class Holders:
     """The references to some tensors and to their memory, as many as there are now.
 
-    Those to objects find `p.grad` itself, because since torch 2.10 an object that C++ refers to has one more reference in
-    Python. Those to memory, torch's own counter without a public name, find `p.grad.detach()` and other views.
-
     Args:
         lists: of tensors; they must stay as they are.
         flats: whose memory it is.
     """
 
     def __init__(self, lists: Sequence[list[Tensor]], flats: Sequence[Tensor]) -> None:
+        # [Note: how a gradient that the script holds is found]
+        # References to objects find `p.grad` itself: since torch 2.10 an object that C++ refers to has one more reference in
+        # Python. References to memory, by torch's own counter, find `p.grad.detach()` and other views.
         self._lists, self._flats = lists, flats
         self._uses = self._memory()
         self._quick = [compiled.Holders(one) for one in lists] if available() else None
@@ -107,7 +107,7 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
 
     It gets the values of `like`. Writes show in `flat`, and vice versa.
     """
-    # torch hands over nothing that is on another GPU than the current one
+    # torch exports no tensor that is on another GPU than the current one.
     with torch.cuda.device(flat.device) if flat.is_cuda else nullcontext():
         part = from_dlpack(flat[offset : offset + like.numel()])
     view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)

@@ -180,10 +180,13 @@ class SlotPool:
         return slot
 
     def _unheld(self) -> GradientBuffer | None:
-        """An idle slot none of whose gradients is held elsewhere. Shared ones that are held stay for later."""
+        """An idle slot none of whose gradients is held elsewhere."""
         held: list[GradientBuffer] = []
         found = None
-        self._idle.sort(key=self._is_shared)  # the shared ones last
+        # [Note: why shared slots come first and stay]
+        # They are the cheapest to reduce, and no more can be made without all ranks. So they are tried before others, and one
+        # that the script still holds is tried again later; others are dropped, and freed with the script's reference.
+        self._idle.sort(key=self._is_shared)
         while self._idle and found is None:
             slot = self._idle.pop()
             if slot.unheld is not None and slot.unheld.same():
@@ -272,7 +275,8 @@ def _holders(slot: GradientBuffer) -> Holders:
 
 
 def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int | None) -> list[Bucket]:
-    """Divide into runs of neighbouring parameters, the last ones first: their gradients are complete first."""
+    """Divide into runs of neighbouring parameters, the last ones first."""
+    # The last layers' gradients are complete first. A small first bucket begins early; see GPU_BUCKET_BYTES.
     buckets = []
     for flat, kind in enumerate(kinds):
         members = [number for number, segment in enumerate(segments) if segment.flat == flat and segment.size]
@@ -329,10 +333,12 @@ class PartialSums:
 
     def _weigh(self, node: Node, weight: float) -> None:
         rows = self._rows[node]
-        if not (weight >= 0 and math.isfinite(weight)):  # what it makes of zeros is no zero, or another one
+        # Such a weight makes -0.0 or NaN of the rows that are not there: the table must be whole.
+        if not (weight >= 0 and math.isfinite(weight)):
             self._fill(node, set(rows))
         for part in self.pool.parts(self._wide[node], frozenset(rows)):
-            part.mul_(weight) if weight else part.zero_()  # a loss over nothing is 0 / 0
+            # A lane without items has weight 0 and a loss of 0 / 0: times 0 its gradient would stay NaN.
+            part.mul_(weight) if weight else part.zero_()
         self._rows[node] = {number: one.times(weight) for number, one in rows.items()}
 
     def _merge(self, left: Node, right: Node) -> None:

@@ -244,9 +244,10 @@ class LaidOut:
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         if available():
-            self._gate = compiled.Arrivals(self.arrivals, _told(ref(self)))
+            self._gate = compiled.Arrivals(self.arrivals, _reporter(ref(self)))
         for number, parameter in enumerate(self.trainable):
             gradient = held.get(id(parameter))
+            # What the script has accumulated so far stays, unless the parameter has got another form.
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
             parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
             self._hooks.append(_hook_first(parameter, self._hook(number)))
@@ -261,7 +262,7 @@ class LaidOut:
         return f"parameter {number}"
 
     @contextmanager
-    def hear(self, listener: Listener, *, only_notes: bool) -> Iterator[None]:
+    def listening(self, listener: Listener, *, only_notes: bool) -> Iterator[None]:
         """Let `listener` know what arrives in the backward inside; `only_notes`: small gradients need only be noted."""
         self.listener, self.only_notes = listener, only_notes
         if self._gate is not None:
@@ -273,7 +274,7 @@ class LaidOut:
             if self._gate is not None:
                 self._gate.are_noted = False
 
-    def told(self, number: int) -> None:
+    def report(self, number: int) -> None:
         """Tell the listener, for a hook of the compiled part."""
         if self.listener is None:
             raise _misplaced_backward()
@@ -285,14 +286,17 @@ class LaidOut:
         if self._gate is not None and (notes_always or not self.pool.is_copied[number]):
             return self._gate.hook(number)  # type: ignore[no-any-return]
 
-        # a hook that held the layout would keep it, and the model, alive: Python's collector does not see through torch
+        # [Note: why hooks refer to the layout weakly]
+        # Parameters hold their hooks, in C++, where Python's collector does not look. A hook that held the layout, which
+        # holds the parameters, would keep the model alive forever.
         laid = ref(self)
-        told = _told(laid)
+        report = _reporter(laid)
 
         def gradient_arrived(_: Tensor) -> None:
-            told(number)
+            report(number)
 
-        def gradient_noted(_: Tensor) -> None:  # runs for every parameter, so it does little and calls nothing
+        # This one runs for every parameter, so it does little and calls nothing.
+        def gradient_noted(_: Tensor) -> None:
             found = laid()
             if found is None:
                 return
@@ -319,16 +323,16 @@ class LaidOut:
             self.pool.give_back(self.result)
             self.result = None
 
-    def refuse_strangers(self, optimizer: Optimizer) -> None:
+    def refuse_unknown_parameters(self, optimizer: Optimizer) -> None:
         """Raise `UsageError` if `optimizer` updates a parameter that no prepared model has (any more)."""
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if self.here.issuperset(map(id, owned)):
             return
         live = {id(parameter) for _, model in self.models for parameter in model.parameters()}
-        for stranger in owned:
-            if id(stranger) in self.here or id(stranger) in live:
+        for unknown in owned:
+            if id(unknown) in self.here or id(unknown) in live:
                 continue
-            name, _ = self._ever.get(id(stranger), ("", stranger))
+            name, _ = self._ever.get(id(unknown), ("", unknown))
             if name:
                 raise UsageError(
                     f"The parameter {name!r} was replaced by another object after run.prepare, so the optimizer updates "
@@ -336,7 +340,7 @@ class LaidOut:
                     "Use load_state_dict without assign=True, or replace it before the optimizer is made.",
                 )
             raise UsageError(
-                f"{type(optimizer).__name__} updates a tensor of shape {tuple(stranger.shape)} that belongs to no "
+                f"{type(optimizer).__name__} updates a tensor of shape {tuple(unknown.shape)} that belongs to no "
                 "prepared model, so its gradient was not reduced.",
                 "Pass its module to run.prepare too.",
             )
@@ -368,14 +372,14 @@ def _hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:
     return handle
 
 
-def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
-    """`LaidOut.told`, without keeping the layout alive."""
+def _reporter(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
+    """`LaidOut.report`, without keeping the layout alive."""
 
-    def told(number: int) -> None:
+    def report(number: int) -> None:
         if (found := laid()) is not None:
-            found.told(number)
+            found.report(number)
 
-    return told
+    return report
 
 
 def _misplaced_backward() -> UsageError:

@@ -159,16 +159,15 @@ class OnlyLane(Lane):
         return found
 
     def _make_disjoint(self) -> bool:
-        """Separate gradients that share memory, where the next backward would add twice; return whether any did.
-
-        Autograd gives them one piece of memory in `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2, in
-        torch 2.13.
-        """
+        """Separate gradients that share memory; return whether any did."""
+        # [Note: gradients that share memory]
+        # Autograd may give two parameters one gradient: in torch 2.13 `(a.view(4) + b.view(4)).pow(2).sum()` does so with `a`
+        # and `b` of 2 x 2. The next backward would add to that memory twice.
         present = self._strided()
         starts = list(map(Tensor.data_ptr, present))
         ends = sorted(map(add, starts, map(_nbytes, present)))
         starts.sort()
-        if all(map(le, ends, islice(starts, 1, None))):  # each ends before the next starts
+        if all(map(le, ends, islice(starts, 1, None))):
             return False
         for parameter in self._parameters:
             if parameter.grad is not None:
@@ -267,11 +266,15 @@ class SlotLane(Lane):
         parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
         if number in self._tables and is_rows(parameter.grad):
             return self._rows_arrived(number, parameter.grad)
+        # [Note: how a gradient that is missing is recognised]
+        # Autograd calls the hook also where a later stage had nothing for this parameter. Then `grad` is what it was, and
+        # nothing was written to the flat since it was last seen.
         if may_lack and (
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        if number in self._sparse:  # the first whole gradient; torch has added the rows to it
+        # This is the first whole gradient of a table; torch has added the rows that came before to it.
+        if number in self._sparse:
             del self._sparse[number]
             self._rows.pop(number, None)
             self._put(number, parameter.grad)
@@ -287,6 +290,9 @@ class SlotLane(Lane):
             raise gradient_taken_away()
         view = self.slot.views[number]
         if gradient.layout is torch.strided:
+            # [Note: why zero is added to a gradient]
+            # A gradient that is added to zeros has no negative zeros, a copied one keeps them. Whether it is copied depends
+            # on its size and on what came before, so each gets the bits of the sum.
             torch.add(gradient, 0, out=view)
         else:
             view.zero_().add_(gradient)
@@ -326,7 +332,8 @@ class SlotLane(Lane):
                 self._parameters[number].grad = self._expected[number] = view = self.slot.views[number]
                 self._rows[number].fill(view)
         self._versions = self.slot.versions()
-        self._seen = [*self._versions]  # what `fill` wrote is no gradient that arrived
+        # What `fill` wrote is no gradient that arrived.
+        self._seen = [*self._versions]
 
     def check_untouched(self) -> None:
         same = all(map(is_, map(_grad, self._parameters), self._expected)) and self._rows.keys() == self._sparse.keys()

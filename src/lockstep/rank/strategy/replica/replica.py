@@ -119,7 +119,7 @@ class Replica(Strategy):
     def checksums(self, *, only_moving: bool = False) -> list[int]:
         if not only_moving:
             return self.laid.checksums()
-        compares = self._setting.tells_late and not self._setting.has_one_lane and self.laid.bank.on_device
+        compares = self._setting.reads_late and not self._setting.has_one_lane and self.laid.bank.on_device
         return [] if compares else self.laid.bank.checksums(only_moving=True)
 
     def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:
@@ -141,7 +141,7 @@ class Replica(Strategy):
         return [bank.entries[index].name for index in bank.after_lane().entries]
 
     def before_update(self, optimizer: Optimizer) -> None:
-        self.laid.refuse_strangers(optimizer)
+        self.laid.refuse_unknown_parameters(optimizer)
 
     def close(self) -> None:
         self.laid.stop_watching()

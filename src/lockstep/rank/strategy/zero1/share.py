@@ -90,6 +90,9 @@ class Share:
         self._depth -= 1
         if self._depth:
             return False
+        # [Note: why gradients are dropped on every rank]
+        # A step that ends with `zero_grad()` reaches only this rank's pieces. On one rank it would have reached all, so the
+        # parameters of other ranks lose their gradients here too.
         dropped = self._has_dropped_gradients()
         self.leave()
         if dropped:
@@ -143,7 +146,8 @@ class Share:
         return self.division.arena is not arena or self.division.listed != listed_in(self.optimizer)
 
     def _share_anew(self, arena: ParameterArena) -> None:
-        """Share anew after parameters moved, came or went. This is rare, so the state passes through its whole form."""
+        """Share anew after parameters moved, came or went."""
+        # This is rare, so the state passes through its whole form, on every rank.
         old, state = self.division, self._state
         new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
         if self.optimizer.state is not state:  # loaded in the meantime, and whole

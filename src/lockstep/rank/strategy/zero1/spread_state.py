@@ -410,7 +410,8 @@ class ShardViews(ParameterViews):
     def leave(self, state: SpreadState) -> None:  # noqa: ARG002
         lists, self._lists = self._lists, None
         if lists is not None:
-            set_gradients(self._tensors, [None] * len(self._tensors))  # so references to them are only the engine's
+            # A piece that kept its gradient would hold the slot, which then could not be used again.
+            set_gradients(self._tensors, [None] * len(self._tensors))
         for group, parameters in zip(self._optimizer.param_groups, lists or (), strict=False):
             group["params"] = parameters
 

@@ -89,7 +89,8 @@ class Zero1(DelegatingStrategy):
 
     def before_update(self, optimizer: Optimizer) -> None:
         if any(share.optimizer is optimizer and share.is_in_step for share in self._shares):
-            return  # a step that calls the step of its base class
+            # This step calls the step of its base class.
+            return
         self._inner.before_update(optimizer)
 
     def _before_engine(self, share: Share) -> None:
@@ -118,7 +119,9 @@ class Zero1(DelegatingStrategy):
             return
         if updated := share.updated:
             self._visibility.after_update(share.division.stretches)
-            # Other ranks' writes bypassed autograd, which must see them: an earlier graph must not be used any more.
+            # [Note: why versions are raised after an update]
+            # Other ranks wrote into this rank's parameters behind autograd's back. A graph from before the update must raise,
+            # as it does on one rank.
             torch.autograd.graph.increment_version(updated)
 
     def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:

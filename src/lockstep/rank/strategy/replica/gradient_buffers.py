@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter, is_
+from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.machine.torch_private import zero_each
 from lockstep.protocol.layout.tree import Node, merges_after
-from lockstep.rank.strategy.replica.arena import Allocate, Holders, Places, Segment, lay_out, view_in
+from lockstep.rank.strategy.replica.arena import Allocate, Holders, Segment, lay_out, view_in
 from lockstep.rank.strategy.replica.memory import private_zeros
 from lockstep.rank.strategy.replica.sparse_embedding import Rows, around
 from lockstep.rank.transport.contract import Transport
@@ -42,15 +42,6 @@ WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """Elements [start, end), in memory order, of the gradient of trainable parameter `number`."""
-
-    number: int
-    start: int
-    end: int
-
-
 @dataclass
 class GradientBuffer:
     """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
@@ -64,35 +55,6 @@ class GradientBuffer:
     overwrites the others."""
     unheld: Holders | None = None
     """The references to gradients while nothing else holds one."""
-    spans: tuple[Span, ...] = ()
-    parts: list[Tensor] = field(default_factory=list)
-    """For each span, its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
-    cut_views: list[Tensor] = field(default_factory=list)
-    """For each span, the view that it is cut from; then where they were made: their addresses and strides."""
-    cut_places: tuple[list[int], list[tuple[int, ...]]] = ([], [])
-    cut_known: Places | None = None
-    """The same places, to be compared quickly."""
-
-    def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
-        """Whether `gradient` is view `number`, where it was made: `p.grad.data = ...` points the object elsewhere."""
-        view, part, start = self.views[number], self.parts[span], self.spans[span].start
-        return (
-            gradient is view
-            and part.data_ptr() - view.data_ptr() == start * view.element_size()
-            and (part.dim() != view.dim() or part.dim() == 1 or part.stride() == view.stride())
-        )
-
-    def still_show(self, gradients: Sequence[Tensor | None], spans: slice) -> bool:
-        """Whether these are the views that `spans` are cut from, and where they were made. Few steps of Python for all."""
-        if not all(map(is_, gradients, self.cut_views[spans])):
-            return False
-        if self.cut_known is not None and self.cut_known.surely_same(self.cut_views):
-            return True
-        addresses, strides = self.cut_places
-        return (
-            list(map(Tensor.data_ptr, self.cut_views[spans])) == addresses[spans]
-            and list(map(Tensor.stride, self.cut_views[spans])) == strides[spans]
-        )
 
     def versions(self) -> list[int]:
         """Counters that increase with every in-place write to a gradient."""
@@ -143,7 +105,6 @@ class SlotPool:
         self._made: list[weakref.ref[GradientBuffer]] = []
         self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
         self._idle = list(self._shared)
-        self.spans: tuple[Span, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -170,11 +131,7 @@ class SlotPool:
         """Take a slot that nothing else can see; only `Slot.zeroed` is certain to be zero, if `zeroed` says so."""
         slot = self._unheld()
         if slot is None:
-            slot = self._slot(private_zeros)
-            self._cut(slot)
-            return slot
-        if slot.spans is not self.spans:
-            self._cut(slot)
+            return self._slot(private_zeros)
         if slot.zeroed and zeroed:
             zero_each(slot.zeroed)
         return slot
@@ -203,7 +160,7 @@ class SlotPool:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = GradientBuffer(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
-        slot.unheld = _holders(slot)
+        slot.unheld = Holders([slot.views], slot.flats)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
 
@@ -223,25 +180,6 @@ class SlotPool:
             return list(flats)
         every = [piece for bucket in self.buckets for piece in self.pieces(bucket, left_out)]
         return [flats[one.flat][one.start : one.end] for one in every]
-
-    def cut(self, spans: Sequence[Span]) -> None:
-        """Give every slot taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
-        if tuple(spans) != self.spans:
-            self.spans = tuple(spans)
-
-    def _cut(self, slot: GradientBuffer) -> None:
-        slot.spans = self.spans
-        slot.parts = [self._part(slot, span) for span in self.spans]
-        slot.cut_views = [slot.views[span.number] for span in self.spans]
-        slot.cut_places = list(map(Tensor.data_ptr, slot.cut_views)), list(map(Tensor.stride, slot.cut_views))
-        slot.cut_known = Places(slot.cut_views)
-        slot.unheld = _holders(slot)
-
-    def _part(self, slot: GradientBuffer, span: Span) -> Tensor:
-        segment = self.segments[span.number]
-        if span.end - span.start == segment.size:
-            return slot.views[span.number].detach()
-        return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
 
     def give_back(self, slot: GradientBuffer) -> None:
         """Give back a slot; it may be taken again once nothing holds its gradients any more."""
@@ -268,10 +206,6 @@ def _runs(segments: Sequence[Segment], is_copied: Sequence[bool]) -> list[tuple[
 def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Make a flat that only has a size."""
     return torch.zeros((), dtype=dtype, device=device).expand(size)
-
-
-def _holders(slot: GradientBuffer) -> Holders:
-    return Holders([slot.views, slot.parts], slot.flats)
 
 
 def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int | None) -> list[Bucket]:

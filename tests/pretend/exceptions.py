@@ -9,7 +9,6 @@ ON_THE_CPU = (
 COMPILER = "torch.compile refuses tensors of the pretended device"
 HOST_TENSORS = "its script hands the model tensors that it made on the CPU"
 SAME_BITS = "test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks"
-STAGES = "test_scenarios_in_stages.py::test_a_scenario_in_stages_has_the_bits_of_one_rank_or_is_refused"
 STAGED = "test_staged.py::test_a_mistake_with_stages_is_one_sentence"
 
 IMPOSSIBLE = {
@@ -17,8 +16,6 @@ IMPOSSIBLE = {
     f"{SAME_BITS}[sparse_embedding": SPARSE,
     f"{SAME_BITS}[sparse_gradients": SPARSE,
     f"{SAME_BITS}[optimizers_of_sparse_gradients": SPARSE,
-    f"{STAGES}[shared_and_odd_buffers": SPARSE,
-    f"{STAGES}[sparse_embedding": SPARSE,
     "test_torchrun_scripts.py::test_a_torchrun_script_trains_one_job_over_all_ranks": ON_THE_CPU,
     "test_torchrun_scripts.py::test_two_runs_at_once_do_not_meet": ON_THE_CPU,
     f"{STAGED}[compiled_after_the_cut": COMPILER,

@@ -105,21 +105,11 @@ def check_sums(transport):
                 assert torch.equal(out, expected_sum(num_lanes, size, dtype)), (size, num_lanes, dtype)
 
 
-@world
-def test_a_sum_has_the_bits_of_the_tree_on_one_rank(start_ranks, ranks):
-    start_ranks(check_sums, ranks)
-
-
 def check_sum_in_place(transport):
     placement = place(transport.world_size, transport.world_size)
     [mine] = partials_of(transport, placement, 50_000, torch.float32)
     transport.all_reduce([mine], placement, mine)
     assert torch.equal(mine, expected_sum(transport.world_size, 50_000, torch.float32))
-
-
-@world
-def test_the_result_may_overwrite_a_partial(start_ranks, ranks):
-    start_ranks(check_sum_in_place, ranks)
 
 
 def check_part_of_large(transport):
@@ -139,11 +129,6 @@ def check_part_of_large(transport):
         out.fill_(7.0)
 
 
-@world
-def test_parts_of_large_memory_are_added_up_apart_from_it(start_ranks, ranks):
-    start_ranks(check_part_of_large, ranks)
-
-
 def check_uneven(transport):
     shares = [0] * (transport.world_size - 1) + [5]
     placement = place_shares(5, shares)
@@ -151,11 +136,6 @@ def check_uneven(transport):
         out = torch.empty(size)
         transport.all_reduce(partials_of(transport, placement, size, torch.float32), placement, out)
         assert torch.equal(out, expected_sum(5, size, torch.float32))
-
-
-@world
-def test_ranks_without_lanes_get_the_sum_too(start_ranks, ranks):
-    start_ranks(check_uneven, ranks)
 
 
 def check_several(transport):
@@ -171,11 +151,6 @@ def check_several(transport):
         assert torch.equal(out, expected_sum(transport.world_size, len(out), torch.float32))
 
 
-@world
-def test_several_reductions_may_be_under_way(start_ranks, ranks):
-    start_ranks(check_several, ranks)
-
-
 def check_moves(transport):
     for source in range(transport.world_size):
         tensor = torch.full((3, 2), float(transport.rank))
@@ -184,11 +159,6 @@ def check_moves(transport):
     everyone = transport.all_gather(torch.tensor([[transport.rank, 9]]))
     assert [tensor.tolist() for tensor in everyone] == [[[rank, 9]] for rank in range(transport.world_size)]
     assert [t.shape for t in transport.all_gather(torch.zeros(0, 3))] == [(0, 3)] * transport.world_size
-
-
-@world
-def test_broadcast_and_all_gather_move_tensors(start_ranks, ranks):
-    start_ranks(check_moves, ranks)
 
 
 def check_frames(transport):
@@ -203,11 +173,6 @@ def check_frames(transport):
     assert [len(value["text"]) for value in values] == [rank * 3000 for rank in range(transport.world_size)]
     assert values[-1]["float"].hex() == (0.1 + last).hex()
     assert transport.exchange("bytes", b"\0" * me) == [b"\0" * rank for rank in range(transport.world_size)]
-
-
-@world
-def test_frames_carry_flags_and_objects_of_any_size(start_ranks, ranks):
-    start_ranks(check_frames, ranks)
 
 
 def check_disagreement(transport):
@@ -293,16 +258,6 @@ def check_split(transport):
     assert transport.all_gather_object(transport.rank) == list(range(size))
 
 
-@pytest.mark.parametrize(("start_ranks", "ranks"), [world for world in WORLDS if world.id != "alone"])
-def test_messages_with_one_tag_arrive_in_order(start_ranks, ranks):
-    start_ranks(check_messages, ranks)
-
-
-@world
-def test_a_part_of_the_ranks_is_a_world_of_its_own(start_ranks, ranks):
-    start_ranks(check_split, ranks)
-
-
 def check_allocated(transport):
     me, size = transport.rank, 100_003
     placement = place(transport.world_size, transport.world_size)
@@ -318,9 +273,25 @@ def check_allocated(transport):
     assert torch.equal(part, expected_sum(transport.world_size, size, torch.float32))
 
 
+def check_every_sum(transport):
+    """A start of ranks takes longer than all of them."""
+    for check in (check_sums, check_sum_in_place, check_part_of_large, check_uneven, check_several, check_allocated):
+        check(transport)
+
+
 @world
-def test_what_was_allocated_is_reduced_like_any_tensor_also_after_it_was_freed(start_ranks, ranks):
-    start_ranks(check_allocated, ranks)
+def test_a_sum_has_the_bits_of_the_tree_on_one_rank(start_ranks, ranks):
+    start_ranks(check_every_sum, ranks)
+
+
+def check_what_moves(transport):
+    for check in (check_moves, check_frames, check_split, *([check_messages] if transport.world_size > 1 else [])):
+        check(transport)
+
+
+@world
+def test_tensors_words_and_messages_arrive_also_between_some_of_the_ranks(start_ranks, ranks):
+    start_ranks(check_what_moves, ranks)
 
 
 def check_shared_once(transport):

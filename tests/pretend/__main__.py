@@ -13,7 +13,6 @@ ALL = [
     "tests/pretend/rehearsed",
     "tests/cuda",
     "tests/ranks/test_same_bits.py",
-    "tests/ranks/rank/strategy/test_scenarios_in_stages.py",
     "tests/ranks/rank/strategy/test_staged.py",
     "tests/ranks/rank/strategy/test_zero1.py",
     "tests/ranks/rank/run/test_evaluation.py",

@@ -21,7 +21,6 @@ STARTING = [
             "failures_on_gpus",
             "first_minutes_on_gpus",
             "gpu_day_rehearsal",
-            "plain_scripts_on_gpus",
         ),
         "ranks_that_share_a_gpu",
     )

@@ -246,3 +246,80 @@ class Sam(torch.optim.SGD):
 @scenario
 def sharpness_aware():
     return closures(lambda parameters: Sam(parameters, lr=0.1, momentum=0.9))
+
+
+class Counting(nn.Module):
+    """A buffer that every lane changes in the same way, and one that keeps samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+        self.register_buffer("calls", torch.zeros(3))
+        self.register_buffer("last", torch.zeros(64))
+        self.register_buffer("mask", torch.ones(64), persistent=False)
+
+    def forward(self, images):
+        self.calls = self.calls + 1
+        self.last.copy_(images[-1].flatten())
+        return self.head(images.flatten(1) * self.mask)
+
+
+@scenario
+def buffers_with_rules():
+    run = lockstep.init(seed=2, lanes=4)
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(
+        model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True), buffers={"last": "first", "calls": "first"}
+    )
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"model": digest_of(model), "calls": model.calls.tolist()}
+
+
+class Sums(nn.Module):
+    """Buffers that are sums over samples, in several dtypes, one of which some lanes leave alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("total", torch.full((64,), 0.1))
+        self.register_buffer("halves", torch.zeros(64, dtype=torch.bfloat16))
+        self.register_buffer("rare", torch.zeros(64, dtype=torch.float64))
+        self.register_buffer("other", torch.zeros(3))
+
+    def forward(self, images):
+        images = images.flatten(1)
+        self.seen += len(images)
+        self.total += images.sum(0)
+        self.halves = self.halves + images.sum(0).bfloat16()
+        if images.sum() > 157:
+            self.rare.add_(images.sum(0))
+        return self.head(images * torch.clamp(self.seen / 100, max=1))
+
+
+@scenario
+def buffers_and_tensors_that_are_sums():
+    run = lockstep.init(seed=2, lanes=4)
+    model = Sums()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rules = dict.fromkeys(("seen", "total", "halves", "rare"), "sum")
+    loader = DataLoader(digits(), batch_size=32, shuffle=True, drop_last=False)  # the last step has 22 samples
+    model, optimizer, loader = run.prepare(model, optimizer, loader, buffers=rules)
+    centers = {dtype: torch.zeros(10, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.int64)}
+    for step in run.steps(loader):
+        made = []
+        for images, labels in step:
+            scores = model(images)
+            run.backward(F.cross_entropy(scores, labels))
+            made.append(scores.detach().sum(0))
+        optimizer.step()
+        optimizer.zero_grad()
+        for dtype in centers:
+            centers[dtype] += run.lane_sum([(10 * one).to(dtype) for one in made])
+    assert int(model.seen) == 150
+    assert torch.allclose(model.total, 0.1 + digits().tensors[0].flatten(1).sum(0))
+    return {"model": digest_of(model), "centers": digest_of(*centers.values())}

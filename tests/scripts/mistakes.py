@@ -5,7 +5,7 @@ import os
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 
@@ -35,11 +35,6 @@ def loop(body=None, after=None, *, prepare=True, buffers=None):
         optimizer.zero_grad()
 
 
-class Empty(IterableDataset):
-    def __iter__(self):
-        yield from ()
-
-
 class RankBuffer(nn.Linear):
     def __init__(self):
         super().__init__(64, 10)
@@ -59,26 +54,12 @@ def bare_backward():
     loop(lambda run, model, optimizer, loss: loss.backward())
 
 
-def scaled_bare_backward():
-    scaler = torch.amp.GradScaler("cpu")
-    loop(lambda run, model, optimizer, loss: scaler.scale(loss).backward())
-
-
 def optimizer_in_lane():
     loop(lambda run, model, optimizer, loss: (run.backward(loss), optimizer.step()))
 
 
 def zero_grad_in_lane():
     loop(lambda run, model, optimizer, loss: (optimizer.zero_grad(), run.backward(loss)))
-
-
-def clip_in_lane():
-    loop(
-        lambda run, model, optimizer, loss: (
-            run.backward(loss),
-            nn.utils.clip_grad_norm_(model.parameters(), 1e-6),
-        )
-    )
 
 
 class Inner(nn.Module):
@@ -97,7 +78,7 @@ class Inner(nn.Module):
             self.inner.parameters(), torch.autograd.grad(error, [*self.inner.parameters()]), strict=True
         ):
             one.grad = gradient
-        (torch.optim.SGD(self.inner.parameters(), lr=0.1) if self.how == "new" else self.own).step()
+        self.own.step()
         return self.head(self.inner(x))
 
 
@@ -105,8 +86,6 @@ def train_inside(how):
     run, _, _, loader = parts()
     model = Inner(how)
     model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.head.parameters(), lr=0.1), loader)
-    if how == "prepared":
-        run.prepare(model.own)
     for step in run.steps(loader):
         for x, y in step:
             run.backward(F.cross_entropy(model(x), y))
@@ -115,14 +94,6 @@ def train_inside(how):
 
 def step_in_forward():
     train_inside("own")
-
-
-def new_optimizer_in_forward():
-    train_inside("new")
-
-
-def prepared_step_in_forward():
-    train_inside("prepared")
 
 
 def backward_in_forward():
@@ -146,10 +117,6 @@ def backward_outside():
     run.backward(model(torch.randn(2, 64)).sum())
 
 
-def backward_after_lanes():
-    loop(lambda *_: None, lambda run, model, optimizer, step, loader: run.backward(model(torch.randn(2, 64)).sum()))
-
-
 def reading_ahead():
     run, model, optimizer, loader = parts()
     model, optimizer, loader = run.prepare(model, optimizer, loader)
@@ -166,10 +133,6 @@ def left_early():
             run.backward(F.cross_entropy(model(inputs), labels))
             break
         optimizer.step()
-
-
-def vector_loss():
-    loop(lambda run, model, optimizer, loss: run.backward(loss.expand(3)))
 
 
 def detached_loss():
@@ -200,24 +163,6 @@ def nested_steps():
 
 def unprepared_loader():
     loop(prepare=False)
-
-
-def closure_without_lanes():
-    def after(run, model, optimizer, step, loader):
-        def closure():
-            loss = model(torch.ones(1, 64)).sum()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-
-    loop(after=after)
-
-
-def empty_stream():
-    run, model, optimizer, _ = parts()
-    *_, loader = run.prepare(model, optimizer, DataLoader(Empty(), batch_size=2))
-    next(run.steps(loader))
 
 
 def rank_order():
@@ -288,20 +233,6 @@ def lane_sum_of_a_part():
     loop(after=lambda run, model, optimizer, step, loader: run.lane_sum([torch.zeros(3)]))
 
 
-def lane_sum_of_two_forms():
-    loop(after=lambda run, model, optimizer, step, loader: run.lane_sum([torch.zeros(3), torch.zeros(2)]))
-
-
-def lane_sum_in_a_lane():
-    loop(lambda run, model, optimizer, loss: (run.backward(loss), run.lane_sum([loss])))
-
-
-def lane_sum_outside():
-    run, model, optimizer, loader = parts()
-    run.prepare(model, optimizer, loader)
-    run.lane_sum([])
-
-
 def wrong_rule():
     loop(buffers={"x": "median"})
 
@@ -317,14 +248,6 @@ def wrong_rows():
     for _ in loader:
         pass
     run.gather(torch.zeros(3))
-
-
-def unknown_strategy():
-    lockstep.init(strategy="magic")
-
-
-def single_on_two():
-    lockstep.init(strategy="single")
 
 
 def few_lanes():
@@ -349,10 +272,6 @@ def max_norm():
 
 def hidden_write():
     loop(lambda run, model, optimizer, loss: (run.backward(loss), model.weight.data.mul_(0.9)))
-
-
-def freezing_in_lane():
-    loop(lambda run, model, optimizer, loss: (run.backward(loss), model.bias.requires_grad_(requires_grad=False)))
 
 
 def skipped_on_one_rank():
@@ -449,7 +368,6 @@ MISTAKES = {
     text_to_log: "A value to log or tally must be one number, but is 'small'",
     max_norm: "A parameter (0.weight) was changed inside a step's lanes",
     hidden_write: "A parameter (one of them) was changed inside a step's lanes",
-    freezing_in_lane: "A parameter (bias) was changed inside a step's lanes",
     skipped_on_one_rank: "is at 'step 2 pass 1'",
     zipped: "run.steps was started inside another step",
     old_loader: "This loader belongs to an earlier lockstep.init",
@@ -457,26 +375,21 @@ MISTAKES = {
     no_step: "The epoch has no step",
     negative_norm: "`norm_type` must be above 0",
     scripted: "TopLevelTracedModule is, or holds, a module of torch.jit",
-    **dict.fromkeys((bare_backward, scaled_bare_backward), "loss.backward() was called on a prepared model"),
+    bare_backward: "loss.backward() was called on a prepared model",
     optimizer_in_lane: "optimizer.step() was called inside a step's lanes",
     step_in_forward: "SGD.step() was called inside a step's lanes, where the gradient of a prepared model is not complete (mistakes.py:",
-    new_optimizer_in_forward: "torch.func.functional_call",
-    **dict.fromkeys((prepared_step_in_forward, backward_in_forward), "torch.func.functional_call"),
+    backward_in_forward: "torch.func.functional_call",
     zero_grad_in_lane: "Gradients were changed inside a step's lanes",
-    clip_in_lane: "Gradients were changed inside a step's lanes",
     collective_in_lane: "run.mean was called inside the lane loop",
     barrier_in_evaluation: "run.barrier was called while iterating a prepared loader",
-    **dict.fromkeys((backward_outside, backward_after_lanes), "run.backward was called outside a step's lanes"),
+    backward_outside: "run.backward was called outside a step's lanes",
     reading_ahead: "This step is over",
     left_early: "the loop over the step's lanes was left early",
-    vector_loss: "needs a scalar loss, but got (3,)",
     detached_loss: "The loss does not require grad",
     two_weights: "a lane has one weight",
     some_weights: "Some lanes called run.backward with weight= and some without",
     nested_steps: "run.steps was called inside another step",
     unprepared_loader: "run.steps needs the loader that run.prepare returned",
-    closure_without_lanes: "loss.backward() was called on a prepared model",
-    empty_stream: "The epoch has no step",
     rank_order: "The samples or their order are not the same on every rank",
     rank_seed: "`seed` must be the same on every rank, but the ranks have [0, 1]",
     rank_branch: "rank 1 is at 'run.barrier' (mistakes.py:",
@@ -487,12 +400,7 @@ MISTAKES = {
     sum_of_switches: "cannot add up 'on', whose dtype is torch.bool",
     lane_sum_of_a_rank: "takes a list with one tensor for each lane, but got a tensor of shape (3,)",
     lane_sum_of_a_part: "got 1 tensors on rank 0, which has 2 lanes with samples",
-    lane_sum_of_two_forms: "needs tensors of the same shape",
-    lane_sum_in_a_lane: "run.lane_sum was called inside the lane loop",
-    lane_sum_outside: "run.lane_sum was called outside a step",
     tally_outside: "tally.add was called outside a batch loop",
     wrong_rows: "run.gather got 3 rows on rank 0, but the last evaluation gave it",
-    unknown_strategy: "There is no strategy 'magic'. Use one of auto, single, ddp, zero1, model_parallel, pipeline, dp, hogwild.",
-    single_on_two: "`single` is for one rank, but there are 2",
     step_loss_too_early: "step.loss is known after the step's lanes",
 }

@@ -5,7 +5,6 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
@@ -225,24 +224,6 @@ def hooks_that_write():
     return fit(model, cut=("norms.1",), before=register)
 
 
-def raised(weight, *_):
-    weight.grad.data.mul_(1.25)
-
-
-def hooks_of_nodes_that_write():
-    """Hooks of autograd's nodes for large gradients, which change them without a trace, and a module's that looks at one."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 600), nn.Linear(600, 3))
-    nodes = []
-
-    def register(_):
-        for layer in (model[1], model[2]):
-            weight = layer.weight
-            nodes.append(get_gradient_edge(weight).node)
-            nodes[-1].register_hook(partial(raised, weight))
-
-    return fit(model, cut=["2"], before=register)
-
-
 def module_hooks_that_look():
     """What a module's hook makes of the gradient of a layer that autograd has left already goes into the next one."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 600), nn.Linear(600, 3))
@@ -253,21 +234,6 @@ def module_hooks_that_look():
 
     model[1].register_full_backward_hook(look)
     return fit(model, cut=["3"])
-
-
-def hooks_of_all_modules_that_look():
-    """The same by a hook that torch calls for every module there is."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 600), nn.Linear(600, 3))
-
-    def look(module, given):
-        later = model[2].weight.grad
-        return (given[0] * (1 + later.abs().max()),) if module is model[1] and later is not None else None
-
-    handle = nn.modules.module.register_module_full_backward_pre_hook(look)
-    try:
-        return fit(model, cut=["3"])
-    finally:
-        handle.remove()
 
 
 def sparse_gradients():
@@ -353,9 +319,7 @@ CORNERS = {
         block_in_two_reentrant_checkpoints,
         sparse_gradients,
         hooks_that_write,
-        hooks_of_nodes_that_write,
         module_hooks_that_look,
-        hooks_of_all_modules_that_look,
         recurrent,
         fast_path_of_attention,
         fast_path_of_attention_in_bfloat16,

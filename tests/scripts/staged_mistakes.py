@@ -47,11 +47,6 @@ def model_not_called():
     loop(model, lambda batch: F.cross_entropy(model[2](model[1](model[0](batch[0]))), batch[1]))
 
 
-def loss_is_no_scalar():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
-    loop(model, lambda batch: F.cross_entropy(model(batch[0]), batch[1], reduction="none"))
-
-
 def loss_is_nothing():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
     loop(model, lambda batch: print(model(batch[0]).shape))
@@ -71,12 +66,6 @@ def compiled():
     run.prepare(torch.compile(nn.Linear(2, 2)))
 
 
-def compiled_when_prepared():
-    model = small()
-    quicker = torch.compile(model, backend="eager")
-    loop(model, lambda batch: F.cross_entropy(quicker(batch[0]), batch[1]))
-
-
 def compiled_after_the_cut():
     model, calls = small(), []
     quicker = torch.compile(model, backend="eager")
@@ -86,25 +75,6 @@ def compiled_after_the_cut():
         return F.cross_entropy(calls[-1](batch[0]), batch[1])
 
     loop(model, loss_of)
-
-
-def compiled_loss():
-    model = small()
-    loop(model, torch.compile(lambda batch: F.cross_entropy(model(batch[0]), batch[1]), backend="eager"))
-
-
-def compiled_as_one_graph():
-    model = small()
-    quicker = torch.compile(model, backend="eager", fullgraph=True)
-    loop(model, lambda batch: F.cross_entropy(quicker(batch[0]), batch[1]))
-
-
-def layer_compiled_when_prepared():
-    model, run = small(), lockstep.init(lanes=4, threads=1)
-    loader = run.prepare(model, DataLoader(images_data(), batch_size=16))[1]
-    model[1].compile(backend="eager")
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
 
 
 def clips_by_torch():
@@ -228,48 +198,9 @@ class Lamb(torch.optim.Optimizer):
                 parameter.sub_(0.1 * parameter.grad / norm)
 
 
-class Langevin(torch.optim.SGD):
-    def step(self):
-        super().step()
-        with torch.no_grad():
-            for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
-                parameter.add_(0.01 * torch.randn_like(parameter))
-
-
 def optimizer_that_nobody_knows():
     model = small()
     lockstep.init(lanes=4, threads=1).prepare(model, Lamb(model.parameters()))
-
-
-def step_that_draws_random_numbers():
-    model = small()
-    run = lockstep.init(lanes=4, threads=1)
-    optimizer, loader = Langevin(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
-    model, optimizer, loader = run.prepare(model, optimizer, loader, updates_by="element")
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        optimizer.step()
-
-
-def step_with_a_closure():
-    model = small()
-    run = lockstep.init(lanes=4, threads=1)
-    optimizer, loader = torch.optim.SGD(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
-    model, optimizer, loader = run.prepare(model, optimizer, loader)
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        optimizer.step(lambda: model(images_data()[:1][0]).sum())
-
-
-def hook_that_clips():
-    model = small()
-    run = lockstep.init(lanes=4, threads=1)
-    optimizer, loader = torch.optim.SGD(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
-    model, optimizer, loader = run.prepare(model, optimizer, loader)
-    optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) and None)
-    for step in run.steps(loader):
-        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
-        optimizer.step()
 
 
 def small():
@@ -304,10 +235,6 @@ def penalty_in_the_loop():
     loop(model, lambda batch: F.cross_entropy(model(batch[0]), batch[1]) + sum(p.sum() for p in model.parameters()))
 
 
-def uses_a_layer_elsewhere():
-    after_a_step(lambda model: [layer(torch.ones(2, layer.in_features)) for layer in model if hasattr(layer, "weight")])
-
-
 def noise_on_parameters():
     after_a_step(lambda model: [p.data.add_(torch.randn_like(p)) for p in model.parameters()])
 
@@ -335,24 +262,6 @@ class Late(nn.Module):
 def calls_other_layers_later():
     model = Late()
     loop(model)
-    model.eval()(torch.ones(2, 64))
-
-
-class Skipping(Late):
-    """In evaluation a value goes around the cut."""
-
-    def forward(self, x):
-        x = self.first(x.flatten(1))
-        kept = x * 2
-        x = self.late(x)
-        if not self.training:
-            x += kept
-        return self.last(x)
-
-
-def other_ways_in_evaluation():
-    model = Skipping()
-    loop(model, cut=["late"])
     model.eval()(torch.ones(2, 64))
 
 
@@ -388,37 +297,18 @@ def evaluates_on_rank_0():
     evaluates_on_one_rank(0)
 
 
-def evaluates_on_rank_1():
-    evaluates_on_one_rank(1)
-
-
-def hook_that_nobody_sees():
-    """What it changes holds earlier lanes too: a large gradient is added to theirs when it arrives."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Linear(600, 600), nn.Linear(600, 3))
-
-    def double_the_next(_):
-        model[2].weight.grad.mul_(2)
-
-    model[1].weight.register_hook(double_the_next)
-    loop(model, cut=["3"])
-
-
 MISTAKES = {
     evaluates_on_rank_0: (2, MP, "The stages are at different calls of the model: stage 0 at call"),
-    evaluates_on_rank_1: (2, PP, "outside of a lane). Call the model the same number of times on every rank"),
     averages_a_cut_model: (2, MP, ELSEWHERE),
     averages_a_cut_model_at_once: (2, MP, ELSEWHERE),
     penalty_in_the_loop: (2, PP, ELSEWHERE),
-    uses_a_layer_elsewhere: (2, MP, ELSEWHERE),
     noise_on_parameters: (2, MP, "randn_like draws random numbers for"),
     copies_layers: (2, MP, "a copy would have the layers of this rank only"),
     pickles_parameters: (2, MP, "a file written here would not contain it"),
     calls_other_layers_later: (2, MP, ELSEWHERE),
-    other_ways_in_evaluation: (2, MP, "needs a value that another stage computed"),
     gradients_by_hand: (2, MP, "not from torch.autograd.grad or Tensor.backward"),
     model_called_twice: (2, PP, "called the model 2 times, but a pipeline needs exactly one call"),
     model_not_called: (2, PP, "did not call the model as model(...)"),
-    loss_is_no_scalar: (2, PP, "run.backward needs a scalar loss"),
     loss_is_nothing: (2, PP, "returned NoneType, but a pipeline needs a scalar loss"),
     pipeline_in_the_plain_loop: (
         2,
@@ -427,11 +317,7 @@ MISTAKES = {
     ),
     two_models: (2, MP, "model_parallel cuts one model into stages, but 2 were prepared"),
     compiled: (2, PP, "Prepare it without torch.compile"),
-    compiled_when_prepared: (2, PP, "torch.compile hides the layers of a prepared Sequential"),
     compiled_after_the_cut: (2, MP, "torch.compile hides the layers of a prepared Sequential"),
-    compiled_loss: (2, MP, "torch.compile hides the layers of a prepared Sequential"),
-    compiled_as_one_graph: (2, PP, "Message: torch.compile hides the layers of a prepared Sequential"),
-    layer_compiled_when_prepared: (2, PP, "pipeline follows the model's forward, which a compiled Linear hides"),
     clips_by_torch: (2, MP, "meta"),
     cut_under_ddp: (2, Form("ddp"), "cut=['0'] is for model_parallel and pipeline, but the strategy is ddp"),
     reads_the_whole_state: (2, MP, "run.save_weights"),
@@ -442,8 +328,4 @@ MISTAKES = {
     forward_that_looks_at_the_rank: (2, MP, "Ranks 0 and 1 ran the whole model on the same samples"),
     keeps_a_loss_for_later: (2, MP, "A backward ran through the lane in which the model was cut into stages"),
     optimizer_that_nobody_knows: (2, PP, "pipeline does not know whether Lamb updates each element"),
-    step_that_draws_random_numbers: (2, MP, "Under model_parallel each rank updates a part"),
-    step_with_a_closure: (2, MP, "computes more gradients inside the update, but model_parallel"),
-    hook_that_clips: (2, MP, "meta"),
-    hook_that_nobody_sees: (2, PP, "Register it with parameter.register_post_accumulate_grad_hook"),
 }

@@ -68,23 +68,6 @@ def too_many_named_layers():
     loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)), cut=["2", "3"])
 
 
-class Noise(nn.Module):
-    """Draws after dropout what it uses after the last layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        x = F.dropout(self.first(x.flatten(1)), 0.1)
-        noise = torch.randn(3)
-        return self.last(x) + noise
-
-
-def noise_of_another_stage():
-    loop(Noise())
-
-
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -94,10 +77,6 @@ class Checkpointed(nn.Module):
     def forward(self, x):
         x = self.first(x.flatten(1))
         return self.last(checkpoint(self.middle, x, use_reentrant=self.training and not hasattr(self, "modern")))
-
-
-def reentrant_checkpoint():
-    loop(Checkpointed(), cut=["middle"])
 
 
 def cut_inside_of_a_checkpoint():
@@ -124,7 +103,6 @@ def replaced_buffer_on_both_sides():
 
 
 UNCUTTABLE = {
-    reentrant_checkpoint: (2, MP, "pass use_reentrant=False"),
     cut_inside_of_a_checkpoint: (2, MP, "inside a checkpointed part of the model"),
     replaced_buffer_on_both_sides: (2, MP, "calls is used on both sides"),
     one_layer: (2, MP, "Sequential can be cut nowhere, so it has at most 1 stage, but 2 were requested"),
@@ -137,5 +115,4 @@ UNCUTTABLE = {
         "No stage of Sequential can start at '9': it is not called. Choose one of:",
     ),
     too_many_named_layers: (2, MP, "names 2 layers that begin a stage, but 2 stages need 1"),
-    noise_of_another_stage: (2, MP, "goes around it (a skip connection)"),
 }

@@ -1,7 +1,6 @@
 """Mistakes under zero1, each with part of the sentence that every rank must raise."""
 
 import copy
-import io
 
 import torch
 import torch.nn.functional as F
@@ -38,24 +37,8 @@ def state_of_one_parameter():
     mistake(end=lambda run, model, optimizer: optimizer.state[model[1].weight]["exp_avg"])
 
 
-def state_asked_for():
-    mistake(end=lambda run, model, optimizer: optimizer.state.get(model[3].bias))
-
-
-def state_taken_out():
-    mistake(end=lambda run, model, optimizer: optimizer.state.pop(model[1].weight, None))
-
-
-def state_asked_for_or_made():
-    mistake(end=lambda run, model, optimizer: optimizer.state.setdefault(model[1].weight, {}))
-
-
 def a_copied_optimizer():
     mistake(end=lambda run, model, optimizer: copy.deepcopy(optimizer))
-
-
-def a_pickled_optimizer():
-    mistake(end=lambda run, model, optimizer: torch.save(optimizer, io.BytesIO()))
 
 
 def step_on_one_rank():
@@ -99,14 +82,6 @@ def unknown_optimizer():
 
 def wrong_word():
     prepared(adamw, updates_by="tensor")
-
-
-def differentiable():
-    prepared(lambda model: optim.Adam(model.parameters(), differentiable=True))
-
-
-def fused_half_momentum():
-    prepared(lambda m: optim.SGD(m.parameters(), 0.1, momentum=0.9, fused=True), scenarios.mlp().bfloat16())
 
 
 def listed_twice():
@@ -200,24 +175,15 @@ def rows_only():
     with_a_table(optim.SparseAdam)
 
 
-def rows_only_as_said():
-    with_a_table(optim.Adagrad)
-
-
 MISTAKES = {
     rows_only: "SparseAdam updates only the rows of sparse gradients, but under zero1 gradients are dense",
-    rows_only_as_said: "Adagrad updates only the rows of sparse gradients, but under zero1 gradients are dense",
     closure_in_the_step: "but zero1 must prepare them before",
     needs_every_gradient: "must skip parameters whose grad is None",
     keeps_a_state_without_a_gradient: "made a state for a parameter",
     state_on_one_rank: "The ranks are not at the same place",
     state_in_a_lane: "optimizer.state_dict() was called inside the lane loop",
     state_of_one_parameter: "Call optimizer.state_dict() on every rank",
-    state_asked_for: "Call optimizer.state_dict() on every rank",
-    state_taken_out: "`del optimizer.state[parameter]`",
-    state_asked_for_or_made: "Call optimizer.state_dict() on every rank",
     a_copied_optimizer: "cannot be copied or pickled",
-    a_pickled_optimizer: "cannot be copied or pickled",
     step_on_one_rank: "The ranks are not at the same place",
     rate_of_the_rank: "AdamW has lr=0.1 on rank 0 but lr=0.2 on rank 1",
     gradient_of_the_rank: "gradients or parameters differ between ranks",
@@ -225,8 +191,6 @@ MISTAKES = {
     parameter_of_the_rank: "gradients or parameters differ between ranks",
     unknown_optimizer: "zero1 does not know whether Lamb",
     wrong_word: 'Use "element" or "parameter"',
-    differentiable: "Use --strategy ddp",
-    fused_half_momentum: "Use fused=False",
     listed_twice: "lists a parameter twice",
     state_after_the_end: "The run has ended",
     prepared_by_the_next_run: "of a run that has ended",

@@ -15,20 +15,14 @@ from tests.scripts import scenarios
 
 OPTIMIZERS = {
     "sgd": (optim.SGD, {"lr": 0.1}),
-    "momentum": (optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
     "momentum foreach": (optim.SGD, {"lr": 0.05, "momentum": 0.9, "foreach": True}),
-    "momentum fused": (optim.SGD, {"lr": 0.05, "momentum": 0.9, "fused": True}),
     "adam fused": (optim.Adam, {"lr": 1e-2, "fused": True, "amsgrad": True}),
     "adamw": (optim.AdamW, {"lr": 1e-2}),
     "adamw tensor lr": (optim.AdamW, {"lr": torch.tensor(1e-2)}),
-    "adamw foreach": (optim.AdamW, {"lr": 1e-2, "foreach": True}),
     "adamw fused": (optim.AdamW, {"lr": 1e-2, "fused": True}),
     "adagrad": (optim.Adagrad, {"lr": 1e-2, "initial_accumulator_value": 0.1}),
-    "adagrad fused": (optim.Adagrad, {"lr": 1e-2, "fused": True}),
     "rmsprop": (optim.RMSprop, {"lr": 1e-3, "centered": True, "momentum": 0.9}),
-    "rmsprop foreach": (optim.RMSprop, {"lr": 1e-3, "foreach": True}),
     "adafactor": (optim.Adafactor, {"lr": 1e-2}),
-    "adafactor foreach": (optim.Adafactor, {"lr": 1e-2, "foreach": True}),
 }
 
 

@@ -113,7 +113,6 @@ PLACES = {
     ),
     # of the engine
     "multiply_each": PrivateName("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
-    "add_each": PrivateName("torch", "_foreach_add_", "the engine: gradients in few kernels"),
     "zero_each": PrivateName("torch", "_foreach_zero_", "the engine: gradients in few kernels"),
     "norm_each": PrivateName("torch", "_foreach_norm", "run.clip_grad_norm_ on GPUs: norms in few kernels"),
     "find_unfinite": PrivateName(
@@ -121,12 +120,6 @@ PLACES = {
     ),
     "global_forward_hooks": PrivateName(
         "torch.nn.modules.module", "_global_forward_hooks", "the engine: rows of embeddings' gradients"
-    ),
-    "global_backward_hooks": PrivateName(
-        "torch.nn.modules.module", "_global_backward_hooks", "the engine: hooks that look at gradients"
-    ),
-    "global_backward_pre_hooks": PrivateName(
-        "torch.nn.modules.module", "_global_backward_pre_hooks", "the engine: hooks that look at gradients"
     ),
     "transforms": PrivateName(
         "torch._C", "_functorch.peek_interpreter_stack", "the engine: rows of embeddings' gradients"

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import lockstep
 from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from lockstep.testing.ranks import Started, run_ranks
 from tests.pretend.ledger import counted
 
 pytestmark = pytest.mark.ranks
@@ -106,7 +106,9 @@ def train(loader_on, default="cpu"):
     return digest_of(model), tally.mean()["loss"].hex()
 
 
-FORMS = [on_device, on_first_device, put_there_by_collate, mixed, nested, streamed, from_workers]
+FEW = [on_first_device, nested, streamed]
+REST = [on_device, put_there_by_collate, mixed, from_workers]
+FORMS = [*FEW, *(pytest.param(one, marks=pytest.mark.thorough) for one in REST)]
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +119,6 @@ def expected():
 @pytest.mark.parametrize("form", FORMS)
 def test_data_that_lies_on_the_device_trains_as_data_of_the_host(form, expected):
     assert run_ranks(train, Started(2, lanes=4), form) == [expected] * 2
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("form", FORMS)
-def test_so_it_does_on_other_numbers_of_ranks(form, ranks, expected):
-    assert run_ranks(train, Started(ranks, lanes=4), form) == [expected] * ranks
 
 
 def waits_for_copies(loader_on):
@@ -143,13 +138,3 @@ def test_batches_are_copied_without_a_wait():
         return run_ranks(waits_for_copies, Started(1, lanes=1), loader_on)[0]
 
     assert [how_often(host), how_often(from_workers), how_often(on_device)] == [0, 0, 0]
-
-
-def from_forked_workers():
-    return train(lambda device: on_device(device, num_workers=1))
-
-
-@pytest.mark.thorough
-def test_workers_that_were_forked_cannot_read_the_device_and_the_sentence_is_torchs():
-    with pytest.raises(RankFailed, match=r"CUDA error: initialization error"):
-        run_ranks(from_forked_workers, Started(1, lanes=4))

@@ -100,38 +100,39 @@ def test_a_plain_script_has_the_same_help_behind_its_traceback(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "model_parallel", "pipeline"])
 @pytest.mark.parametrize(
-    ("fault", "words", "code"),
+    ("strategy", "fault", "words", "code"),
     [
-        ("raises", "ValueError: my own", 1),
-        ("killed", "killed by signal 9 (SIGKILL)", 137),
-        ("device-side assert triggered", f"torch.AcceleratorError: {KERNEL}", 1),
-        ("unspecified launch failure", "torch.AcceleratorError: CUDA error: unspecified launch failure", 1),
-        ("memory", "MiB is free.", 1),
+        ("pipeline", "raises", "ValueError: my own", 1),
+        ("ddp", "killed", "killed by signal 9 (SIGKILL)", 137),
+        ("model_parallel", "killed", "killed by signal 9 (SIGKILL)", 137),
+        ("zero1", "device-side assert triggered", f"torch.AcceleratorError: {KERNEL}", 1),
+        ("model_parallel", "unspecified launch failure", "torch.AcceleratorError: CUDA error: unspecified launch", 1),
+        ("pipeline", "memory", "MiB is free.", 1),
     ],
 )
 def test_under_every_strategy_the_rank_that_failed_is_named(strategy, fault, words, code, tmp_path):
     ended = failed(tmp_path, fault, "--recover", "off", STRATEGY=strategy)
     assert ended.code == code
     assert headline(ended).startswith("FAILED    rank 2, step 3")
-    assert headline(ended).endswith(words)
+    assert words in headline(ended)
     assert "2 other ranks stopped because of this" in ended.err
 
 
 @pytest.mark.thorough
-def test_with_blocking_launches_the_line_is_the_kernels_own(tmp_path):
-    ended = failed(tmp_path, "device-side assert triggered", CUDA_LAUNCH_BLOCKING="1")
-    assert "-x  # the line" in ended.err
-    assert "help: A kernel of this line failed on cuda:2." in ended.err
-
-
-@pytest.mark.thorough
-def test_a_gpu_that_fell_off_the_bus_is_named_with_what_to_look_at(tmp_path):
-    ended = failed(tmp_path, "unspecified launch failure")
-    assert (
-        "help: If `nvidia-smi` does not answer for cuda:2, or `dmesg` has a line with Xid, it has failed" in ended.err
-    )
+@pytest.mark.parametrize(
+    ("fault", "env", "words"),
+    [
+        (
+            "device-side assert triggered",
+            {"CUDA_LAUNCH_BLOCKING": "1"},
+            "help: A kernel of this line failed on cuda:2.",
+        ),
+        ("unspecified launch failure", {}, "or `dmesg` has a line with Xid, it has failed"),
+    ],
+)
+def test_a_failed_gpu_is_named_with_what_to_look_at(fault, env, words, tmp_path):
+    assert words in failed(tmp_path, fault, **env).err
 
 
 @pytest.mark.thorough

@@ -86,10 +86,6 @@ def test_prepare_takes_the_memory_of_the_parameters_once(strategy, ranks):
     [
         ("model_parallel", 2, False, "Adagrad", 1.6),
         ("model_parallel", 1, True, "SGD", 0.5),
-        pytest.param("model_parallel", 1, False, "Adagrad", 1.6, marks=pytest.mark.thorough),
-        pytest.param("model_parallel", 2, True, "SGD", 0.5, marks=pytest.mark.thorough),
-        pytest.param("pipeline", 2, False, "Adagrad", 1.6, marks=pytest.mark.thorough),
-        pytest.param("pipeline", 2, True, "SGD", 0.5, marks=pytest.mark.thorough),
     ],
 )
 def test_a_model_that_no_gpu_holds_trains_in_stages_with_the_bits_of_one_large_gpu(

@@ -1,6 +1,5 @@
 """Several ranks on one GPU exchange through host memory, and have the bits of one rank."""
 
-import json
 import os
 
 import pytest
@@ -12,12 +11,10 @@ import lockstep
 from lockstep.protocol.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.scenarios import Cnn, train
-from tests.support.environment import ROOT
-from tests.support.launching import run_script, start_python
+from tests.support.launching import run_script
 
 pytestmark = pytest.mark.ranks
 LAYERS = (nn.Linear(64, 300), nn.ReLU(), nn.Dropout(0.2), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10))
-ONE_GPU = {"CUDA_VISIBLE_DEVICES": "0", "LOCKSTEP_SHARE_GPU": "4"}
 
 
 def on_one_gpu(share="4"):
@@ -55,10 +52,6 @@ def in_stages():
         ("ddp", 4),
         ("zero1", 2),
         ("pipeline", 2),
-        *(
-            pytest.param(strategy, ranks, marks=pytest.mark.thorough)
-            for strategy, ranks in (("ddp", 2), ("zero1", 4), ("pipeline", 4), ("model_parallel", 2))
-        ),
     ],
 )
 def test_ranks_on_one_gpu_have_the_bits_of_one_rank(strategy, ranks):
@@ -97,21 +90,3 @@ def test_the_launcher_refuses_and_names_the_variable_with_which_ranks_share(tmp_
     assert shared.code == 0, shared.err
     assert "2 ranks on cuda:0 (Pretended H100), shared through host memory" in shared.err
     assert shared.out.splitlines() == ["cuda:0 2"]
-
-
-@pytest.mark.thorough
-def test_verify_proves_the_bits_of_four_ranks_on_one_gpu(tmp_path):
-    words = (
-        "verify",
-        str(ROOT / "examples" / "digits.py"),
-        "--device",
-        "cuda",
-        "--ranks",
-        "1,2,4",
-        "--steps",
-        "3",
-        "--json",
-    )
-    proved = start_python(tmp_path, "-m", "lockstep", *words, env=ONE_GPU).finish()
-    assert proved.code == 0, proved.err
-    assert json.loads(proved.out)["device"] == "cuda"

@@ -44,14 +44,14 @@ def bit_sums(tensors: Sequence[Tensor]) -> list[int]:
     elsewhere = {row.device for row in rows if row.device.type != "cpu"}
     if not elsewhere:
         return [_crc(_sums(row)) for row in rows]
-    told = [_sums(row) for row in rows]
+    sums = [_sums(row) for row in rows]
     for device in elsewhere:
-        there = [number for number, row in enumerate(told) if row.device == device]
-        copies = torch.cat([told[number].view(torch.uint8) for number in there]).cpu()
-        parts = torch.split(copies, [told[number].nbytes for number in there])
+        there = [number for number, row in enumerate(sums) if row.device == device]
+        copies = torch.cat([sums[number].view(torch.uint8) for number in there]).cpu()
+        parts = torch.split(copies, [sums[number].nbytes for number in there])
         for number, part in zip(there, parts, strict=True):
-            told[number] = part
-    return list(map(_crc, told))
+            sums[number] = part
+    return list(map(_crc, sums))
 
 
 def packed(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -71,7 +71,8 @@ def _sums(row: Tensor) -> Tensor:
     size = row.numel() // COLUMNS * COLUMNS
     if row.numel() * row.element_size() < SMALL_BYTES or not size:
         return row
-    dtype = torch.int64 if row.element_size() == 8 else torch.int32  # sums wrap around
+    # Sums wrap around, which loses nothing: any changed bit still changes its column's sum and its row's.
+    dtype = torch.int64 if row.element_size() == 8 else torch.int32
     columns = torch.zeros(COLUMNS, dtype=dtype, device=row.device)
     rows: list[Tensor] = [columns]
     for part in torch.split(row[:size], SUMMED if row.device.type == "cpu" else SUMMED_ELSEWHERE):
@@ -84,7 +85,9 @@ def _sums(row: Tensor) -> Tensor:
 
 
 def _crc(row: Tensor) -> int:
-    return zlib.crc32(from_dlpack(row).numpy().data)  # .numpy() alone would mark the storage as one with other users
+    # [Note: why arrays are made through DLPack]
+    # `.numpy()` on the tensor would mark its storage forever as one that NumPy may use, and `other_users` would find it.
+    return zlib.crc32(from_dlpack(row).numpy().data)
 
 
 SAME_MODEL = "Build the same model on every rank."
@@ -212,7 +215,7 @@ def tensor_hash(tensor: Tensor) -> str:
 def _bytes_of(tensor: Tensor) -> memoryview:
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     flat = dense.contiguous().cpu().reshape(-1)
-    alias = from_dlpack(flat.view(torch.uint8))  # .numpy() would mark the storage forever as one that NumPy may use
+    alias = from_dlpack(flat.view(torch.uint8))  # [Note: why arrays are made through DLPack]
     return alias.numpy().data
 
 

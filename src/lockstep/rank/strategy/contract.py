@@ -306,7 +306,8 @@ INNER_FORM = (
 def misplaced(problem: str, fix: str) -> UsageError:
     """The error for a script that trains where it must not, with its line; where its forward does, with what that may do."""
     if threading.current_thread() is not threading.main_thread():
-        return UsageError(f"{problem}.", fix)  # the thread of a GPU's backward has no line of the script
+        # The thread of a GPU's backward has no line of the script.
+        return UsageError(f"{problem}.", fix)
     return UsageError(f"{problem} ({where()}).", INNER_FORM if _is_in_forward() else fix)
 
 

@@ -25,7 +25,8 @@ def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
 def clip(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:
     """Scale gradients of norm `norm` so that it is at most `max_norm`, as torch does."""
     scale = max_norm / (norm + 1e-6)
-    if scale >= 1.0:  # NaN is not
+    # Not `not scale < 1.0`: a norm that is NaN must reach the gradients, as in torch.
+    if scale >= 1.0:
         return
     on_gpus = [gradient for gradient in gradients if gradient.device.type != "cpu"]
     if on_gpus:
@@ -43,7 +44,10 @@ def require_norm_type(norm_type: float) -> None:
 
 def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:
     """The p-norm of each chunk of each gradient."""
-    flats = [gradient.detach().to_dense().reshape(-1) for gradient in gradients]  # strided ones stay what they are
+    # [Note: why norms are of fixed chunks]
+    # Stages and shares hold parts of the gradients, and a kernel's sum depends on where its input ends. Chunks end at the
+    # same elements everywhere, and `fsum` adds their norms with one rounding in any order.
+    flats = [gradient.detach().to_dense().reshape(-1) for gradient in gradients]
     chunks = [flats[chunk.parameter][chunk.start : chunk.end] for chunk in chunks_of([flat.numel() for flat in flats])]
     values: list[float] = []
     for device, group in groupby(chunks, key=lambda chunk: chunk.device):

@@ -198,6 +198,9 @@ class StepWatch:
                 return inner(*args, **kwargs)
             pre: Any = optimizer._optimizer_step_pre_hooks  # noqa: SLF001 - ordered dictionaries, but torch offers no order
             post: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
+            # [Note: why our hooks of a step are the innermost]
+            # A scheduler, a scaler or the script may register hooks at any time. Before and after ours they see the optimizer
+            # with all of its parameters; between ours only the engine runs.
             pre.move_to_end(self._first.id)
             post.move_to_end(self._last.id, last=False)
             self._depth += 1

@@ -45,9 +45,9 @@ def agree_who_stays(
     tensors = [tensor for _, tensor in named]
     elsewhere = used_elsewhere(tensors, laid)
     shared = [_mapped_file(tensor) if is_shared(tensor) else "" for tensor in tensors]
-    told = transport.all_gather_object(["".join("01"[one] for one in elsewhere), shared], "memory of the model")
-    stays = [any(flag == "1" for flag in flags) for flags in zip(*(one[0] for one in told), strict=True)]
-    for (name, tensor), stay, files in zip(named, stays, zip(*(one[1] for one in told), strict=True), strict=True):
+    reports = transport.all_gather_object(["".join("01"[one] for one in elsewhere), shared], "memory of the model")
+    stays = [any(flag == "1" for flag in flags) for flags in zip(*(one[0] for one in reports), strict=True)]
+    for (name, tensor), stay, files in zip(named, stays, zip(*(one[1] for one in reports), strict=True), strict=True):
         owners = Counter(filter(None, files))
         if owners and max(owners.values()) > 1:
             raise UsageError(
@@ -142,7 +142,8 @@ def used_elsewhere(tensors: Sequence[Tensor], laid: Container[int] = ()) -> list
         return storage is not None and _num_users(storage) > ours[storage._cdata]  # noqa: SLF001
 
     if any(map(has_others, storages)):
-        gc.collect()  # a view in an unreachable cycle is no user
+        # A view in a cycle that nobody reaches is no user.
+        gc.collect()
     return [
         has_others(storage) or (storage is not None and tensor.data_ptr() not in laid and _is_foreign(storage))
         for tensor, storage in zip(tensors, storages, strict=True)

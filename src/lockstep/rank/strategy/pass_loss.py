@@ -67,8 +67,8 @@ class Late:
 
 
 @dataclass(frozen=True)
-class LateTold:
-    """What the lanes of a pass told each other on GPUs."""
+class DelayedResults:
+    """What the lanes of a pass exchanged on GPUs."""
 
     values: Late
     """The loss of each lane; for each whether it changed what nobody saw it change; whether ranks are `apart`."""
@@ -85,7 +85,7 @@ class PassLoss:
 
     Args:
         weights: of all lanes.
-        told: by lane, for lanes that called backward; or of all lanes, where they are late.
+        results: by lane, for lanes that called backward; or of all lanes, where they are late.
         lanes: those that called backward.
         names_lanes: whether they have the numbers that the run gave them.
     """
@@ -93,34 +93,38 @@ class PassLoss:
     def __init__(
         self,
         weights: Sequence[float],
-        told: Mapping[int, float] | LateTold,
+        results: Mapping[int, float] | DelayedResults,
         lanes: Collection[int],
         *,
         names_lanes: bool = True,
     ) -> None:
-        self._weights, self._told, self._present, self._names_lanes = weights, told, lanes, names_lanes
+        self._weights, self._results, self._present, self._names_lanes = weights, results, lanes, names_lanes
 
     @classmethod
     def known(cls, mean: float | None) -> PassLoss:
         """One number, of whatever lanes."""
-        told = {} if mean is None else {0: mean}
-        return cls((1.0,), told, told, names_lanes=False)
+        results = {} if mean is None else {0: mean}
+        return cls((1.0,), results, results, names_lanes=False)
 
     def is_there(self) -> bool:
         """Whether nothing here need wait."""
-        return not isinstance(self._told, LateTold) or self._told.values.is_there()
+        return not isinstance(self._results, DelayedResults) or self._results.values.is_there()
 
     @cached_property
     def lanes(self) -> Mapping[int, float]:
         """The loss of each lane that called backward."""
-        return self._told if isinstance(self._told, Mapping) else {lane: self._values[lane] for lane in self._present}
+        return (
+            self._results
+            if isinstance(self._results, Mapping)
+            else {lane: self._values[lane] for lane in self._present}
+        )
 
     @cached_property
     def _values(self) -> list[float]:
-        assert isinstance(self._told, LateTold)
-        values, size = self._told.values.read(), len(self._weights)
-        self._told.check()
-        self._told.refuse_unseen(values[size : 2 * size])
+        assert isinstance(self._results, DelayedResults)
+        values, size = self._results.values.read(), len(self._weights)
+        self._results.check()
+        self._results.refuse_unseen(values[size : 2 * size])
         return values
 
     def apart(self) -> list[Mapping[str, str]]:
@@ -128,14 +132,9 @@ class PassLoss:
 
         Only where GPUs tell; a rank without lanes in the pass has none.
         """
-        if isinstance(self._told, LateTold) and any(self._values[2 * len(self._weights) :]):
-            return self._told.sums_of_ranks()
+        if isinstance(self._results, DelayedResults) and any(self._values[2 * len(self._weights) :]):
+            return self._results.sums_of_ranks()
         return []
-
-    @property
-    def is_none(self) -> bool:
-        """Whether no lane called backward."""
-        return not self._present
 
     @property
     def mean(self) -> float | None:

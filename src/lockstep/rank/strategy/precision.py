@@ -128,8 +128,9 @@ class Precision:
 
     def enter(self) -> None:
         """Begin the lane's forward; what the script calls from here on computes in this precision."""
-        # An autocast of the script around the loop, even a disabled one, would keep the casts of weights across lanes
-        # and even optimizer steps, when they are stale: torch drops them only when the outermost one ends.
+        # [Note: why casts of weights are dropped before each lane]
+        # An autocast of the script around the loop, even a disabled one, would keep them across lanes and even optimizer
+        # steps, when they are stale: torch drops them only when the outermost one ends.
         torch.clear_autocast_cache()
         if self._dtype is not None and self._present is None:
             self._present = torch.autocast(self._device_type, dtype=self._dtype)

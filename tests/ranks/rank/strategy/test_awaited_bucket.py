@@ -50,7 +50,7 @@ def comes_late(folder, over_gloo):
     return note
 
 
-@pytest.mark.parametrize("over_gloo", [False, True], ids=["shared memory", "gloo"])
+@pytest.mark.parametrize("over_gloo", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_the_bucket_and_its_first_parameter_are_noted(tmp_path, over_gloo):
     for rank in range(2):
         make_ring(tmp_path / f"{rank}.ring", rank)

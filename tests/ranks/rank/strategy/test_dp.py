@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.mesh import Form, choose_mesh, launched
-from lockstep.rank.strategy.dp.data_parallel import measure_replica_costs, replica_devices
+from lockstep.rank.strategy.dp.data_parallel import replica_devices
 from lockstep.rank.strategy.dp.split_forward import SplitForward, apply, gather_outputs, scatter_call
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
@@ -348,11 +348,3 @@ def test_a_replicas_failure_is_told_with_its_number(tmp_path):
     assert finished.code == 1
     assert "FAILED    rank 0, in the script: ValueError: two rows" in finished.err
     assert "in replica 1 of 2 (dp)" in finished.err
-
-
-def test_the_costs_of_replicas_are_measured():
-    model = watched(3)
-    costs = measure_replica_costs(model, [torch.device("cpu")] * 3, lambda: model(torch.randn(6, 4)))
-    assert costs.copied_bytes == 2 * sum(buffer.nbytes for buffer in model.buffers())
-    assert 0 < costs.replicate_s < costs.forward_s
-    assert costs.peak_bytes == ()

@@ -13,12 +13,10 @@ from lockstep.rank.init import join
 from lockstep.rank.run import start
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from lockstep.verify.verify import Proof, verify
-from tests.scripts import corner_cases, embeddings, precisions, scenarios, zero1_mistakes, zero1_scripts, zero1_surgery
-from tests.scripts.registration import SCENARIOS
+from tests.scripts import embeddings, precisions, zero1_mistakes, zero1_scripts, zero1_surgery
 from tests.support.launching import start as start_run
 
 pytestmark = pytest.mark.ranks
-__all__ = ["corner_cases", "embeddings", "scenarios"]  # they register
 ZERO1 = Form("zero1")
 SLOW = {"writes_between_steps", "own_optimizers", "states_of_single_parameters"}
 SCRIPTS = [
@@ -44,26 +42,16 @@ def over_gloo(script):
 
 
 @pytest.mark.parametrize(
-    "script", [zero1_scripts.states, zero1_scripts.two_optimizers_of_one_model, embeddings.rows_in_several_backwards]
+    "script",
+    [
+        zero1_scripts.states,
+        pytest.param(zero1_scripts.two_optimizers_of_one_model, marks=pytest.mark.thorough),
+        pytest.param(embeddings.rows_in_several_backwards, marks=pytest.mark.thorough),
+    ],
 )
 def test_ranks_that_share_no_memory_hand_the_parameters_around(script):
     [alone] = run_ranks(script, Started(1))
     assert run_ranks(over_gloo, Started(3, form=ZERO1), script) == [alone] * 3
-
-
-OTHERS = ("lbfgs", "sharpness_aware", "optimizers_of_sparse_gradients")
-"""Scenarios whose optimizers ask for gradients inside their step, or for sparse ones."""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "scenario", [one for one in SCENARIOS if one.__name__ not in OTHERS], ids=lambda scenario: scenario.__name__
-)
-def test_a_scenario_has_the_bits_of_one_rank(scenario):
-    [alone] = run_ranks(scenario, Started(1))
-    for ranks in (2, 3):
-        for result in run_ranks(scenario, Started(ranks, form=ZERO1)):
-            assert result == alone, f"{ranks} ranks"
 
 
 @pytest.mark.thorough

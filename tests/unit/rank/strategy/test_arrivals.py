@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.laid_out import LaidOut, _hook_first
 from lockstep.rank.strategy.replica.memory import ParameterMemory
-from lockstep.rank.strategy.replica.script_hooks import hook_first
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.local.native import available, compiled
 
@@ -24,11 +23,11 @@ def test_our_hook_comes_before_those_of_the_script_that_are_there_and_that_come(
         return lambda _: told.append(what)
 
     before = parameter.register_post_accumulate_grad_hook(tell("before"))
-    ours = hook_first(parameter, tell("ours"))
+    ours = _hook_first(parameter, tell("ours"))
     parameter.register_post_accumulate_grad_hook(tell("after"))
     parameter.sum().backward()
     ours.remove()
-    hook_first(parameter, tell("ours again"))
+    _hook_first(parameter, tell("ours again"))
     parameter.sum().backward()
     before.remove()
     parameter.sum().backward()

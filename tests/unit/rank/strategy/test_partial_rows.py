@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from lockstep.errors import UsageError
 from lockstep.protocol.layout.placement import place
 from lockstep.rank.strategy.replica.gradient_buffers import PartialSums, SlotPool
+from lockstep.rank.strategy.replica.lanes import SlotLane
 from lockstep.rank.strategy.replica.sparse_embedding import Rows, agreed
 from lockstep.rank.transport.alone import AloneTransport
 
@@ -110,3 +113,68 @@ def test_an_unused_table_is_whole_on_every_rank_where_a_lane_s_weight_makes_no_z
     sums.add(0, slot, float("inf"), {n: Rows.none(slot.views[n], torch.float32) for n in TABLES})
     assert agreed([sums.num_rows(), dict.fromkeys(TABLES, 5)]) == {}
     assert slot.views[1].isnan().all()
+
+
+def test_a_small_table_is_neither_zeroed_before_a_lane_nor_only_noted():
+    table, bias = nn.Parameter(torch.ones(6, 2)), nn.Parameter(torch.ones(3))
+    pool = SlotPool([table, bias], AloneTransport(), 0, tables=frozenset({0}))
+    assert pool.is_copied == [True, False]
+    stale = pool.take()
+    stale.views[0].fill_(float("nan"))
+    pool.give_back(stale)
+    del stale
+    lane = SlotLane(0, pool, [])
+    assert table.grad is None
+    assert lane.slot.views[0].isnan().all()
+    (F.embedding(torch.tensor([1, 1, 4]), table, sparse=True).sum() + bias.sum()).backward()
+    assert not lane.gradient_arrived(0)  # for a bucket there is none
+    lane.backward_finished()
+    assert table.grad is lane.slot.views[0]
+    assert table.grad[:, 0].tolist() == [0, 2, 0, 0, 1, 0]
+    lane.check_untouched()
+    lane.begin_backward()
+    (table.sum() * 2).backward()
+    assert lane.gradient_arrived(0)
+    lane.backward_finished()
+    lane.check_untouched()
+    assert table.grad[:, 0].tolist() == [2, 4, 2, 2, 3, 2]
+    assert lane.fill() == {}
+    table.grad[0] += 1
+    with pytest.raises(UsageError, match="grad"):
+        lane.check_untouched()
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, _):
+        raise ValueError("in backward")
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["the first backward", "the second"])
+@pytest.mark.parametrize("sparse", [frozenset(), frozenset({0})], ids=["seen whole", "seen sparse"])
+def test_a_table_whose_rows_arrived_in_a_backward_that_failed_cannot_be_taken_for_complete(before, sparse):
+    table, early = nn.Parameter(torch.zeros(10, 4)), nn.Parameter(torch.ones(4))
+    pool = SlotPool([table, early], AloneTransport(), 0, tables=frozenset({0}))
+    lane = SlotLane(0, pool, [], sparse=sparse)
+
+    def arrived(_):
+        lane.gradient_arrived(0)
+
+    hook = table.register_post_accumulate_grad_hook(arrived)
+    rows = torch.tensor([1, 3])
+    for _ in range(before):
+        lane.begin_backward()
+        F.embedding(rows, table, sparse=True).sum().backward()
+        lane.backward_finished()
+        lane.check_untouched()
+    lane.begin_backward()
+    with pytest.raises(ValueError, match="in backward"):
+        (Fails.apply(early) + F.embedding(rows, table, sparse=True)).sum().backward()
+    hook.remove()
+    assert table.grad.layout is torch.sparse_coo, "its rows came first"
+    with pytest.raises(UsageError, match="Gradients were changed"):
+        lane.check_untouched()

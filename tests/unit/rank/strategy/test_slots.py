@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.replica.gradient_buffers import SlotPool, Span
+from lockstep.rank.strategy.replica.gradient_buffers import SlotPool
 from lockstep.rank.transport.alone import AloneTransport
 
 
@@ -21,24 +21,6 @@ def test_a_slot_is_used_again():
     pool.give_back(first)
     assert pool.take_unfilled() is first
     assert pool.take_unfilled() is not first
-
-
-def test_a_slot_with_views_of_parts_is_used_again_and_found_out_like_any_other():
-    pool = pool_of(10, 100_000)
-    before = pool.take()
-    pool.cut([Span(0, 0, 10), Span(1, 1024, 2048)])
-    pool.give_back(before)
-    slot = pool.take_unfilled()
-    assert slot is before
-    assert [part.shape for part in slot.parts] == [(10,), (1024,)]
-    slot.views[1].fill_(3)
-    assert slot.parts[1].sum() == 3 * 1024
-    pool.give_back(slot)
-    assert pool.take_unfilled() is slot
-    kept = slot.views[1].detach()
-    pool.give_back(slot)
-    assert pool.take_unfilled() is not slot
-    assert kept.sum() == 300_000
 
 
 def test_a_slot_of_which_the_script_keeps_a_gradient_is_not_used_again():

@@ -204,7 +204,7 @@ class Reused(nn.Module):
 def test_parameters_of_several_stages_belong_to_the_first_and_are_lent_to_the_others():
     cut = cut_of(Reused(), torch.randint(0, 7, (8, 3)), 3, ["layer:2", "layer:4"])
     assert cut.holders == {"table.weight": 0, "layer.0.weight": 0, "layer.0.bias": 0}
-    assert [stage.lent for stage in cut.stages] == [(), tuple(cut.holders), tuple(cut.holders)]
+    assert [stage.borrowed for stage in cut.stages] == [(), tuple(cut.holders), tuple(cut.holders)]
     assert [stage.entry and (stage.entry.layer, stage.entry.number) for stage in cut.stages] == [
         None,
         ("layer", 2),

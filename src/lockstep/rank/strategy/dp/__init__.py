@@ -1,6 +1,4 @@
 """`dp`: torch's DataParallel. One rank, with a replica of the model for each device.
 
-    forward(batch):  scatter -> replicas on threads -> gather       data_parallel, split_forward
-
-`data_parallel` measures what this costs in every forward.
+forward(batch):  scatter -> replicas on threads -> gather       data_parallel, split_forward
 """

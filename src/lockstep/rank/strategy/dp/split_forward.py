@@ -3,6 +3,8 @@
 On GPUs this uses torch.nn.parallel's own functions: each forward copies the model to every device. On the CPU it uses a
 thread per replica; the replicas share the parameters, so gradients arrive where they belong and only the buffers are
 copied. The first replica has the model's own buffers, so what it writes into them in place stays, as in torch.
+
+Runs in: the rank's main thread; a forward on the CPU in threads of its own, named replica 0, replica 1, ....
 """
 
 from __future__ import annotations
@@ -184,10 +186,8 @@ def _unsplit(replica: nn.Module) -> None:
 
 
 def apply(calls: Sequence[Callable[..., Any]], shares: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
-    """Call each function with its share, each in its own thread with this thread's gradient and autocast modes.
-
-    Threads end before this returns, because a later fork (a loader worker) would not copy them.
-    """
+    """Call each function with its share, each in its own thread with this thread's gradient and autocast modes."""
+    # Threads end before this returns, because a later fork (a loader worker) would not copy them.
     ambient = _Ambient()
     outputs: list[Any] = [None] * len(calls)
     errors: dict[int, BaseException] = {}

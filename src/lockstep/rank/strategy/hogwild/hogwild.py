@@ -50,19 +50,19 @@ class Pages(ParameterMemory):
         """
         if not size:
             return torch.zeros(0, dtype=dtype, device=device)
-        file, told = -1, {"name": "", "process": os.getpid(), "file": -1, "problem": ""}
+        file, offer = -1, {"name": "", "process": os.getpid(), "file": -1, "problem": ""}
         if self._transport.rank == 0:
-            told["name"] = f"lockstep-{secrets.token_hex(8)}"
+            offer["name"] = f"lockstep-{secrets.token_hex(8)}"
             try:
-                file = told["file"] = os.memfd_create(str(told["name"]))
+                file = offer["file"] = os.memfd_create(str(offer["name"]))
                 os.posix_fallocate(file, 0, size * dtype.itemsize)
             except OSError as error:
-                told["problem"] = (
+                offer["problem"] = (
                     f"The ranks need {size * dtype.itemsize:,} bytes of shared memory, but the system refused: "
                     f"{error.strerror}. Free memory or raise the limit, or use --strategy ddp."
                 )
         try:
-            made = self._transport.all_gather_object(told, "shared memory")[0]
+            made = self._transport.all_gather_object(offer, "shared memory")[0]
             if made["problem"]:
                 raise EnvironmentFailure(made["problem"])
             process = made["process"] if self._transport.rank else "self"
@@ -83,6 +83,7 @@ class Pages(ParameterMemory):
 def _map(path: Path, name: str, size: int, dtype: torch.dtype) -> tuple[Tensor, str]:
     """Map the file at `path` as a tensor, or say why not. Its name shows that it is not another node's file."""
     try:
+        # The number of a descriptor is another file on another node, or in another container.
         if not str(path.readlink()).startswith(f"/memfd:{name} "):
             return torch.empty(0, device="cpu"), f"{path} is another file"
         return torch.from_file(str(path), shared=True, size=size, dtype=dtype), ""
@@ -125,7 +126,8 @@ class Hogwild(DelegatingStrategy):
         check_same_models(named, self._transport)
         self._replica.adopt(models)
         self._buffers = BufferBank(named, {}, allocate=self._pages.allocate)
-        self._transport.barrier("shared model")  # no rank trains before all have written the starting values
+        # No rank may train before all have written the starting values.
+        self._transport.barrier("shared model")
 
     def begin_pass(self, cut: StepCut, where: str) -> Pass:
         if self._buffers.has_changed():
@@ -184,8 +186,8 @@ class _HogwildPass(Pass):
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
         first = self._first
         result = self._inner.end({lane - first: note for lane, note in notes.items()}, seen)
-        told = PassLoss.known(self._loss_of(result.loss))
-        return PassResult(told, {lane + first: note for lane, note in result.notes.items()})
+        loss = PassLoss.known(self._loss_of(result.loss))
+        return PassResult(loss, {lane + first: note for lane, note in result.notes.items()})
 
     def abandon(self) -> None:
         self._inner.abandon()

@@ -15,13 +15,14 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from lockstep.machine.torch_private import storage_uses
 from lockstep.protocol.layout.chunks import aligned_offsets
-from lockstep.rank.strategy.agreement import bit_sums
+from lockstep.rank.strategy.agreement import INTEGERS, bit_sums
 from lockstep.rank.strategy.replica.memory import private_zeros
 from lockstep.rank.transport.channel import is_dense
 from lockstep.rank.transport.local.native import available, compiled
@@ -71,15 +72,15 @@ def surely_hold(tables: list[dict[str, Any]], values: list[Any]) -> bool:
 class Holders:
     """The references to some tensors and to their memory, as many as there are now.
 
-    Those to objects find `p.grad` itself, because since torch 2.10 an object that C++ refers to has one more reference in
-    Python. Those to memory, torch's own counter without a public name, find `p.grad.detach()` and other views.
-
     Args:
         lists: of tensors; they must stay as they are.
         flats: whose memory it is.
     """
 
     def __init__(self, lists: Sequence[list[Tensor]], flats: Sequence[Tensor]) -> None:
+        # [Note: how a gradient that the script holds is found]
+        # References to objects find `p.grad` itself: since torch 2.10 an object that C++ refers to has one more reference in
+        # Python. References to memory, by torch's own counter, find `p.grad.detach()` and other views.
         self._lists, self._flats = lists, flats
         self._uses = self._memory()
         self._quick = [compiled.Holders(one) for one in lists] if available() else None
@@ -106,7 +107,7 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
 
     It gets the values of `like`. Writes show in `flat`, and vice versa.
     """
-    # torch hands over nothing that is on another GPU than the current one
+    # torch exports no tensor that is on another GPU than the current one.
     with torch.cuda.device(flat.device) if flat.is_cuda else nullcontext():
         part = from_dlpack(flat[offset : offset + like.numel()])
     view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)
@@ -289,11 +290,6 @@ class ParameterArena:
             return list(map(_trainable, self.parameters)) != self._layout[3]
         return self._layout != self._current_layout()
 
-    @property
-    def trained(self) -> str:
-        """Which parameters need a gradient, as far as this rank has followed the script: `1` or `0` for each."""
-        return "".join("01"[bool(flag)] for flag in self._layout[-1])
-
     def only_froze(self) -> bool:
         """Whether nothing but `requires_grad` changed; then the current flags are taken as known."""
         now = self._current_layout()
@@ -362,3 +358,36 @@ class ParameterArena:
         if sum(map(len, self._tables)) != len(self._structure):
             return True
         return not all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._structure))
+
+
+Flags = np.ndarray[Any, Any]
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    """Whether none differs. On a GPU, this waits for it."""
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+
+
+def differs(left: Tensor, right: Tensor) -> Tensor:
+    """For each element of two 1-D tensors whether it differs, on their device; for a complex one twice."""
+    return _bits(left) != _bits(right)
+
+
+def _bits(flat: Tensor) -> Tensor:
+    real = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    return real.view(INTEGERS[real.element_size()])
+
+
+def any_in(flags: Flags, flat: Tensor, segments: Sequence[Segment]) -> list[bool]:
+    """For each segment of `flat`, in order, whether one of its `differs` is set. Between segments none is."""
+    factor = flags.size // flat.numel()
+    found: list[bool] = np.logical_or.reduceat(flags, [factor * segment.offset for segment in segments]).tolist()
+    return found
+
+
+def on_host(rows: Sequence[Tensor]) -> list[Flags]:
+    """1-D tensors of one dtype and device as arrays, with one wait for it."""
+    if not rows:
+        return []
+    whole = torch.cat([*rows]).cpu().numpy()
+    return np.split(whole, np.cumsum([row.numel() for row in rows])[:-1])

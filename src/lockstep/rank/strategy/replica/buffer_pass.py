@@ -41,6 +41,9 @@ def counts(start: Tensor, value: Tensor, before: Tensor | None) -> bool:
         return not bool(((old == 0) & (new == 1)).all())
     if before is None or not torch.equal(before != 0, moved):
         return False
+    # [Note: what tells a counter from an average]
+    # A counter moves by the same amount in every pass. An average moves by ever smaller ones, and where it has settled, by
+    # roundings; so an amount of less than a hundred roundings says nothing.
     rounding = 4 * torch.finfo(value.dtype).eps * new.abs()
     return bool(((change - before[moved]).abs() <= rounding).all() and (change.abs() > 100 * rounding).all())
 
@@ -60,11 +63,11 @@ class BufferPass:
     Args:
         bank: the buffers; every lane starts from their current values.
         cut: the step's.
-        tells_late: whether `unnoticed` will be looked at, on GPUs.
+        reads_late: whether `unnoticed` will be looked at, on GPUs.
     """
 
-    def __init__(self, bank: BufferBank, cut: StepCut, *, tells_late: bool = False) -> None:
-        self._bank, self._cut, self._tells_late = bank, cut, tells_late
+    def __init__(self, bank: BufferBank, cut: StepCut, *, reads_late: bool = False) -> None:
+        self._bank, self._cut, self._reads_late = bank, cut, reads_late
         self._changed: dict[int, Changes] = {}
         self._pending: list[tuple[Pending, Callable[[], None]]] = []
         self._statistics = Statistics(bank.on_device, cut) if bank.on_device and len(cut.samples) > 1 else None
@@ -75,13 +78,14 @@ class BufferPass:
     def after_lane(self, lane: int) -> None:
         """Note the changes of this rank's lane `lane`, which is finished."""
         bank = self._bank
+        # With one lane there is nothing to settle: the buffers are what the lane made of them.
         if len(self._cut.samples) == 1:
             bank.take_in()
             return
         if self._statistics is not None:
             bank.take_in()
             self._statistics.after_lane(lane)
-        if self._tells_late and bank.seems_untouched():
+        if self._reads_late and bank.seems_untouched():
             if (flag := bank.restore_unseen()) is not None:
                 self.unnoticed[lane] = flag
         elif (changes := bank.after_lane(only_others=self._statistics is not None)).entries:
@@ -97,9 +101,9 @@ class BufferPass:
 
     def header(self) -> Header:
         """Return what the other ranks must know."""
-        return {str(lane): self._told(lane, changes) for lane, changes in self._changed.items()}
+        return {str(lane): self._report_of(lane, changes) for lane, changes in self._changed.items()}
 
-    def _told(self, lane: int, changes: Changes) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
+    def _report_of(self, lane: int, changes: Changes) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
         entries = self._bank.entries
         added = 0
         maxima: dict[int, int] = {}
@@ -135,13 +139,14 @@ class BufferPass:
         added: dict[int, int] = {}
         maxima: dict[int, int] = {}
         others: dict[int, dict[int, str]] = {}
-        for lane, told in (item for header in headers for item in header.items()):
-            added[int(lane)] = int(told[0], 16)
-            for number, mask in told[1].items():
+        for lane, report in (item for header in headers for item in header.items()):
+            added[int(lane)] = int(report[0], 16)
+            for number, mask in report[1].items():
                 maxima[int(number)] = maxima.get(int(number), 0) | int(mask, 16)
-            for entry, word in told[2].items():
+            for entry, word in report[2].items():
                 others.setdefault(int(entry), {})[int(lane)] = word
-        for value in sorted(maxima):  # the largest is written last
+        # The largest is written last, over the smaller ones of other lanes.
+        for value in sorted(maxima):
             self._bank.fill(_members(maxima[value]), value)
         for index in sorted(others):
             self._settle_equal(index, others[index], transport, placement)
@@ -157,9 +162,8 @@ class BufferPass:
             pending.advance()
             pending.finish()
             finish()
-        if (
-            self._tells_late
-        ):  # who still reads the pass's loss need not keep them; on the CPU the exchange may be made again
+        # Whoever reads the pass's loss later holds this object, and need not hold copies of buffers.
+        if self._reads_late:
             self._changed.clear()
             self._pending.clear()
 
@@ -273,7 +277,8 @@ class BufferPass:
             for segment in (self._bank.entries[index].segment for index in members if index in changed):
                 part[segment.offset - run.offset :][: segment.size] = changes.part(segment)
             parts.append(part)
-        value = _wide(torch.cat(parts))  # a copy: partials may be overwritten
+        # `cat` copies, because a transport may overwrite its partials.
+        value = _wide(torch.cat(parts))
         weight = self._cut.weights[lane]
         return value if weight == 1.0 or len(self._cut.weights) == 1 else value.mul_(weight)
 

@@ -4,9 +4,6 @@ Running statistics of normalisation layers end as the weighted tree mean over th
 `num_batches_tracked` as the maximum. Any other buffer must have the same bits after every lane, and must not look like a
 counter, of which nobody can tell whether it counts samples or steps. One that does is named, and may be given a rule:
 "sum" (what the lanes add is added up), "first" (the first lane's value counts) or "mean" (as for running statistics).
-
-Statistics have their own flats, in which they are next to each other, so those of a whole model take one copy, one
-comparison and one message: a ResNet-20 has 57 buffers.
 """
 
 from __future__ import annotations
@@ -24,10 +21,19 @@ from torch import Tensor, nn
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import Norm
 from lockstep.rank.strategy.agreement import bit_sums
-from lockstep.rank.strategy.replica.arena import Allocate, Segment, alias, lay_out
+from lockstep.rank.strategy.replica.arena import (
+    Allocate,
+    Flags,
+    Segment,
+    alias,
+    any_in,
+    differs,
+    lay_out,
+    on_host,
+    same_bits,
+)
 from lockstep.rank.strategy.replica.memory import private_zeros
-from lockstep.rank.strategy.replica.script_hooks import Flags, any_in, differs, on_host, same_bits
-from lockstep.rank.strategy.replica.statistics import Moving, Places, WriteCounters, unseen
+from lockstep.rank.strategy.replica.statistics import EntryPlaces, Moving, WriteCounters, unseen
 from lockstep.rank.transport.channel import is_dense
 
 
@@ -51,7 +57,8 @@ _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 COUNTING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *_WHOLE)
 """The dtypes of what can be added up."""
 
-_buffers_of = attrgetter("_buffers")  # named_buffers does not say which module, and costs 20x
+# `named_buffers` does not say which module has a buffer, and costs 20 times as much.
+_buffers_of = attrgetter("_buffers")
 
 
 @dataclass
@@ -100,6 +107,9 @@ class BufferBank:
         stay: Container[int] = (),
     ) -> None:
         self._absent, self._stay = absent, stay
+        # [Note: why moving buffers lie together]
+        # Nearly every lane changes them. Next to each other, those of a whole model take one copy, one comparison and one
+        # message: a ResNet-20 has 57 buffers.
         places = sorted(self._find(models, rules), key=lambda place: place[3] not in MOVING)
         tensors = [module._buffers[key] for module, key, *_ in places]  # noqa: SLF001
         segments, self._flats, self._num_moving = _lay_out(tensors, [rule for *_, rule in places], allocate, stay)
@@ -337,11 +347,6 @@ class BufferBank:
         """Set a piece of a flat to the value of a 1-D tensor."""
         _part(self._flats[run.flat], run).copy_(value)
 
-    def set(self, index: int, value: Tensor) -> None:
-        """Set entry `index` to the value of a 1-D tensor."""
-        segment = self.entries[index].segment
-        _part(self._flats[segment.flat], segment).copy_(value)
-
 
 def _lay_out(
     tensors: Sequence[Tensor | None], rules: Sequence[Rule], allocate: Allocate, stay: Container[int]
@@ -365,7 +370,7 @@ def _moving(entries: Sequence[Entry], flats: Sequence[Tensor], starts: Sequence[
             return []
         if members:
             segments, names = [entry.segment for entry in members], [entry.name for entry in members]
-            found.append(Moving(flat, start, Places(segments, flat), names))
+            found.append(Moving(flat, start, EntryPlaces(segments, flat), names))
     return found
 
 
@@ -373,7 +378,8 @@ def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segme
     buffer = module._buffers[key]  # noqa: SLF001
     assert buffer is not None
     if id(buffer) not in stay:
-        buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it
+        # The object stays: something else may hold it.
+        buffer.data = alias(flats[segment.flat], segment.offset, buffer)
     return buffer
 
 

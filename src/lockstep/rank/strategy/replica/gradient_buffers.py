@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter, is_
+from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.machine.torch_private import zero_each
 from lockstep.protocol.layout.tree import Node, merges_after
-from lockstep.rank.strategy.replica.arena import Allocate, Holders, Places, Segment, lay_out, view_in
+from lockstep.rank.strategy.replica.arena import Allocate, Holders, Segment, lay_out, view_in
 from lockstep.rank.strategy.replica.memory import private_zeros
 from lockstep.rank.strategy.replica.sparse_embedding import Rows, around
 from lockstep.rank.transport.contract import Transport
@@ -42,15 +42,6 @@ WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """Elements [start, end), in memory order, of the gradient of trainable parameter `number`."""
-
-    number: int
-    start: int
-    end: int
-
-
 @dataclass
 class GradientBuffer:
     """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
@@ -64,35 +55,6 @@ class GradientBuffer:
     overwrites the others."""
     unheld: Holders | None = None
     """The references to gradients while nothing else holds one."""
-    spans: tuple[Span, ...] = ()
-    parts: list[Tensor] = field(default_factory=list)
-    """For each span, its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
-    cut_views: list[Tensor] = field(default_factory=list)
-    """For each span, the view that it is cut from; then where they were made: their addresses and strides."""
-    cut_places: tuple[list[int], list[tuple[int, ...]]] = ([], [])
-    cut_known: Places | None = None
-    """The same places, to be compared quickly."""
-
-    def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
-        """Whether `gradient` is view `number`, where it was made: `p.grad.data = ...` points the object elsewhere."""
-        view, part, start = self.views[number], self.parts[span], self.spans[span].start
-        return (
-            gradient is view
-            and part.data_ptr() - view.data_ptr() == start * view.element_size()
-            and (part.dim() != view.dim() or part.dim() == 1 or part.stride() == view.stride())
-        )
-
-    def still_show(self, gradients: Sequence[Tensor | None], spans: slice) -> bool:
-        """Whether these are the views that `spans` are cut from, and where they were made. Few steps of Python for all."""
-        if not all(map(is_, gradients, self.cut_views[spans])):
-            return False
-        if self.cut_known is not None and self.cut_known.surely_same(self.cut_views):
-            return True
-        addresses, strides = self.cut_places
-        return (
-            list(map(Tensor.data_ptr, self.cut_views[spans])) == addresses[spans]
-            and list(map(Tensor.stride, self.cut_views[spans])) == strides[spans]
-        )
 
     def versions(self) -> list[int]:
         """Counters that increase with every in-place write to a gradient."""
@@ -143,7 +105,6 @@ class SlotPool:
         self._made: list[weakref.ref[GradientBuffer]] = []
         self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
         self._idle = list(self._shared)
-        self.spans: tuple[Span, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -170,20 +131,19 @@ class SlotPool:
         """Take a slot that nothing else can see; only `Slot.zeroed` is certain to be zero, if `zeroed` says so."""
         slot = self._unheld()
         if slot is None:
-            slot = self._slot(private_zeros)
-            self._cut(slot)
-            return slot
-        if slot.spans is not self.spans:
-            self._cut(slot)
+            return self._slot(private_zeros)
         if slot.zeroed and zeroed:
             zero_each(slot.zeroed)
         return slot
 
     def _unheld(self) -> GradientBuffer | None:
-        """An idle slot none of whose gradients is held elsewhere. Shared ones that are held stay for later."""
+        """An idle slot none of whose gradients is held elsewhere."""
         held: list[GradientBuffer] = []
         found = None
-        self._idle.sort(key=self._is_shared)  # the shared ones last
+        # [Note: why shared slots come first and stay]
+        # They are the cheapest to reduce, and no more can be made without all ranks. So they are tried before others, and one
+        # that the script still holds is tried again later; others are dropped, and freed with the script's reference.
+        self._idle.sort(key=self._is_shared)
         while self._idle and found is None:
             slot = self._idle.pop()
             if slot.unheld is not None and slot.unheld.same():
@@ -200,7 +160,7 @@ class SlotPool:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = GradientBuffer(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
-        slot.unheld = _holders(slot)
+        slot.unheld = Holders([slot.views], slot.flats)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
 
@@ -220,25 +180,6 @@ class SlotPool:
             return list(flats)
         every = [piece for bucket in self.buckets for piece in self.pieces(bucket, left_out)]
         return [flats[one.flat][one.start : one.end] for one in every]
-
-    def cut(self, spans: Sequence[Span]) -> None:
-        """Give every slot taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
-        if tuple(spans) != self.spans:
-            self.spans = tuple(spans)
-
-    def _cut(self, slot: GradientBuffer) -> None:
-        slot.spans = self.spans
-        slot.parts = [self._part(slot, span) for span in self.spans]
-        slot.cut_views = [slot.views[span.number] for span in self.spans]
-        slot.cut_places = list(map(Tensor.data_ptr, slot.cut_views)), list(map(Tensor.stride, slot.cut_views))
-        slot.cut_known = Places(slot.cut_views)
-        slot.unheld = _holders(slot)
-
-    def _part(self, slot: GradientBuffer, span: Span) -> Tensor:
-        segment = self.segments[span.number]
-        if span.end - span.start == segment.size:
-            return slot.views[span.number].detach()
-        return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
 
     def give_back(self, slot: GradientBuffer) -> None:
         """Give back a slot; it may be taken again once nothing holds its gradients any more."""
@@ -267,12 +208,9 @@ def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tens
     return torch.zeros((), dtype=dtype, device=device).expand(size)
 
 
-def _holders(slot: GradientBuffer) -> Holders:
-    return Holders([slot.views, slot.parts], slot.flats)
-
-
 def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int | None) -> list[Bucket]:
-    """Divide into runs of neighbouring parameters, the last ones first: their gradients are complete first."""
+    """Divide into runs of neighbouring parameters, the last ones first."""
+    # The last layers' gradients are complete first. A small first bucket begins early; see GPU_BUCKET_BYTES.
     buckets = []
     for flat, kind in enumerate(kinds):
         members = [number for number, segment in enumerate(segments) if segment.flat == flat and segment.size]
@@ -299,17 +237,6 @@ class PartialSums:
         """By node, the tables of which it has rows; their places in the slot mean nothing."""
         self._base: GradientBuffer | None = None
 
-    def onto(self, lane: int) -> GradientBuffer | None:
-        """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
-
-        The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros. Tables
-        are not added so: it is not known before a lane's end whether they are rows.
-        """
-        merges = merges_after(lane, self._subtrees)
-        if not merges or self.pool.tables or any(flat.dtype in WIDE for flat in self._slots[merges[0][0]].flats):
-            return None
-        return self._slots[merges[0][0]]
-
     def add(
         self, lane: int, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows] | None = None
     ) -> None:
@@ -317,17 +244,12 @@ class PartialSums:
 
         Args:
             lane: its number.
-            slot: the lane's, but for `rows`; or what `onto` returned, which has it already; None: zeros, of an empty lane.
-            weight: what the lane counts; 1 if it has been added already.
+            slot: the lane's, but for `rows`; None: zeros, of an empty lane.
+            weight: what the lane counts.
             rows: by number, the tables of which the lane has rows.
         """
-        merges = merges_after(lane, self._subtrees)
-        if slot is not None and merges and self._slots[merges[0][0]] is slot:
-            (left, right), *merges = merges
-            self._rename(left, (left[0], right[1]))
-        else:
-            self._keep((lane, lane + 1), slot, weight, rows or {})
-        for left, right in merges:
+        self._keep((lane, lane + 1), slot, weight, rows or {})
+        for left, right in merges_after(lane, self._subtrees):
             self._merge(left, right)
 
     def _keep(self, node: Node, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows]) -> None:
@@ -345,10 +267,12 @@ class PartialSums:
 
     def _weigh(self, node: Node, weight: float) -> None:
         rows = self._rows[node]
-        if not (weight >= 0 and math.isfinite(weight)):  # what it makes of zeros is no zero, or another one
+        # Such a weight makes -0.0 or NaN of the rows that are not there: the table must be whole.
+        if not (weight >= 0 and math.isfinite(weight)):
             self._fill(node, set(rows))
         for part in self.pool.parts(self._wide[node], frozenset(rows)):
-            part.mul_(weight) if weight else part.zero_()  # a loss over nothing is 0 / 0
+            # A lane without items has weight 0 and a loss of 0 / 0: times 0 its gradient would stay NaN.
+            part.mul_(weight) if weight else part.zero_()
         self._rows[node] = {number: one.times(weight) for number, one in rows.items()}
 
     def _merge(self, left: Node, right: Node) -> None:

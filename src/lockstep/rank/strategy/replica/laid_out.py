@@ -26,7 +26,6 @@ from lockstep.rank.strategy.replica.arena import Laid, ParameterArena, Place, Se
 from lockstep.rank.strategy.replica.buffers import BufferBank
 from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool, SlotPools
 from lockstep.rank.strategy.replica.memory import ParameterMemory, private_zeros
-from lockstep.rank.strategy.replica.script_hooks import ScriptHooks, hook_first
 from lockstep.rank.strategy.replica.sparse_embedding import Tables
 from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.local.native import available, compiled
@@ -144,7 +143,6 @@ class LaidOut:
         self.on_watch: Callable[[], None] = _nothing
         """Called after gradients were laid out anew."""
         self._hooks: list[Any] = []
-        self.script_hooks = ScriptHooks((), (), ())
         self.here: set[int] = set()
         """Identities of the parameters."""
         self.exchanges_by_itself = False
@@ -243,16 +241,16 @@ class LaidOut:
         self.let_go_of_result()
         self.tables = Tables.of(self.models, self.trainable, looks=self._looks)
         self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
-        self.script_hooks = ScriptHooks(self.models, self.trainable, self.pool.is_copied)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         if available():
-            self._gate = compiled.Arrivals(self.arrivals, _told(ref(self)))
+            self._gate = compiled.Arrivals(self.arrivals, _reporter(ref(self)))
         for number, parameter in enumerate(self.trainable):
             gradient = held.get(id(parameter))
+            # What the script has accumulated so far stays, unless the parameter has got another form.
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
             parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
-            self._hooks.append(hook_first(parameter, self._hook(number)))
+            self._hooks.append(_hook_first(parameter, self._hook(number)))
         self.on_watch()
 
     def name_of(self, number: int) -> str:
@@ -264,7 +262,7 @@ class LaidOut:
         return f"parameter {number}"
 
     @contextmanager
-    def hear(self, listener: Listener, *, only_notes: bool) -> Iterator[None]:
+    def listening(self, listener: Listener, *, only_notes: bool) -> Iterator[None]:
         """Let `listener` know what arrives in the backward inside; `only_notes`: small gradients need only be noted."""
         self.listener, self.only_notes = listener, only_notes
         if self._gate is not None:
@@ -276,7 +274,7 @@ class LaidOut:
             if self._gate is not None:
                 self._gate.are_noted = False
 
-    def told(self, number: int) -> None:
+    def report(self, number: int) -> None:
         """Tell the listener, for a hook of the compiled part."""
         if self.listener is None:
             raise _misplaced_backward()
@@ -288,14 +286,17 @@ class LaidOut:
         if self._gate is not None and (notes_always or not self.pool.is_copied[number]):
             return self._gate.hook(number)  # type: ignore[no-any-return]
 
-        # a hook that held the layout would keep it, and the model, alive: Python's collector does not see through torch
+        # [Note: why hooks refer to the layout weakly]
+        # Parameters hold their hooks, in C++, where Python's collector does not look. A hook that held the layout, which
+        # holds the parameters, would keep the model alive forever.
         laid = ref(self)
-        told = _told(laid)
+        report = _reporter(laid)
 
         def gradient_arrived(_: Tensor) -> None:
-            told(number)
+            report(number)
 
-        def gradient_noted(_: Tensor) -> None:  # runs for every parameter, so it does little and calls nothing
+        # This one runs for every parameter, so it does little and calls nothing.
+        def gradient_noted(_: Tensor) -> None:
             found = laid()
             if found is None:
                 return
@@ -322,16 +323,16 @@ class LaidOut:
             self.pool.give_back(self.result)
             self.result = None
 
-    def refuse_strangers(self, optimizer: Optimizer) -> None:
+    def refuse_unknown_parameters(self, optimizer: Optimizer) -> None:
         """Raise `UsageError` if `optimizer` updates a parameter that no prepared model has (any more)."""
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if self.here.issuperset(map(id, owned)):
             return
         live = {id(parameter) for _, model in self.models for parameter in model.parameters()}
-        for stranger in owned:
-            if id(stranger) in self.here or id(stranger) in live:
+        for unknown in owned:
+            if id(unknown) in self.here or id(unknown) in live:
                 continue
-            name, _ = self._ever.get(id(stranger), ("", stranger))
+            name, _ = self._ever.get(id(unknown), ("", unknown))
             if name:
                 raise UsageError(
                     f"The parameter {name!r} was replaced by another object after run.prepare, so the optimizer updates "
@@ -339,7 +340,7 @@ class LaidOut:
                     "Use load_state_dict without assign=True, or replace it before the optimizer is made.",
                 )
             raise UsageError(
-                f"{type(optimizer).__name__} updates a tensor of shape {tuple(stranger.shape)} that belongs to no "
+                f"{type(optimizer).__name__} updates a tensor of shape {tuple(unknown.shape)} that belongs to no "
                 "prepared model, so its gradient was not reduced.",
                 "Pass its module to run.prepare too.",
             )
@@ -359,14 +360,26 @@ def _nothing() -> None:
     """Do nothing: nothing is watching."""
 
 
-def _told(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
-    """`LaidOut.told`, without keeping the layout alive."""
+def _hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:
+    """Register `hook` before the script's own, whenever those were registered."""
+    handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    hooks: Any = parameter._post_accumulate_grad_hooks  # noqa: SLF001 - an ordered dictionary, but torch offers no order
+    # [Note: why our hook runs before the script's]
+    # Autograd may give two gradients one piece of memory, until our hook copies each into its own place. A hook of the
+    # script that writes into both would write twice if it ran before ours.
+    for other in [number for number in hooks if number != handle.id]:
+        hooks[other] = hooks.pop(other)
+    return handle
 
-    def told(number: int) -> None:
+
+def _reporter(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
+    """`LaidOut.report`, without keeping the layout alive."""
+
+    def report(number: int) -> None:
         if (found := laid()) is not None:
-            found.told(number)
+            found.report(number)
 
-    return told
+    return report
 
 
 def _misplaced_backward() -> UsageError:

@@ -14,7 +14,7 @@ from lockstep.errors import PeerLost, UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult, Range
-from lockstep.rank.strategy.pass_loss import LateTold, PassLoss, check_loss, numbers, stacked
+from lockstep.rank.strategy.pass_loss import DelayedResults, PassLoss, check_loss, numbers, stacked
 from lockstep.rank.strategy.precision import Precision
 from lockstep.rank.strategy.replica.buffer_pass import BufferPass
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE, GradientBuffer, PartialSums
@@ -59,10 +59,8 @@ class PassSetting:
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
     """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
-    came_twice: bool = False
-    """Whether a lane's parameter got several gradients: then each lane's are added up apart from others."""
     abandoned: list[Pass] = field(default_factory=list)
-    """Passes that were left early: what they began to send must stay, and waiting for it could take forever."""
+    """Passes that were left early; see [Note: why a pass that was left is retained]."""
 
     @property
     def lanes(self) -> range:
@@ -73,12 +71,7 @@ class PassSetting:
         return self.placement.num_lanes == 1
 
     @property
-    def may_add(self) -> bool:
-        """Whether gradients of lanes with a weight of 1 may be added to those of earlier lanes as they arrive."""
-        return not (self.has_one_lane or self.observers or self.came_twice)
-
-    @property
-    def tells_late(self) -> bool:
+    def reads_late(self) -> bool:
         """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can tell each other."""
         return self.laid.device.type != "cpu" and self.peers.world_size == self.transport.world_size
 
@@ -97,11 +90,11 @@ def _nothing() -> None:
     """Do nothing: nobody listens."""
 
 
-def _gradients_of(number: int, setting: PassSetting, onto: GradientBuffer | None) -> Lane:
+def _gradients_of(number: int, setting: PassSetting) -> Lane:
     laid = setting.laid
     if setting.has_one_lane:
         return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
-    return SlotLane(number, laid.pool, laid.arrivals, onto, laid.kept_sparse())
+    return SlotLane(number, laid.pool, laid.arrivals, laid.kept_sparse())
 
 
 class LanePass(Pass):
@@ -136,9 +129,9 @@ class LanePass(Pass):
         self._number = number + 1 if step == cut.step else 0
         setting.last_pass = cut.step, self._number
         self._sums = PartialSums(laid.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
-        self._late = LateLosses(laid.device, placement.num_lanes) if setting.tells_late else None
+        self._late = LateLosses(laid.device, placement.num_lanes) if setting.reads_late else None
         """The lanes' losses, where the device keeps them."""
-        self._buffers = BufferPass(laid.bank, cut, tells_late=setting.tells_late)
+        self._buffers = BufferPass(laid.bank, cut, reads_late=setting.reads_late)
         self.reduction = Reduction(peers, placement, laid.pool.buckets, laid.name_of)
         self._next_lane = setting.lanes.start
         self._marks = laid.arena.marks_as_laid()
@@ -159,21 +152,21 @@ class LanePass(Pass):
         self.setting.precision.enter()
         return opened
 
-    def open_lane(self, lane: int, *, has_one_backward: bool = False) -> ReplicaLane:
+    def open_lane(self, lane: int, *, knows_lack: bool = False) -> ReplicaLane:
         """Begin a lane whose forward has been computed already, or elsewhere.
 
         Args:
             lane: its number.
-            has_one_backward: whether exactly one backward call is to come, without `weight=`, and `may_lack` says before it
-                what it says in it.
+            knows_lack: whether `may_lack` says before a backward what it says in it.
         """
         setting, laid = self.setting, self.setting.laid
+        # [Note: why only the first lanes compare bits]
+        # Torch counts every write to a parameter but those through `.data`. Only bits find these, and a script that makes
+        # them makes them from the start, so the first lanes are enough and later ones pay nothing.
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
-        may_add = has_one_backward and setting.may_add and self.cut.weights[lane] == 1.0
-        onto = self._sums.onto(lane) if may_add and not laid.script_hooks.may_look() else None
-        gradients = _gradients_of(lane, setting, onto)
-        self._open = ReplicaLane(self, gradients, checksums, knows_lack=has_one_backward or self.may_lack is _never)
+        gradients = _gradients_of(lane, setting)
+        self._open = ReplicaLane(self, gradients, checksums, knows_lack=knows_lack or self.may_lack is _never)
         return self._open
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
@@ -183,7 +176,10 @@ class LanePass(Pass):
         """
         peers = self.setting.peers
         only = len(self.setting.lanes) == 1 and peers.world_size > 1 and peers.begins_early and self._begins_early
-        if self.setting.laid.exchanges_by_itself:  # NCCL promises nothing for two communicators under way at once
+        # [Note: why a synchronised norm keeps buckets back]
+        # Its layers exchange over torch's default group during the backward. NCCL promises nothing for two communicators
+        # that are under way at once: their kernels may wait for each other on the device.
+        if self.setting.laid.exchanges_by_itself:
             return False
         return only and number == self.setting.expected_backwards.get(self._number) and lane.weight == 1.0
 
@@ -222,7 +218,6 @@ class LanePass(Pass):
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
         rows = lane.fill() if isinstance(lane, SlotLane) else {}
-        setting.came_twice = setting.came_twice or lane.came_twice
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:
@@ -237,6 +232,7 @@ class LanePass(Pass):
 
     def _skip_lanes_before(self, end: int) -> None:
         """Count the lanes before `end` that are empty in this step as zeros, on any rank."""
+        # The tree has a leaf for every lane, empty or not: its shape must not depend on the data.
         for lane in range(self._next_lane, end):
             if not self.setting.has_one_lane:
                 self._sums.add(lane, None, 0.0)
@@ -263,25 +259,25 @@ class LanePass(Pass):
             self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
-        loss = PassLoss(all_ranks.weights, self._told(all_ranks), list(all_ranks.losses))
+        loss = PassLoss(all_ranks.weights, self._losses_of(all_ranks), list(all_ranks.losses))
         return PassResult(loss, all_ranks.notes, all_ranks.apart)
 
-    def _told(self, all_ranks: Conclusions) -> Mapping[int, float] | LateTold:
+    def _losses_of(self, all_ranks: Conclusions) -> Mapping[int, float] | DelayedResults:
         setting, buffers = self.setting, self._buffers
         if self._late is None or (setting.has_one_lane and not all_ranks.losses):
             return all_ranks.losses
         apart = buffers.apart() if setting.peers.world_size > 1 else None
         values = self._late.finish([apart] if apart is not None else [])
         refuse, check = setting.laid.bank.refuse_unseen, setting.peers.look
-        return LateTold(values, refuse, check, lambda: buffers.sums_of_ranks(setting.placement))
+        return DelayedResults(values, refuse, check, lambda: buffers.sums_of_ranks(setting.placement))
 
     def _conclude(self) -> Conclusions:
         setting = self.setting
         if setting.transport.world_size == setting.placement.num_lanes == 1:
             return conclude_alone(self._report)
         operation = f"step {self.cut.step} pass {self._number + 1}"
-        told = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
-        return conclude(told, setting.placement.num_lanes, setting.peer_ranks)
+        reports = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
+        return conclude(reports, setting.placement.num_lanes, setting.peer_ranks)
 
     def _reduce(self, agreed: Conclusions) -> GradientBuffer:
         setting, laid = self.setting, self.setting.laid
@@ -307,6 +303,7 @@ class LanePass(Pass):
         for number, rows in self._rows.items():
             if used[number] and number not in sparse:
                 rows.fill(slot.views[number])
+        # Nearly every pass: nothing was held before it and every parameter is used, so a few calls serve them all.
         if all(used) and not sparse and all(map(is_, self.held, repeat(None))):
             set_gradients(laid.trainable, slot.views)
             laid.result = slot
@@ -335,11 +332,14 @@ class LanePass(Pass):
             opened.end_range()
             opened.stop_listening()
         laid.bank.restore()
+        # [Note: why a pass that was left is retained]
+        # Other ranks may still read what this one has begun to send, so its memory must stay. To wait until they have could
+        # take forever: they may have left the pass too.
         if self.reduction.num_begun:
             setting.abandoned.append(self)
             return
         self._sums.give_up()
-        if opened is not None and isinstance(opened.gradients, SlotLane) and not opened.gradients.is_added:
+        if opened is not None and isinstance(opened.gradients, SlotLane):
             laid.pool.give_back(opened.gradients.slot)
 
     def let_go(self) -> None:
@@ -395,7 +395,7 @@ class ReplicaLane(OpenLane, Listener):
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
         lacks = not self._knows_lack or self._pass.may_lack()
-        with laid.hear(self, only_notes=not lacks and self._pass.reduction.is_quiet):
+        with laid.listening(self, only_notes=not lacks and self._pass.reduction.is_quiet):
             self.gradients.begin_backward()
             backward()
         self.gradients.backward_finished(may_lack=self._pass.may_lack())

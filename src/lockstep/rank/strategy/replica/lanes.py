@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.machine.torch_private import add_each, multiply_each
+from lockstep.machine.torch_private import multiply_each
 from lockstep.rank.strategy.contract import RIGHT_FORM
 from lockstep.rank.strategy.replica.arena import surely_apart
 from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool
@@ -31,8 +31,6 @@ class Lane(ABC):
         self.weight: float | None = None
         self.explicit = False
         self.losses: list[Tensor] = []
-        self.came_twice = False
-        """Whether a parameter is known to have got several gradients, from several backward calls or nested ones."""
 
     def weigh(self, weight: float | None, by_samples: float) -> None:
         """Set the lane's weight, as a backward call gives it; without `weight=` it is `by_samples`.
@@ -161,16 +159,15 @@ class OnlyLane(Lane):
         return found
 
     def _make_disjoint(self) -> bool:
-        """Separate gradients that share memory, where the next backward would add twice; return whether any did.
-
-        Autograd gives them one piece of memory in `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2, in
-        torch 2.13.
-        """
+        """Separate gradients that share memory; return whether any did."""
+        # [Note: gradients that share memory]
+        # Autograd may give two parameters one gradient: in torch 2.13 `(a.view(4) + b.view(4)).pow(2).sum()` does so with `a`
+        # and `b` of 2 x 2. The next backward would add to that memory twice.
         present = self._strided()
         starts = list(map(Tensor.data_ptr, present))
         ends = sorted(map(add, starts, map(_nbytes, present)))
         starts.sort()
-        if all(map(le, ends, islice(starts, 1, None))):  # each ends before the next starts
+        if all(map(le, ends, islice(starts, 1, None))):
             return False
         for parameter in self._parameters:
             if parameter.grad is not None:
@@ -226,8 +223,6 @@ class SlotLane(Lane):
         number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
         arrivals: gets the number of each small parameter that a backward reaches, where that is all there is to do.
-        onto: a sum of earlier lanes to which this one is added as its gradients arrive, in place of a slot of its own.
-            It must have one backward, which reaches each parameter once, and a weight of 1. Not where there are tables.
         sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
     """
 
@@ -236,18 +231,14 @@ class SlotLane(Lane):
         number: int,
         pool: SlotPool,
         arrivals: list[int],
-        onto: GradientBuffer | None = None,
         sparse: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(number)
-        self.slot: GradientBuffer = pool.take_unfilled() if onto is None else onto
-        self.is_added = onto is not None
-        """Whether the slot holds earlier lanes too."""
+        self.slot: GradientBuffer = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
         self._kept_sparse, self._tables = sparse, pool.tables
         self._pool, self._flat_of, self._arrivals = pool, pool.flat_of, arrivals
-        self._is_copied = [True] * len(self._parameters) if self.is_added else pool.is_copied
-        self._copied: Sequence[int] = range(len(self._parameters)) if self.is_added else pool.copied
+        self._is_copied, self._copied = pool.is_copied, pool.copied
         self._arrived = [False] * len(self._parameters)
         self._expected: list[Tensor | None] = [*self.slot.views]
         """What each parameter's `grad` must be."""
@@ -257,8 +248,6 @@ class SlotLane(Lane):
         set_gradients(self._parameters, self._expected)
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
-        self._writes = [0] * len(self._versions)
-        """For each flat, how many gradients were added to earlier lanes' as they arrived."""
         self._sparse: dict[int, tuple[Tensor, int]] = {}
         """Of tables that have nothing but rows so far: the gradient as autograd made it, and its version."""
         self._rows: dict[int, Rows] = {}
@@ -277,13 +266,15 @@ class SlotLane(Lane):
         parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
         if number in self._tables and is_rows(parameter.grad):
             return self._rows_arrived(number, parameter.grad)
+        # [Note: how a gradient that is missing is recognised]
+        # Autograd calls the hook also where a later stage had nothing for this parameter. Then `grad` is what it was, and
+        # nothing was written to the flat since it was last seen.
         if may_lack and (
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        if self._arrived[number]:
-            self._note_twice()
-        if number in self._sparse:  # the first whole gradient; torch has added the rows to it
+        # This is the first whole gradient of a table; torch has added the rows that came before to it.
+        if number in self._sparse:
             del self._sparse[number]
             self._rows.pop(number, None)
             self._put(number, parameter.grad)
@@ -294,55 +285,27 @@ class SlotLane(Lane):
         return True
 
     def _put(self, number: int, gradient: Tensor | None) -> None:
-        """Put the first whole gradient into its place, or add it to the earlier lanes' there."""
+        """Put the first whole gradient into its place."""
         if gradient is None:
             raise gradient_taken_away()
         view = self.slot.views[number]
-        if self.is_added:
-            view.add_(gradient if gradient.layout is torch.strided else gradient.to_dense())
-            self._writes[self._flat_of[number]] += 1
-        elif gradient.layout is torch.strided:
+        if gradient.layout is torch.strided:
+            # [Note: why zero is added to a gradient]
+            # A gradient that is added to zeros has no negative zeros, a copied one keeps them. Whether it is copied depends
+            # on its size and on what came before, so each gets the bits of the sum.
             torch.add(gradient, 0, out=view)
         else:
             view.zero_().add_(gradient)
         self._parameters[number].grad = self._expected[number] = view
 
-    def _add_small(self) -> None:
-        """Add the small gradients that were only noted to the earlier lanes', all in one call."""
-        if self.slot.versions() != list(map(add, self._versions, self._writes)):
-            raise UsageError(
-                "A hook wrote into a parameter's gradient during backward, after it had been added to those of earlier lanes.",
-                "Register it with parameter.register_post_accumulate_grad_hook before the forward.",
-            )
-        gradients = [self._parameters[number].grad for number in self._arrivals]
-        present = [one if one.layout is torch.strided else one.to_dense() for one in gradients if one is not None]
-        if len(present) < len(gradients):
-            raise gradient_taken_away()
-        views = [self.slot.views[number] for number in self._arrivals]
-        if views:
-            add_each(views, present)
-        for number, view in zip(self._arrivals, views, strict=True):
-            self._parameters[number].grad = self._expected[number] = view
-
     def _rows_arrived(self, number: int, gradient: Tensor | None) -> bool:
         """Leave a table's gradient as it is; say that there is none for a bucket."""
         assert gradient is not None
-        if self._arrived[number]:
-            self._note_twice()
         self._sparse[number] = gradient, gradient._version  # noqa: SLF001
         self._rows.pop(number, None)
         self._expected[number] = gradient
         self._arrived[number] = True
         return False
-
-    def _note_twice(self) -> None:
-        self.came_twice = True
-        if self.is_added:
-            raise UsageError(
-                "A parameter got two gradients in one backward, which no lane before it did, so they were added in another "
-                "order than on one rank.",
-                "Use torch.utils.checkpoint with use_reentrant=False.",
-            )
 
     def take(self, number: int, gradient: Tensor) -> None:
         if number in self._tables and is_rows(gradient):
@@ -360,11 +323,7 @@ class SlotLane(Lane):
 
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
         for number in self._arrivals:
-            if self._arrived[number]:
-                self._note_twice()
             self._arrived[number] = True
-        if self.is_added:
-            self._add_small()
         self._arrivals.clear()
         for number, (gradient, _) in self._sparse.items():
             self._sparse[number] = gradient, gradient._version  # noqa: SLF001
@@ -373,7 +332,8 @@ class SlotLane(Lane):
                 self._parameters[number].grad = self._expected[number] = view = self.slot.views[number]
                 self._rows[number].fill(view)
         self._versions = self.slot.versions()
-        self._seen = [*self._versions]  # what `fill` wrote is no gradient that arrived
+        # What `fill` wrote is no gradient that arrived.
+        self._seen = [*self._versions]
 
     def check_untouched(self) -> None:
         same = all(map(is_, map(_grad, self._parameters), self._expected)) and self._rows.keys() == self._sparse.keys()
@@ -397,7 +357,7 @@ class SlotLane(Lane):
         Returns:
             Tables of which there are only rows, by number, those without a gradient too; their places mean nothing.
         """
-        for number in () if self.is_added or all(self._arrived) else self._copied:
+        for number in () if all(self._arrived) else self._copied:
             if self._arrived[number]:
                 continue
             view = self.slot.views[number]

@@ -36,7 +36,7 @@ class PassReport:
     lanes: dict[int, tuple[float, bool]] = field(default_factory=dict)
     """Lanes that called backward: the weight, and whether it was given with `weight=`."""
     losses: dict[int, float] = field(default_factory=dict)
-    """Empty where they are told late."""
+    """Empty where they are read late."""
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
     buffers: Header = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Conclusions:
     weights: tuple[float, ...]
     """The weight of each lane; 0.0 without a backward."""
     losses: dict[int, float]
-    """By lane, of those that called backward; None, each of them, where they are told late."""
+    """By lane, of those that called backward; None, each of them, where they are read late."""
     used: int
     buffers: list[Header]
     notes: dict[int, Any]
@@ -165,6 +165,7 @@ class LateLosses:
             transport: the ranks.
             placement: lanes on ranks.
         """
+        # Every number has one rank that knows it; the others have zeros, whose bits as integers change no sum.
         rows = torch.zeros((self._num_lanes, 2), dtype=torch.float64, device=self._device)
         for column, values in enumerate((self._losses, flags)):
             for lane, value in values.items():
@@ -173,8 +174,9 @@ class LateLosses:
 
     def finish(self, more: Sequence[Tensor]) -> Late:
         """Return the losses by lane, then the flags, then `more` scalars of the same device."""
-        if self._table is None:  # one lane, one rank
+        # One lane on one rank exchanges nothing. Its script may have computed the loss on the CPU.
+        if self._table is None:
             (loss,) = self._losses.values()
-            return Late(loss.to(self._device, torch.float64).reshape(1))  # a script may compute it on the CPU
+            return Late(loss.to(self._device, torch.float64).reshape(1))
         columns = self._table.finish().view(torch.float64).t().reshape(-1)
         return Late(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)

@@ -53,12 +53,16 @@ class Reduction:
 
     def arm(self, slot: GradientBuffer) -> None:
         """Begin buckets of `slot`, the rank's only lane, as soon as they are complete."""
+        # Halves are added up in float32 copies, which there are only once the lane is complete.
         if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
             self._slot = slot
             self._missing = [set(bucket.members) for bucket in self._buckets]
 
     def gradient_arrived(self, bucket: int, parameter: int) -> None:
-        """Note that a parameter of a bucket has its gradient; also twice (a reentrant checkpoint on a reused block)."""
+        """Note that a parameter of a bucket has its gradient."""
+        # [Note: why a bucket is reopened]
+        # A bucket begins when, judging by the step before, its gradients are complete. Another backward, or a reentrant
+        # checkpoint on a reused block, may add to one of them afterwards: what was sent is wrong then, on every rank.
         if self._slot is None:
             if bucket < self.num_begun:
                 self.reopened.add(bucket)

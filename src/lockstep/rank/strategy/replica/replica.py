@@ -8,13 +8,12 @@ frame; only buckets that some lane used are reduced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.errors import EnvironmentFailure, UsageError
+from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.agreement import named_tensors
@@ -120,7 +119,7 @@ class Replica(Strategy):
     def checksums(self, *, only_moving: bool = False) -> list[int]:
         if not only_moving:
             return self.laid.checksums()
-        compares = self._setting.tells_late and not self._setting.has_one_lane and self.laid.bank.on_device
+        compares = self._setting.reads_late and not self._setting.has_one_lane and self.laid.bank.on_device
         return [] if compares else self.laid.bank.checksums(only_moving=True)
 
     def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:
@@ -142,20 +141,7 @@ class Replica(Strategy):
         return [bank.entries[index].name for index in bank.after_lane().entries]
 
     def before_update(self, optimizer: Optimizer) -> None:
-        self.laid.refuse_strangers(optimizer)
-
-    def left(self) -> Any:
-        return self.laid.arena.trained
-
-    def take_over(self, left: Any) -> None:
-        if left != self.laid.arena.trained:
-            raise EnvironmentFailure(
-                "The other ranks have frozen or unfrozen parameters since the start of the script."
-            )
-        if self.laid.arena.has_changed() or self.laid.bank.has_changed():
-            raise EnvironmentFailure(
-                "The script has moved or replaced parameters or buffers, which the others know already."
-            )
+        self.laid.refuse_unknown_parameters(optimizer)
 
     def close(self) -> None:
         self.laid.stop_watching()

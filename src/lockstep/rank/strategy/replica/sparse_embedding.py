@@ -50,7 +50,8 @@ class Rows:
     def of(cls, gradient: Tensor) -> Rows:
         """Those of a sparse COO tensor with one sparse dimension."""
         gradient = gradient.detach()
-        return cls.summed(gradient._indices()[0], gradient._values())  # noqa: SLF001 - coalesce() would sort unstably
+        # `coalesce` sorts unstably, so it adds repeated rows in another order each time.
+        return cls.summed(gradient._indices()[0], gradient._values())  # noqa: SLF001
 
     def spread(self, union: Tensor) -> Tensor:
         """The rows `union` of the table; they are ascending, and none of ours is missing."""
@@ -111,15 +112,17 @@ def around(start: int, end: int, holes: Iterable[Segment]) -> list[tuple[int, in
     return [*found, (start, end)] if start < end else found
 
 
-def agreed(told: Sequence[Mapping[int, int]]) -> dict[int, int]:
+def agreed(reports: Sequence[Mapping[int, int]]) -> dict[int, int]:
     """Which tables are exchanged by rows, and how many of each any rank has at most; the same on every rank.
 
     Args:
-        told: for each rank, the tables of which it has nothing but rows, unused ones too, with their number.
+        reports: for each rank, the tables of which it has nothing but rows, unused ones too, with their number.
     """
-    first, *others = told
+    first, *others = reports
     return {
-        number: max(one[number] for one in told) for number in sorted(first) if all(number in other for other in others)
+        number: max(one[number] for one in reports)
+        for number in sorted(first)
+        if all(number in other for other in others)
     }
 
 
@@ -173,6 +176,7 @@ def _unions(parts: Sequence[Sequence[Rows]], counts: Sequence[int], transport: T
     for here, some in zip(torch.split(mine, list(counts)), parts, strict=True):
         rows = torch.unique(torch.cat([one.index for one in some])) if some else here[:0]
         here[: rows.numel()] = rows
+    # A rank with fewer rows fills up with -1, which sorts first and is cut off below: all send equally many numbers.
     everyone = torch.stack(transport.all_gather(mine))
     unions = [torch.unique(rows) for rows in torch.split(everyone, list(counts), dim=1)]
     return [rows[1:] if rows[0] < 0 else rows for rows in unions]
@@ -206,7 +210,7 @@ class Tables:
     sparse: frozenset[int] = frozenset()
     """The numbers of those whose modules say `sparse=True`."""
     embeddings: tuple[tuple[nn.Embedding, int], ...] = field(default=(), compare=False)
-    """Modules that can be made to tell their rows, and the numbers of their weights."""
+    """Modules that can be made to report their rows, and the numbers of their weights."""
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -228,9 +232,9 @@ class Tables:
         for module in (module for _, model in models for module in model.modules()):
             if getattr(module, "sparse", False) is True:
                 sparse |= {numbers[id(one)] for one in module.parameters(recurse=False) if id(one) in numbers}
-            elif looks and _can_tell(module) and id(module.weight) in numbers:
+            elif looks and _can_report(module) and id(module.weight) in numbers:
                 embeddings.append((module, numbers[id(module.weight)]))
-        # beside torch's own sparse gradients, rows would be added in another order than whole tables
+        # Beside torch's own sparse gradients, rows would be added in another order than whole tables.
         return cls(frozenset(sparse), tuple(one for one in embeddings if one[1] not in sparse))
 
     def kept_sparse(self, trainable: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> frozenset[int]:
@@ -245,7 +249,7 @@ class Tables:
         return frozenset(number for number in self.sparse if takes.get(id(trainable[number]), False))
 
     def listen(self, is_ours: Callable[[], bool]) -> Callable[[], None]:
-        """Let the embeddings tell their rows, while a lane is open.
+        """Let the embeddings report their rows, while a lane is open.
 
         Args:
             is_ours: whether the backward that runs is the lane's.
@@ -253,9 +257,9 @@ class Tables:
         Returns:
             What undoes it.
         """
-        told = _Telling(is_ours)
+        reporter = _RowReporter(is_ours)
         modules = {id(module): module for module, _ in self.embeddings}.values()
-        handles = [module.register_forward_hook(told, with_kwargs=True) for module in modules]
+        handles = [module.register_forward_hook(reporter, with_kwargs=True) for module in modules]
 
         def undo() -> None:
             for handle in handles:
@@ -292,7 +296,7 @@ def refuse_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], table
         )
 
 
-def _can_tell(module: nn.Module) -> TypeGuard[nn.Embedding]:
+def _can_report(module: nn.Module) -> TypeGuard[nn.Embedding]:
     return (
         isinstance(module, nn.Embedding)
         and type(module).forward is nn.Embedding.forward
@@ -305,7 +309,7 @@ def _can_tell(module: nn.Module) -> TypeGuard[nn.Embedding]:
     )
 
 
-class _Telling:
+class _RowReporter:
     """The forward hook of an embedding while a lane is open; a copy of a module, or a pickled one, gets one that does nothing.
 
     Args:
@@ -317,7 +321,7 @@ class _Telling:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the hook of a copy."""
-        return _Telling, ()
+        return _RowReporter, ()
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
@@ -353,7 +357,7 @@ def _looked_up(made_by: Any, indices: Any) -> bool:
 
 
 class _LookUp(torch.autograd.Function):
-    """The look-up of an embedding; its backward tells the rows, or makes the table as torch does."""
+    """The look-up of an embedding; its backward reports the rows, or makes the table as torch does."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, indices: Tensor, output: Tensor, about: tuple[Any, Any]) -> Tensor:
@@ -367,6 +371,9 @@ class _LookUp(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of `weight`."""
         (indices,), (gradient,) = ctx.saved_tensors, gradients
+        # [Note: when the whole table is made]
+        # Somebody else may look at the gradient: a hook, a graph of this backward, a backward that is not the lane's. They
+        # get what torch makes. So does a look-up of most rows, of which a list would be no smaller.
         num_rows = ctx.weight.shape[0]
         if not ctx.is_ours() or _is_seen(ctx.weight) or indices.numel() * MOST_OF > num_rows:
             whole = torch.ops.aten.embedding_dense_backward(gradient, indices, num_rows, ctx.padding, False)

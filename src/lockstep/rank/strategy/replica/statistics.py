@@ -35,7 +35,10 @@ class WriteCounters:
 
     def __init__(self, buffers: Sequence[Tensor]) -> None:
         self._buffers = buffers
-        self._is_right = not any(buffer.is_inference() for buffer in buffers)  # those count nothing
+        # [Note: when the counters of writes are trusted]
+        # Tensors of inference mode count nothing, and `.data` writes are not counted. So bits are compared after the first
+        # lanes; a change that no counter showed ends the trust for good.
+        self._is_right = not any(buffer.is_inference() for buffer in buffers)
         self._num_compared = 0
         self._noted: list[int] = []
 
@@ -103,7 +106,7 @@ class LaneTable:
         return self._all
 
 
-class Places:
+class EntryPlaces:
     """Where the entries of a flat are, as its device knows it.
 
     Args:
@@ -123,6 +126,7 @@ class Places:
     def changed(self, left: Tensor, right: Tensor) -> Tensor:
         """For each entry, whether any bit differs: 1 or 0, int64."""
         integers = INTEGERS[left.element_size()]
+        # The sum up to an entry's end, less the sum before its start, is not 0 where it has changed: no loop over entries.
         differs = (left.view(integers) != right.view(integers)).to(torch.int32)
         so_far = differs.cumsum(0, dtype=torch.int32)
         return (so_far[self._last] != so_far[self.starts] - differs[self.starts]).to(torch.int64)
@@ -145,7 +149,7 @@ class Moving:
     flat: Tensor
     start: Tensor
     """As it was when the pass began."""
-    places: Places
+    places: EntryPlaces
     names: Sequence[str]
     """Of its entries."""
 
@@ -225,7 +229,8 @@ class Statistics:
                 value = one.places.spread(found.masked_fill(changed == 0, smallest).amax(0))
             touched = one.places.spread(changed.amax(0)) != 0
             one.flat.copy_(torch.where(touched, value.to(one.flat.dtype), one.start))
-        self._left.clear()  # who still reads the pass's loss need not keep them
+        # Whoever reads the pass's loss later holds this object, and need not hold what the lanes left.
+        self._left.clear()
         self._rows.clear()
         self._sums.clear()
 
@@ -244,7 +249,7 @@ class Statistics:
         return [table[lane, : self._num_entries] for lane, samples in enumerate(self._cut.samples) if samples]
 
     def sums_of_ranks(self, placement: Placement) -> list[Mapping[str, str]]:
-        """For each rank, the sums that it told, by name; none of a rank without lanes. Waits for the device."""
+        """For each rank, the sums that it reported, by name; none of a rank without lanes. Waits for the device."""
         names = [name for one in self._moving for name in one.names]
         rows = [row.tolist() for row in self._rows_of_sums()]
         first = [next(iter(placement.lanes(rank)), len(rows)) for rank in range(placement.num_ranks)]

@@ -115,7 +115,7 @@ Passing = Callable[[tuple[Any, ...], dict[str, Any]], Arguments]
 
 
 class Gate:
-    """A counter of a layer's calls. It is no hook: torch's fast path for attention refuses layers with hooks.
+    """A counter of a layer's calls.
 
     Args:
         model: its layer is watched until `remove`.
@@ -129,6 +129,8 @@ class Gate:
         self._entry, self._passing, self._outside = entry, passing, outside
         self.count: int | None = None
         """The number of calls in the current forward; None between forwards."""
+        # [Note: why a gate is no hook]
+        # torch's fast path for attention refuses layers that have hooks, and its other path has other bits.
         layer = model.get_submodule(entry.layer)
         self._call: Callable[..., Any] = layer._call_impl  # noqa: SLF001 - what runs the user's hooks and `forward`
         self.remove = replace_method(layer, "_call_impl", self._called)

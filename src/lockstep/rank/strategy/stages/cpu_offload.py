@@ -36,7 +36,7 @@ def fits(model: nn.Module, device: torch.device) -> bool:
     return 2 * parameters + gradients <= torch.cuda.mem_get_info(device)[0]
 
 
-class _Lodger:
+class _DeviceCopy:
     """One parameter's copy, whose memory comes and goes. Who watches the operations of the forward sees none of it."""
 
     def __init__(self, parameter: nn.Parameter, device: torch.device) -> None:
@@ -46,17 +46,18 @@ class _Lodger:
         self.place: int = self.memory._cdata  # noqa: SLF001 - stays the same
         self.size = self.memory.nbytes()
 
-    def come(self) -> None:
+    def load(self) -> None:
         with torch.no_grad(), _unseen():
             self.memory.resize_(self.size)
-            self.copy.data.copy_(self.parameter.data)  # `.data`: the graphs that have the copy shall not see a write
+            # Graphs that have the copy must not see this write, so it goes through `.data`.
+            self.copy.data.copy_(self.parameter.data)
 
-    def go(self) -> None:
+    def evict(self) -> None:
         with _unseen():
             self.memory.resize_(0)
 
 
-class Lodging(TorchFunctionMode):
+class HostOffload(TorchFunctionMode):
     """A mode in which the operations of a model on the host run on a device.
 
     Args:
@@ -70,9 +71,9 @@ class Lodging(TorchFunctionMode):
         self._parameters = {id(one): (name, one) for name, one in model.named_parameters()}
         largest = max((one.nbytes for _, one in self._parameters.values()), default=0)
         self._room = max(int(SHARE * torch.cuda.mem_get_info(device)[0]), 2 * largest)
-        self._lodgers: dict[tuple[int, bool], _Lodger] = {}
-        self._by_memory: dict[int, _Lodger] = {}
-        self._present: OrderedDict[int, _Lodger] = OrderedDict()
+        self._copies: dict[tuple[int, bool], _DeviceCopy] = {}
+        self._by_memory: dict[int, _DeviceCopy] = {}
+        self._present: OrderedDict[int, _DeviceCopy] = OrderedDict()
         """By their memory; the one that was used last comes last."""
         self.names: dict[int, str] = {}
         """The parameter of each copy, by identity."""
@@ -85,9 +86,9 @@ class Lodging(TorchFunctionMode):
 
     def close(self) -> None:
         """Forget all copies; graphs that have some must not be used any more."""
-        for lodger in self._present.values():
-            lodger.go()
-        for kept in (self._lodgers, self._by_memory, self._present, self.names):
+        for copied in self._present.values():
+            copied.evict()
+        for kept in (self._copies, self._by_memory, self._present, self.names):
             kept.clear()
 
     def __torch_function__(
@@ -110,55 +111,55 @@ class Lodging(TorchFunctionMode):
         if of is not None and name.endswith("_") and not name.endswith("__"):
             self._forget(of)  # it is written to, at home
             return func(*pytree.tree_map_only(Tensor, Tensor.cpu, tuple(args)), **kwargs)
-        in_use: list[_Lodger] = []
+        in_use: list[_DeviceCopy] = []
         there: Any = pytree.tree_map(lambda leaf: self._there(leaf, in_use), (tuple(args), dict(kwargs)))
         if in_use:
             self._make_room(in_use)
         return func(*there[0], **there[1])
 
-    def _there(self, leaf: Any, in_use: list[_Lodger]) -> Any:
+    def _there(self, leaf: Any, in_use: list[_DeviceCopy]) -> Any:
         if id(leaf) not in self._parameters:
             return leaf
         name, parameter = self._parameters[id(leaf)]
         key = (id(leaf), torch.is_grad_enabled() and parameter.requires_grad)
-        lodger = self._lodgers.get(key)
-        if lodger is None:
-            lodger = self._lodgers[key] = _Lodger(parameter, self._device)
-            self._by_memory[lodger.place] = self._present[lodger.place] = lodger
-            self.names[id(lodger.copy)] = name
-        self._use(lodger)
-        in_use.append(lodger)
-        return lodger.copy
+        copied = self._copies.get(key)
+        if copied is None:
+            copied = self._copies[key] = _DeviceCopy(parameter, self._device)
+            self._by_memory[copied.place] = self._present[copied.place] = copied
+            self.names[id(copied.copy)] = name
+        self._use(copied)
+        in_use.append(copied)
+        return copied.copy
 
     def _forget(self, parameter: Tensor) -> None:
         """Let a parameter's copies come again at the next use."""
         for key in ((id(parameter), False), (id(parameter), True)):
-            if key in self._lodgers and self._lodgers[key].place in self._present:
-                self._present.pop(self._lodgers[key].place).go()
+            if key in self._copies and self._copies[key].place in self._present:
+                self._present.pop(self._copies[key].place).evict()
 
-    def _use(self, lodger: _Lodger) -> None:
-        if lodger.place not in self._present:
-            lodger.come()
-        self._present[lodger.place] = lodger
-        self._present.move_to_end(lodger.place)
+    def _use(self, copied: _DeviceCopy) -> None:
+        if copied.place not in self._present:
+            copied.load()
+        self._present[copied.place] = copied
+        self._present.move_to_end(copied.place)
 
-    def _make_room(self, in_use: Sequence[_Lodger]) -> None:
+    def _make_room(self, in_use: Sequence[_DeviceCopy]) -> None:
         """Let those go that were not used for the longest time, as long as there are more than may be."""
-        taken = sum(lodger.size for lodger in self._present.values())
-        for place, lodger in list(self._present.items()):
+        taken = sum(copied.size for copied in self._present.values())
+        for place, copied in list(self._present.items()):
             if taken <= self._room:
                 return
-            if not any(lodger is one for one in in_use):
-                lodger.go()
+            if not any(copied is one for one in in_use):
+                copied.evict()
                 del self._present[place]
-                taken -= lodger.size
+                taken -= copied.size
 
     def _unpacked(self, saved: Tensor) -> Tensor:
         with _unseen():
-            lodger = self._by_memory.get(saved.untyped_storage()._cdata) if saved.is_cuda else None  # noqa: SLF001
-            if lodger is not None:
-                self._use(lodger)
-                self._make_room([lodger])
+            copied = self._by_memory.get(saved.untyped_storage()._cdata) if saved.is_cuda else None  # noqa: SLF001
+            if copied is not None:
+                self._use(copied)
+                self._make_room([copied])
         return saved
 
 

@@ -20,7 +20,7 @@ from lockstep.rank.strategy.replica.lane_pass import LanePass, ReplicaLane
 from lockstep.rank.strategy.replica.lanes import Lane
 from lockstep.rank.strategy.replica.replica import Replica
 from lockstep.rank.strategy.stages.contract import Stages
-from lockstep.rank.strategy.stages.cpu_offload import Lodging, fits
+from lockstep.rank.strategy.stages.cpu_offload import HostOffload, fits
 from lockstep.rank.strategy.stages.cutting.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.rank.strategy.stages.replaced_method import refuse_compiled, replace_method
@@ -49,7 +49,7 @@ class CutAtFirstCall:
         self._restore_forward: Callable[[], None] = _nothing
         self._used: Collection[str] = ()
         """Names of tensors whose memory had other users when the first lane began."""
-        self._lodging: Lodging | None = None
+        self._offload: HostOffload | None = None
         """Set until the cut where the device cannot hold the whole model."""
         self._first: FirstLane | None = None
         """The open lane, until the model is cut."""
@@ -69,10 +69,10 @@ class CutAtFirstCall:
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 module._buffers[name] = buffer.to(device)  # noqa: SLF001 - as `Module.to` does
-        self._lodging = Lodging(model, device)
+        self._offload = HostOffload(model, device)
 
-    def _lodged(self) -> AbstractContextManager[None]:
-        return self._lodging.open() if self._lodging is not None else nullcontext()
+    def _offloaded(self) -> AbstractContextManager[None]:
+        return self._offload.open() if self._offload is not None else nullcontext()
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         """Watch the calls of the model, which the replica holds."""
@@ -81,7 +81,7 @@ class CutAtFirstCall:
 
     def _first_call(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            with self._lodged():
+            with self._offloaded():
                 if self._first is None:
                     return forward(*args, **kwargs)
                 return self._first.call(lambda: forward(*args, **kwargs))
@@ -103,9 +103,9 @@ class CutAtFirstCall:
         laid = self._replica.laid
         [(_, model)] = laid.models
         refuse_compiled(model, self._replica.name)
-        # Before the lane: its own graph, which may live on, is no other user.
+        # Asked before the lane, because its own graph, which may live on, is no other user.
         self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], laid.addresses)
-        names = self._lodging.names if self._lodging is not None else {}
+        names = self._offload.names if self._offload is not None else {}
         self._first = FirstLane(model, self._looks, self._device, names)
 
     def going_back(self) -> AbstractContextManager[None]:
@@ -114,7 +114,7 @@ class CutAtFirstCall:
 
     @contextmanager
     def _going_back(self, first: FirstLane) -> Iterator[None]:
-        with self._lodged(), first.going_back():
+        with self._offloaded(), first.going_back():
             yield
 
     def forget_lane(self) -> None:
@@ -174,14 +174,13 @@ class CutAtFirstCall:
         """Let the lane that was computed on the whole model go on in this rank's stage of it."""
         here, laid = opened.gradients, self._replica.laid
         here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
-        here.came_twice = lane.came_twice
         for number, parameter in enumerate(laid.trainable):
             if (gradient := gradients.get(id(parameter))) is not None:
                 here.take(number, gradient)
         here.backward_finished()
-        for index, entry in enumerate(laid.bank.entries):
+        for entry in laid.bank.entries:
             if (value := buffers.get((entry.module, entry.key))) is not None:
-                laid.bank.set(index, value)
+                laid.bank.set_run(entry.segment, value)
 
     def _agree(self, lane: int, digest: str, decided: dict[str, Any] | list[str] | None) -> ModelCut | None:
         """Return the cut; None when no lane has called the model. Collective: call it on every rank.
@@ -191,11 +190,11 @@ class CutAtFirstCall:
         Raises:
             UsageError: on every rank, when the model cannot be cut, or ranks got different results for the same lane.
         """
-        told = self._transport.all_gather_object([lane, digest, decided], "cut the model")
-        found = next((one for _, _, one in told if one), None)
+        reports = self._transport.all_gather_object([lane, digest, decided], "cut the model")
+        found = next((one for _, _, one in reports if one), None)
         if isinstance(found, list):
             raise decode(found)
-        refuse_different_lanes([(lane, digest) for lane, digest, _ in told])
+        refuse_different_lanes([(lane, digest) for lane, digest, _ in reports])
         return ModelCut.decode(found) if found is not None else None
 
     def _apply(self, cut: ModelCut, current: LanePass) -> LanePass:
@@ -209,10 +208,11 @@ class CutAtFirstCall:
         self.is_done = True
         if self._transport.rank == 0:
             say(f"stages {cut} (forward and backward of a lane)")
-        torch.clear_autocast_cache()  # the first lane's casts of weights refer to where those are now
-        if self._lodging is not None:
-            self._lodging.close()
-            self._lodging = None
+        # The first lane's casts of weights refer to where the weights lie now.
+        torch.clear_autocast_cache()
+        if self._offload is not None:
+            self._offload.close()
+            self._offload = None
         self._stages.install(model, cut, self._used, laid)
         return self._replica.begin_again(current, self._stages.may_lack)
 

@@ -40,7 +40,7 @@ class DeviceStages(Stages):
         self._stand_ins: list[StandIns] = []
         self._undo: list[Callable[[], None]] = []
         self._optimizers: list[Optimizer] = []
-        self._lent: dict[str, Tensor] = {}
+        self._borrowed: dict[str, Tensor] = {}
         """Parameters of earlier stages on the device of the current one, with their graph."""
 
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
@@ -53,7 +53,7 @@ class DeviceStages(Stages):
             tensor.data = tensor.data.to(homes[id(tensor)])
         for part, device in zip(cut.stages, self._devices, strict=True):
             if part.entry is not None:
-                passing = self._moving_to(device, model, part.lent)
+                passing = self._moving_to(device, model, part.borrowed)
                 self._gates.append(Gate(model, part.entry, passing, _coming_back_to(device)))
         self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
         laid.lay_out(compact=True, place=lambda parameter: homes[id(parameter)])
@@ -67,7 +67,7 @@ class DeviceStages(Stages):
         def run(*args: Any, **kwargs: Any) -> Any:
             for gate in self._gates:
                 gate.count = 0
-            self._lent.clear()
+            self._borrowed.clear()
             self._drawing = self._devices[0]
             try:
                 result = forward(*args, **kwargs)
@@ -87,8 +87,10 @@ class DeviceStages(Stages):
 
         def passing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             self._draw_on(device)
-            self._lent.update({name: self._lent.get(name, parameter).to(device) for name, parameter in own.items()})
-            stand_ins.use([self._lent[name] for name in names])
+            self._borrowed.update(
+                {name: self._borrowed.get(name, parameter).to(device) for name, parameter in own.items()}
+            )
+            stand_ins.use([self._borrowed[name] for name in names])
             return _moved(args, kwargs, device)
 
         return passing

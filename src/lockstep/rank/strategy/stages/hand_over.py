@@ -69,7 +69,9 @@ def _joined(
 ) -> list[Tensor]:
     if not any(flags):
         return values
-    # without an input that requires grad there would be no backward
+    # [Note: why a joined value has an empty root]
+    # Autograd runs a function's backward only if one of its inputs requires grad. What arrives from another stage has no
+    # graph here, so an empty tensor stands for it.
     root = torch.empty(0, requires_grad=True, device="cpu")
     return list(function.apply(exchange, call, flags, values, root, *inputs))
 
@@ -154,6 +156,7 @@ class Links:
 
     def get_back(self, backward: Backward) -> list[Tensor | None]:
         """Receive the gradients of what a call handed over; those of other calls may come first."""
+        # Autograd reaches calls in its own order, which may differ from the order in which the next stage sent.
         while backward not in self._early:
             (call, number, present), tensors = self._waiting(self._back, self.stage + 1)
             self._early[call, number] = (present, tensors)
@@ -213,6 +216,9 @@ class GradientExchange:
             self._loans.use(borrowed)
         try:
             yield
+            # [Note: one message for each call]
+            # A backward may reach nothing of a call, and the stage before cannot know. It gets a message for every call that
+            # handed something over, an empty one if need be, so it never waits for one that does not come.
             for call in calls:
                 if call.owes and not call.gave:
                     self.give_back(call, [])

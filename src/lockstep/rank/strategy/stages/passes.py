@@ -149,7 +149,8 @@ class PipelinePass(OrderedPass):
         [call] = runner.open_calls
         runner.open_calls.clear()
         self._in_flight[lane] = _InFlight(call, loss if is_last else None)
-        self._staged.inner.take_buffers(lane)  # after the lane's backward they would be a later lane's
+        # After the lane's backward the buffers would be those of a later lane, whose forward comes before it.
+        self._staged.inner.take_buffers(lane)
         self._stages.clock.note("F", lane, began)
 
     def backward_of(self, lane: int) -> None:
@@ -159,7 +160,7 @@ class PipelinePass(OrderedPass):
         flying = self._in_flight.pop(lane)
         assert self._stages.runner is not None
         gradients = self._stages.runner.gradients
-        opened = self._staged.inner.open_lane(lane, has_one_backward=True)
+        opened = self._staged.inner.open_lane(lane, knows_lack=True)
         with gradients.going_back([flying.call]):
             if flying.loss is not None:
                 opened.backward(flying.loss, None)

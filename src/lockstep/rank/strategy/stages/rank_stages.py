@@ -66,9 +66,10 @@ class RankStages(Stages):
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
         """Keep this rank's stage; let go of the rest."""
         stage, last = self.links.stage, self.num_stages - 1
+        # torch swaps no tensor that has weak references, and recurrent layers keep some to their weights.
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
         for module in recurrent:
-            module._flat_weight_refs = []  # noqa: SLF001 - torch does not swap tensors that have weak references
+            module._flat_weight_refs = []  # noqa: SLF001
         absent: list[tuple[str, Tensor]] = []
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             holder = cut.holders.get(name, last if isinstance(tensor, nn.Parameter) else None)
@@ -97,7 +98,8 @@ class RankStages(Stages):
         self.runner = StageRunner(model, cut, self.links, streams, lambda: self.is_in_lane)
 
     def begin_pass(self) -> None:
-        self.links.take_waits()  # an evaluation's waits are not the pass's
+        # An evaluation's waits are not the pass's.
+        self.links.take_waits()
         self.clock.begin_pass()
         if self.runner is not None:
             self.runner.loans.begin_pass()
@@ -116,10 +118,12 @@ class RankStages(Stages):
     def end_pass(self) -> None:
         self.links.flush()
         self.clock.end_pass(self.links.take_waits())
-        with DisableTorchFunctionSubclass():  # asking an absent parameter what it is would cost more than the rest
+        # [Note: why absent parameters have a gradient between pass and step]
+        # torch's own clipping would leave out what has none, and clip by the norm of this rank's stage. A gradient on the meta
+        # device makes it raise. Asking an absent parameter through its subclass would cost more than all of this.
+        with DisableTorchFunctionSubclass():
             for parameter, stand_in in self._elsewhere:
                 if parameter.requires_grad:
-                    # A gradient on meta makes torch's own clipping raise, instead of clipping by this rank's norm.
                     parameter.grad = stand_in
 
     def before_update(self, optimizer: Optimizer) -> None:
@@ -165,8 +169,8 @@ class RankStages(Stages):
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
         here = [p.grad for p in parameters if p.grad is not None and not p.grad.is_meta]
-        told = self._transport.all_gather_object(chunk_norms(here, norm_type), "norm of gradients")
-        return combine_norms([value for rank in self.mesh.members(0) for value in told[rank]], norm_type)
+        norms = self._transport.all_gather_object(chunk_norms(here, norm_type), "norm of gradients")
+        return combine_norms([value for rank in self.mesh.members(0) for value in norms[rank]], norm_type)
 
     def close(self) -> None:
         for guard in self._guards:

@@ -61,7 +61,7 @@ class StageRunner:
         self._stage = cut.stages[links.stage]
         self._elsewhere = Elsewhere(model, self._stage, cut.changing)
         self._next = cut.stages[links.stage + 1] if links.stage + 1 < links.num_stages else None
-        self.loans = Loans(model, self._stage.lent, self._next.lent if self._next else (), in_lane)
+        self.loans = Loans(model, self._stage.borrowed, self._next.borrowed if self._next else (), in_lane)
         self.gradients = GradientExchange(links, self.loans, self._name)
         self._results = Results(links, streams, self.gradients, self._name)
         self._ghosts = Ghosts(streams.device)
@@ -165,7 +165,8 @@ class StageRunner:
             ghosts.end()
             self.loans.put_back()
             for (buffers, key), buffer in zip(self._buffers, kept, strict=True):
-                if (now := buffers[key]) is not None and now.is_meta:  # a layer of another stage made itself a new one
+                # A layer of another stage made itself a new buffer, here of ghosts.
+                if (now := buffers[key]) is not None and now.is_meta:
                     buffers[key] = buffer
         if missed:
             raise _missed(self._name, self._stage.entry, f"stage {self._links.stage} begins")
@@ -215,10 +216,13 @@ class StageRunner:
                 f"{value.dtype} where {place.dtype} was expected.",
                 CUT_ELSEWHERE,
             )
+        # [Note: why a ghost becomes its value]
+        # Forward may have put the ghost anywhere: into a list, a closure, an attribute. The object itself gets the memory that
+        # arrived, so each of them has the value. Both carry it, as a checkpoint may have kept either.
         swap(place, value)
         states = self._streams.states()
         place.arrived = _Arrived(place, states)  # type: ignore[attr-defined]
-        value.arrived = _Arrived(place, states)  # type: ignore[attr-defined]  # the ghost, if a checkpoint kept it
+        value.arrived = _Arrived(place, states)  # type: ignore[attr-defined]
         return place
 
     def _enter_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -253,12 +257,12 @@ class StageRunner:
                 f"{self._stage.layers[0]!r}.",
                 CUT_ELSEWHERE,
             )
-        lent, news = self.loans.to_hand_over()
+        passed_on, news = self.loans.to_hand_over()
         grad = torch.is_grad_enabled()
-        self._call.handed = [*carried, *lent]
+        self._call.handed = [*carried, *passed_on]
         self._call.flags = [grad and value.requires_grad for value in self._call.handed]
         words, states = self._streams.pack()
-        sent = [*carried, *(value for value, is_new in zip(lent, news, strict=True) if is_new), *states]
+        sent = [*carried, *(value for value, is_new in zip(passed_on, news, strict=True) if is_new), *states]
         call = self._call
         self._links.hand_over([call.number, call.is_in_lane, where(), call.flags, news, words], sent)
         self.loans.put_back()

@@ -59,15 +59,15 @@ class Loans:
     Args:
         model: its layers use the parameters.
         borrowed: names of parameters that come from the previous stage.
-        lent: names of parameters that go to the next stage; its own, or borrowed ones.
+        passed_on: names of parameters that go to the next stage; its own, or borrowed ones.
         in_pass: whether a call belongs to a pass, in which parameters do not change.
     """
 
     def __init__(
-        self, model: nn.Module, borrowed: Sequence[str], lent: Sequence[str], in_pass: Callable[[], bool]
+        self, model: nn.Module, borrowed: Sequence[str], passed_on: Sequence[str], in_pass: Callable[[], bool]
     ) -> None:
-        self._borrowed, self._lent, self._in_pass = borrowed, lent, in_pass
-        self._own = {name: model.get_parameter(name) for name in lent if name not in borrowed}
+        self._borrowed, self._passed_on, self._in_pass = borrowed, passed_on, in_pass
+        self._own = {name: model.get_parameter(name) for name in passed_on if name not in borrowed}
         self._stand_ins = StandIns(model, borrowed)
         self._values: dict[str, Tensor] = {}
         self._present: dict[str, Tensor] = {}
@@ -100,11 +100,12 @@ class Loans:
 
     def to_hand_over(self) -> tuple[list[Tensor], list[bool]]:
         """Return what goes to the next stage, and which of it has new values there."""
-        tensors = [self._own[name] if name in self._own else self._present[name] for name in self._lent]
+        tensors = [self._own[name] if name in self._own else self._present[name] for name in self._passed_on]
         has_changed = self._own_have_changed()
-        return tensors, [has_changed if name in self._own else name in self._news for name in self._lent]
+        return tensors, [has_changed if name in self._own else name in self._news for name in self._passed_on]
 
     def _own_have_changed(self) -> bool:
+        # Within a pass parameters do not change, so they are sent with its first call. Evaluations compare marks.
         if not self._own or (self._in_pass() and self._sent_in_pass):
             return False
         self._sent_in_pass = self._in_pass()

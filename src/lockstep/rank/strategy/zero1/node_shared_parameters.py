@@ -30,11 +30,10 @@ _memories: WeakSet[NodeSharedParameters] = WeakSet()
 
 @cache
 def _see_forks() -> None:
-    """See to it that a process which this one forks (a loader worker that reads the model) keeps the values of that moment.
-
-    Otherwise it would see every update, as it sees the same memory. Costs a copy of the parameters, for the first of
-    several forks between two updates.
-    """
+    """Let processes that this one forks keep the parameters' values of that moment."""
+    # [Note: why a fork copies the parameters]
+    # A loader worker that reads the model sees the same memory as its rank, so it would see every later update. It costs a
+    # copy of the parameters, for the first of several forks between two updates.
     os.register_at_fork(before=_hold_all)
 
 
@@ -97,6 +96,7 @@ class NodeSharedParameters(Visibility):
 
     def take_over(self) -> None:
         parts = self._parts
+        # Ranks with other values would lose them here in silence, so they are compared before rank 0's are published.
         sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
         if any(one != sums[0] for one in sums):
             raise UsageError(

@@ -6,7 +6,7 @@ The optimizer stays the user's. Inside its step its groups' lists hold this rank
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from torch import nn
@@ -16,7 +16,6 @@ from lockstep.errors import UsageError
 from lockstep.rank.caller import where
 from lockstep.rank.strategy.optimizer_kinds import UpdatesBy
 from lockstep.rank.strategy.replica.arena import ParameterArena
-from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, Span
 from lockstep.rank.strategy.zero1.spread_state import (
     Division,
     Entry,
@@ -66,6 +65,7 @@ class Share:
         self._state = SpreadState(self.division)
         self._take_state()
         self._lending: ParameterViews = ShardViews(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
+        self._lending.link(self.division)
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
         self._shown: Any = None
@@ -90,6 +90,9 @@ class Share:
         self._depth -= 1
         if self._depth:
             return False
+        # [Note: why gradients are dropped on every rank]
+        # A step that ends with `zero_grad()` reaches only this rank's pieces. On one rank it would have reached all, so the
+        # parameters of other ranks lose their gradients here too.
         dropped = self._has_dropped_gradients()
         self.leave()
         if dropped:
@@ -130,20 +133,20 @@ class Share:
         listed = listed_in(self.optimizer)
         return listed != self.division.listed and any(one not in present for group in listed for one in group)
 
-    def settle(self, arena: ParameterArena) -> bool:
-        """Follow what the script did to the optimizer since the last update; return whether the pieces have changed."""
-        changed = self._has_changed(arena)
-        if changed:
+    def settle(self, arena: ParameterArena) -> None:
+        """Follow what the script did to the optimizer since the last update."""
+        if self._has_changed(arena):
             self._share_anew(arena)
+            self._lending.link(self.division)
         if self.optimizer.state is not self._state or self._state.has_whole:
             self._take_state()
-        return changed
 
     def _has_changed(self, arena: ParameterArena) -> bool:
         return self.division.arena is not arena or self.division.listed != listed_in(self.optimizer)
 
     def _share_anew(self, arena: ParameterArena) -> None:
-        """Share anew after parameters moved, came or went. This is rare, so the state passes through its whole form."""
+        """Share anew after parameters moved, came or went."""
+        # This is rare, so the state passes through its whole form, on every rank.
         old, state = self.division, self._state
         new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
         if self.optimizer.state is not state:  # loaded in the meantime, and whole
@@ -164,13 +167,9 @@ class Share:
             self.optimizer.state = self._state
         self._state.cut_in(whole, self.division)
 
-    def link(self, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
-        """Add to `spans` this rank's parts of the gradients of `trainable`; every slot needs views of them."""
-        self._lending.link(self.division, trainable, spans)
-
-    def enter(self, slot: GradientBuffer | None) -> None:
+    def enter(self) -> None:
         """Give the engine this rank's part; see `ParameterViews.enter`."""
-        self._lending.enter(self._state, slot)
+        self._lending.enter(self._state)
 
     def leave(self) -> None:
         """Give everything back to the script, even after a step that raised; see `ParameterViews.leave`."""

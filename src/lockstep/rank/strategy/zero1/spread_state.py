@@ -20,7 +20,6 @@ from lockstep.errors import UsageError
 from lockstep.protocol.layout.chunks import Chunk, shares
 from lockstep.rank.strategy.optimizer_kinds import CUTTABLE, UpdatesBy
 from lockstep.rank.strategy.replica.arena import ParameterArena, Places
-from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, Span
 from lockstep.rank.strategy.replica.lanes import set_gradients
 from lockstep.rank.strategy.zero1.update_agreement import Stretch
 from lockstep.rank.transport.channel import is_dense
@@ -331,17 +330,12 @@ class ParameterViews(ABC):
     """What the engine sees between `enter` and `leave`. Call `link` first, and again when the sharing has changed."""
 
     @abstractmethod
-    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
-        """Use this sharing from now on. Add to `spans` the parts of gradients that slots need views of."""
+    def link(self, sharing: Division) -> None:
+        """Use this sharing from now on."""
 
     @abstractmethod
-    def enter(self, state: SpreadState, slot: GradientBuffer | None) -> None:
-        """Give the engine this rank's part.
-
-        Args:
-            state: the optimizer's.
-            slot: holds the gradients that `p.grad` views, as far as it does; None: every view is made anew.
-        """
+    def enter(self, state: SpreadState) -> None:
+        """Give the engine this rank's part; `state` is the optimizer's."""
 
     @abstractmethod
     def has_dropped(self) -> bool | None:
@@ -363,44 +357,25 @@ class ShardViews(ParameterViews):
         self._optimizer = optimizer
         self._lists: list[list[Tensor]] | None = None
         """The groups' own lists, while they hold pieces."""
-        self._rows: list[tuple[Piece, int, int]] = []
-        """For each piece, the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        self._pieces: list[Piece] = []
         self._of: list[nn.Parameter] = []
         self._tensors: list[Tensor] = []
         """The pieces' parameters and tensors."""
-        self._spans: slice | None = None
-        """Their spans in the pool, where all are trainable."""
 
-    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
-        numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
-        self._groups, self._rows, first = sharing.groups, [], len(spans)
-        for piece in sharing.pieces:
-            number = numbers.get(id(piece.parameter), -1)
-            self._rows.append((piece, number, len(spans) if number >= 0 else -1))
-            if number >= 0:
-                spans.append(Span(number, piece.start, piece.end))
-        self._of, self._tensors = [row[0].parameter for row in self._rows], [row[0].tensor for row in self._rows]
-        self._spans = slice(first, len(spans)) if len(spans) - first == len(self._rows) else None
+    def link(self, sharing: Division) -> None:
+        self._groups, self._pieces = sharing.groups, sharing.pieces
+        self._of, self._tensors = [one.parameter for one in self._pieces], [one.tensor for one in self._pieces]
 
-    def enter(self, state: SpreadState, slot: GradientBuffer | None) -> None:  # noqa: ARG002 - it is kept by pieces
-        if slot is not None and self._spans is not None and slot.still_show(list(map(_grad, self._of)), self._spans):
-            set_gradients(self._tensors, slot.parts[self._spans])
-        else:
-            self._take_each(slot)
+    def enter(self, state: SpreadState) -> None:  # noqa: ARG002 - it is kept by pieces
+        parts = [
+            None if gradient is None else _part_of(gradient, piece)
+            for gradient, piece in zip(map(_grad, self._of), self._pieces, strict=True)
+        ]
+        set_gradients(self._tensors, parts)
         groups = self._optimizer.param_groups
         self._lists = [group["params"] for group in groups]
         for group, pieces in zip(groups, self._groups, strict=True):
             group["params"] = pieces
-
-    def _take_each(self, slot: GradientBuffer | None) -> None:
-        for piece, number, span in self._rows:
-            gradient = piece.parameter.grad
-            if gradient is None:
-                piece.tensor.grad = None
-            elif slot is not None and span >= 0 and slot.still_shows(gradient, number, span):
-                piece.tensor.grad = slot.parts[span]
-            else:
-                piece.tensor.grad = _part_of(gradient, piece)
 
     def has_dropped(self) -> bool | None:
         gradients, left = list(map(_grad, self._of)), list(map(_grad, self._tensors))
@@ -410,7 +385,8 @@ class ShardViews(ParameterViews):
     def leave(self, state: SpreadState) -> None:  # noqa: ARG002
         lists, self._lists = self._lists, None
         if lists is not None:
-            set_gradients(self._tensors, [None] * len(self._tensors))  # so references to them are only the engine's
+            # A piece that kept its gradient would hold the slot, which then could not be used again.
+            set_gradients(self._tensors, [None] * len(self._tensors))
         for group, parameters in zip(self._optimizer.param_groups, lists or (), strict=False):
             group["params"] = parameters
 
@@ -428,10 +404,10 @@ class Themselves(ParameterViews):
         self._had: list[nn.Parameter] = []
         self._homes: list[Tensor] = []
 
-    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:  # noqa: ARG002 - whole
+    def link(self, sharing: Division) -> None:
         self._division = sharing
 
-    def enter(self, state: SpreadState, slot: GradientBuffer | None) -> None:  # noqa: ARG002 - gradients are the parameters' own
+    def enter(self, state: SpreadState) -> None:
         assert self._division is not None
         pieces = self._division.pieces
         mine = {id(piece.parameter) for piece in pieces}

@@ -41,11 +41,11 @@ def assemble(
     """
     own = {piece.number: state[piece.tensor] for piece in sharing.pieces if piece.tensor in state.keys()}  # noqa: SIM118 - `in state` is something else
     mine = [[number, {key: _described(value) for key, value in entry.items()}] for number, entry in own.items()]
-    told = [dict(known) for known in transport.all_gather_object(mine, "optimizer state", where)]
+    reports = [dict(known) for known in transport.all_gather_object(mine, "optimizer state", where)]
     found: dict[Any, Entry] = {}
     for number, (parameter, parts) in enumerate(zip(sharing.parameters, sharing.owners, strict=True)):
         first = parts[0][0]
-        words = told[first].get(number)
+        words = reports[first].get(number)
         if words is None:
             continue
         if everyone or len(parts) > 1:
@@ -90,7 +90,7 @@ class _Collected:
     everyone: bool
 
     def value(self, word: list[Any], own: Any) -> Any:
-        """Return one value, from what the first owner told of it and what this rank has."""
+        """Return one value, from what the first owner reported of it and what this rank has."""
         if word[0] == "plain":
             return word[1]
         _, name, shape, on_cpu = word

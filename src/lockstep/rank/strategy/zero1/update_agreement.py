@@ -59,10 +59,11 @@ def require_agreement(
     bits = [zlib.crc32(repr(gradients).encode()), *sums] if sums else []
     mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
     frames = transport.exchange(UPDATE, b"%d" % wrote + json.dumps(mine).encode(), where)
-    told = [frame[1:] for frame in frames]
-    if len(set(told)) > 1:
+    # The first byte says whether this rank's script wrote to parameters, which is no disagreement: it is not compared.
+    reports = [frame[1:] for frame in frames]
+    if len(set(reports)) > 1:
         name = type(optimizer).__name__
-        decoded = [json.loads(data) for data in told]
+        decoded = [json.loads(data) for data in reports]
         if len({one[1] for one in decoded}) > 1:
             raise _other_options(name, transport.all_gather_object(options, UPDATE, where))
         if len({one[0] for one in decoded}) > 1:
@@ -95,10 +96,10 @@ def _simple(value: Any) -> Any:
     return value if isinstance(value, SIMPLE) else None
 
 
-def _other_options(name: str, told: Sequence[list[list[list[Any]]]]) -> UsageError:
+def _other_options(name: str, reports: Sequence[list[list[list[Any]]]]) -> UsageError:
     """The error that names the option that differs."""
-    for rank, groups in enumerate(told[1:], 1):
-        for number, (first, other) in enumerate(zip(told[0], groups, strict=False)):
+    for rank, groups in enumerate(reports[1:], 1):
+        for number, (first, other) in enumerate(zip(reports[0], groups, strict=False)):
             for (key, value), (other_key, other_value) in zip(first, other, strict=False):
                 if (key, value) != (other_key, other_value):
                     return UsageError(

@@ -18,7 +18,6 @@ from lockstep.rank.caller import where
 from lockstep.rank.strategy.delegating import DelegatingStrategy
 from lockstep.rank.strategy.optimizer_kinds import StepWatch
 from lockstep.rank.strategy.optimizer_kinds import updates_by as kind_of
-from lockstep.rank.strategy.replica.gradient_buffers import Span
 from lockstep.rank.strategy.replica.replica import Replica
 from lockstep.rank.strategy.replica.sparse_embedding import refuse_sparse
 from lockstep.rank.strategy.zero1.share import Share
@@ -44,7 +43,7 @@ class Zero1(DelegatingStrategy):
         replica = Replica("zero1", transport, placement, memory=visibility)
         super().__init__(replica)
         self.laid, self._transport, self._visibility = replica.laid, transport, visibility
-        self.laid.on_watch = self._follow_layout
+        self.laid.on_watch = self._say_what_stays
         self._shares: list[Share] = []
         self._watches: list[StepWatch] = []
         self._said = False
@@ -63,11 +62,6 @@ class Zero1(DelegatingStrategy):
                 strategy="zero1",
             )
         )
-        self._cut_gradients()
-
-    def _follow_layout(self) -> None:
-        self._cut_gradients()
-        self._say_what_stays()
 
     def _say_what_stays(self) -> None:
         """Say once which parameters must stay where they are, so each rank has its own and they save no memory."""
@@ -81,15 +75,10 @@ class Zero1(DelegatingStrategy):
             )
         self._said = self._said or bool(stay)
 
-    def _cut_gradients(self) -> None:
-        spans: list[Span] = []
-        for share in self._shares:
-            share.link(self.laid.trainable, spans)
-        self.laid.pool.cut(spans)
-
     def before_update(self, optimizer: Optimizer) -> None:
         if any(share.optimizer is optimizer and share.is_in_step for share in self._shares):
-            return  # a step that calls the step of its base class
+            # This step calls the step of its base class.
+            return
         self._inner.before_update(optimizer)
 
     def _before_engine(self, share: Share) -> None:
@@ -97,8 +86,7 @@ class Zero1(DelegatingStrategy):
             return
         if share.has_strayed(self.laid.here):
             self.laid.lay_out_changed()
-        if share.settle(self.laid.arena):
-            self._cut_gradients()
+        share.settle(self.laid.arena)
         sums = self.laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
         share.updated, any_wrote = require_agreement(
             share.optimizer,
@@ -110,15 +98,16 @@ class Zero1(DelegatingStrategy):
         )
         if any_wrote:
             self._visibility.take_over()
-        slot = self.laid.result
-        share.enter(slot if slot is not None and slot.spans is self.laid.pool.spans else None)
+        share.enter()
 
     def _after_engine(self, share: Share) -> None:
         if not share.ends():
             return
         if updated := share.updated:
             self._visibility.after_update(share.division.stretches)
-            # Other ranks' writes bypassed autograd, which must see them: an earlier graph must not be used any more.
+            # [Note: why versions are raised after an update]
+            # Other ranks wrote into this rank's parameters behind autograd's back. A graph from before the update must raise,
+            # as it does on one rank.
             torch.autograd.graph.increment_version(updated)
 
     def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:

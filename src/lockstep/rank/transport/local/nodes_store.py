@@ -1,6 +1,6 @@
 """The store through which the ranks of a run on several nodes meet: their launcher answers, over a socket that they inherit.
 
-Node 0's launcher holds the keys and answers every question of every rank, so a rank asks once for what all others told.
+Node 0's launcher holds the keys and answers every question of every rank, so a rank asks once for what all others answer.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class NodesStore(Store):
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read several keys, waiting for them: one question."""
-        told, blob = self._ask("get", keys, patience=self.timeout)  # type: ignore[attr-defined]  # not in torch's stub
+        answer, blob = self._ask("get", keys, patience=self.timeout)  # type: ignore[attr-defined]  # not in torch's stub
         found, at = [], 0
-        for size in told["sizes"]:
+        for size in answer["sizes"]:
             found.append(blob[at : at + size])
             at += size
         return found
@@ -129,16 +129,16 @@ class NodesStore(Store):
                 end.settimeout(limit_s)
                 end.sendall(framed(packed({"do": do, "keys": [*keys], **more}, blob)))
                 size = int.from_bytes(_exactly(end, _LENGTH_BYTES), "big")
-                told, values = unpacked(_exactly(end, size))
+                answer, values = unpacked(_exactly(end, size))
         except TimeoutError:
             self._drop(end)
             raise DistStoreError(f"wait timeout after {(limit_s or 0) * 1000:.0f}ms, keys: {', '.join(keys)}") from None
         except OSError as error:
             self._drop(end)
             raise DistNetworkError(f"the launcher, through which the ranks meet, is gone ({error})") from None
-        if "why" in told:
-            raise DistStoreError(told["why"])
-        return told, values
+        if "why" in answer:
+            raise DistStoreError(answer["why"])
+        return answer, values
 
     def _connection(self) -> socket.socket:
         """This thread's own; a new one in a forked child."""

@@ -1,4 +1,4 @@
-"""How the ranks of a group come to share one control block, through a store that they already have: what each tells the others, and how it hears what they tell."""
+"""How the ranks of a group come to share one control block, through a store that they already have: what each reports, and how it receives the others' reports."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Store(Protocol):
         """Read several keys that are there."""
 
 
-class Hearing:
-    """One round, in which each rank tells something once.
+class Round:
+    """One round, in which each rank reports something once.
 
     Args:
         store: shared by these ranks.
@@ -66,8 +66,8 @@ class Hearing:
         self._pause_s = SHORTEST_PAUSE_S
         self._come: set[str] = set()
 
-    def tell(self, rank: int, text: str) -> None:
-        """Tell the others something, as `rank` of the group. Call it once."""
+    def report(self, rank: int, text: str) -> None:
+        """Report something to the others, as `rank` of the group. Call it once."""
         self._store.set(f"{self._key}/{rank}", text)
         if self._waking is None or self._waking.add(f"{self._key}/told", 1) != len(self._names):
             return
@@ -75,40 +75,40 @@ class Hearing:
         self._waking.set(f"{self._key}/all", "")
 
     def from_one(self, rank: int) -> bytes:
-        """What this rank tells.
+        """What this rank reports.
 
         Raises:
-            PeerLost: when it has ended without telling it.
+            PeerLost: when it has ended without a report.
             EnvironmentFailure: when it is late; torch's own error would only name a key.
         """
         key = f"{self._key}/{rank}"
         self._doze(key)
-        return self._heard(rank, key)
+        return self._received(rank, key)
 
     def from_all(self) -> Iterator[bytes]:
-        """What each rank tells, in their order; raises as `from_one` does."""
+        """What each rank reports, in their order; raises as `from_one` does."""
         last_key = f"{self._key}/all"
         if not self._is_last:
             self._doze(last_key)
-        keys, num_heard = [f"{self._key}/{rank}" for rank in range(len(self._names))], 0
-        while num_heard < len(keys):
-            there = self._those_there(keys[num_heard:])
+        keys, num_received = [f"{self._key}/{rank}" for rank in range(len(self._names))], 0
+        while num_received < len(keys):
+            there = self._those_there(keys[num_received:])
             yield from there
-            num_heard += len(there)
-            if num_heard < len(keys):
-                yield self._heard(num_heard, last_key)
-                num_heard += 1
+            num_received += len(there)
+            if num_received < len(keys):
+                yield self._received(num_received, last_key)
+                num_received += 1
 
     def _those_there(self, keys: list[str]) -> list[bytes]:
-        """What is at these keys, up to the first that is missing. Nothing if the store fails, which `_heard` puts into words."""
+        """What is at these keys, up to the first that is missing. Nothing if the store fails, which `_received` puts into words."""
         try:
             num_there = len(keys) if self._store.check(keys) else num_before_missing(self._store, keys)
             return self._store.multi_get(keys[:num_there]) if num_there else []
         except RuntimeError:
             return []
 
-    def _heard(self, rank: int, wakes: str) -> bytes:
-        """What a rank tells; `wakes` is the key for which this one sleeps meanwhile."""
+    def _received(self, rank: int, wakes: str) -> bytes:
+        """What a rank reports; `wakes` is the key for which this one sleeps meanwhile."""
         name, key = self._names[rank], f"{self._key}/{rank}"
         try:
             with waits(f"the meeting of a group with rank {name}", [name]):
@@ -152,7 +152,7 @@ class Hearing:
                 )  # and wakes nobody any more, though ranks that mean a smaller group may have written it
             return
         time.sleep(self._pause_s)
-        # A part of how long this rank has waited in this round, whoever was missing.
+        # The pause grows with how long this rank has waited in the round, whichever rank was missing.
         self._pause_s = min(LONGER * self._pause_s, LONGEST_PAUSE_S)
 
 
@@ -228,7 +228,7 @@ def meet(
     names = list(names) or list(range(world_size))
     known = {} if known is None else known
     here = known[names[rank]] = RankProcess.here(torch.get_num_threads())
-    _hear_places(store, rank, names, known)
+    _exchange_places(store, rank, names, known)
     places = [known[name] for name in names]
     if mistake := objection(places):
         raise mistake
@@ -246,18 +246,21 @@ def meet(
     raise EnvironmentFailure(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
 
 
-def _hear_places(store: Store, rank: int, names: Sequence[int], known: dict[int, RankProcess]) -> None:
-    """Tell the others this rank's process, add theirs to `known`.
+def _exchange_places(store: Store, rank: int, names: Sequence[int], known: dict[int, RankProcess]) -> None:
+    """Report this rank's process to the others, add theirs to `known`.
 
     Raises `UsageError` when a rank means a group of other ranks.
     """
     here = known[names[rank]]
     same = f"[{json.dumps(names)}, "
-    hearing = Hearing(store, "place", names, known, here)
-    hearing.tell(rank, f"{same}{json.dumps(vars(here))}]")
-    for name, said in zip(names, hearing.from_all(), strict=True):
-        members, place = _read_place(said, same)
-        if members is not None and members != names:  # before waiting for a rank that may never come
+    this_round = Round(store, "place", names, known, here)
+    this_round.report(rank, f"{same}{json.dumps(vars(here))}]")
+    for name, report in zip(names, this_round.from_all(), strict=True):
+        members, place = _read_place(report, same)
+        # [Note: why the members are compared first]
+        # A rank that means another group may wait for ranks that never come to this one: the error has to be raised before
+        # anything else is exchanged.
+        if members is not None and members != names:
             raise disagreement(name, members, names)
         known[name] = place
 
@@ -266,43 +269,44 @@ def _share(
     store: Store, rank: int, names: Sequence[int], known: Mapping[int, RankProcess], *, named: bool
 ) -> tuple[compiled.Memory | None, str]:
     """Return the control block, mapped by every rank; or why one of them could not, the same on all."""
-    hearing = Hearing(store, "named" if named else "nameless", names, known, known[names[rank]])
-    control, name, told = None, "", {"path": "", "problem": ""}
+    this_round = Round(store, "named" if named else "nameless", names, known, known[names[rank]])
+    control, name, mine = None, "", {"path": "", "problem": ""}
     try:
         if rank == 0:
             num_bytes = compiled.control_bytes(len(names))
             if named:
                 name = compiled.random_name()
                 control = compiled.Memory.create_named(name, num_bytes, reserve=True)
-                told["path"] = f"/dev/shm/{name}"  # noqa: S108 - mode 0600, a random name, gone at once
+                mine["path"] = f"/dev/shm/{name}"  # noqa: S108 - mode 0600, a random name, gone at once
             else:
                 control = compiled.Memory.create(num_bytes, reserve=False)
-                told["path"] = f"/proc/{os.getpid()}/fd/{control.descriptor}"
+                mine["path"] = f"/proc/{os.getpid()}/fd/{control.descriptor}"
         else:
-            offer = json.loads(hearing.from_one(0))
-            told["problem"] = offer["problem"]
+            offer = json.loads(this_round.from_one(0))
+            mine["problem"] = offer["problem"]
             control = None if offer["problem"] else compiled.Memory.open(offer["path"])
         if control is not None:
             compiled.Group.announce(control, rank, len(names))
     except OSError as error:
-        told["problem"] = error.strerror or str(error)
+        mine["problem"] = error.strerror or str(error)
     try:
-        hearing.tell(rank, json.dumps(told))
-        said = [*hearing.from_all()]
-    finally:  # also when a rank does not come
+        this_round.report(rank, json.dumps(mine))
+        reports = [*this_round.from_all()]
+    finally:
+        # A name in /dev/shm outlives its processes, so it goes as soon as every rank has opened it, or one has not come.
         if name:
             compiled.unlink_name(name)
-    problems = {text: json.loads(text)["problem"] for text in set(said)}  # most say the same
-    failed = [f"rank {peer}: {problems[text]}" for peer, text in zip(names, said, strict=True) if problems[text]]
+    problems = {text: json.loads(text)["problem"] for text in set(reports)}  # most say the same
+    failed = [f"rank {peer}: {problems[text]}" for peer, text in zip(names, reports, strict=True) if problems[text]]
     return (None, failed[0]) if failed else (control, "")
 
 
-def _read_place(said: bytes, same: str) -> tuple[list[int] | None, RankProcess]:
-    """The ranks that a rank makes a group of, None when it tells what begins as `same`; and its process.
+def _read_place(report: bytes, same: str) -> tuple[list[int] | None, RankProcess]:
+    """The ranks that a rank makes a group of, None when its report begins with `same`; and its process.
 
     Compared as text: each rank would read n lists of n ranks otherwise.
     """
-    text = said.decode()
+    text = report.decode()
     if text.startswith(same):
         return None, _read_process(text[len(same) : -1])
     members, place = json.loads(text)
@@ -311,6 +315,6 @@ def _read_place(said: bytes, same: str) -> tuple[list[int] | None, RankProcess]:
 
 @lru_cache(512)
 def _read_process(text: str) -> RankProcess:
-    """What a rank tells of its process is nearly always what it told when the group before was made."""
+    """Parse a process; it is nearly always the one that was parsed when the group before was made."""
     place = json.loads(text)
     return RankProcess(**place | {"cpus": tuple(place["cpus"])})

@@ -54,8 +54,8 @@ def describe(code: CodeType, lasti: int) -> tuple[int, int, str]:
         return INNER, 0, ""
     span = span_of(code, lasti)
     text = text_at(file, span)
-    said = f"{file}\0{code.co_qualname}\0{text}".encode() if text else b""
-    label = int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") if text else 0
+    words = f"{file}\0{code.co_qualname}\0{text}".encode() if text else b""
+    label = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little") if text else 0
     return USERS, label, short(file, span[0])
 
 
@@ -86,10 +86,10 @@ def judge(calls: Sequence[Sequence[Place]]) -> tuple[bool, str]:
     known = [call for call in calls if call]
     pairs = list(itertools.combinations(known, 2))
     together = any(are_alternatives(*pair) for pair in pairs) or not any(stand_in_one_function(*pair) for pair in pairs)
-    return together, ", then ".join(_line(_told(call, known)) for call in known)
+    return together, ", then ".join(_line(_distinct(call, known)) for call in known)
 
 
-def _told(call: Sequence[Place], calls: Sequence[Sequence[Place]]) -> Place:
+def _distinct(call: Sequence[Place], calls: Sequence[Sequence[Place]]) -> Place:
     """The innermost place in which this call differs from another one, else its innermost place."""
     return next((place for place, *others in zip(call, *calls, strict=False) if set(others) != {place}), call[0])
 

@@ -175,3 +175,13 @@ def test_a_system_without_memory_files_is_told_in_one_sentence(tmp_path: Path) -
     assert "memfd_create" in done.stderr
     assert "Traceback" not in done.stderr
     assert all(log.stat().st_size == 0 for log in tmp_path.glob("lockstep-runs/*/logs/*")), "a rank has begun"
+
+
+def test_without_the_compiled_part_the_bits_are_the_same_and_one_notice_says_what_is_slower(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["lockstep._native"] = None\n')
+    done = run(tmp_path, 2, env={"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))})
+    assert bits(done) == undisturbed
+    assert done.stderr.count("the ranks talk over Gloo, not through shared memory") == 1
+    assert "C++20 compiler" in done.stderr

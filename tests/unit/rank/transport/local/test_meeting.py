@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lockstep.errors import EnvironmentFailure
 from lockstep.rank.transport.local import native
 from lockstep.rank.transport.local.process import RankProcess, _state
-from lockstep.rank.transport.local.rendezvous import Hearing, meet, num_before_missing
+from lockstep.rank.transport.local.rendezvous import Round, meet, num_before_missing
 from lockstep.rank.transport.local.shared_store import SharedStore, new_store
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled part")
@@ -73,7 +73,7 @@ def test_what_all_ranks_have_told_is_read_at_once_however_many_they_are(size):
     store, here = CountingStore(), RankProcess.here()
     for rank in range(size):
         store.set(f"place/{rank}", str(rank))
-    heard = list(Hearing(store, "place", range(size), {}, here).from_all())
+    heard = list(Round(store, "place", range(size), {}, here).from_all())
     assert heard == [str(rank).encode() for rank in range(size)]
     assert store.requests == 2
 
@@ -89,7 +89,7 @@ def test_every_store_that_ranks_may_meet_at_reads_several_keys(kind, tmp_path):
     }[kind]()
     for rank in range(3):
         store.set(f"place/{rank}", str(rank))
-    assert list(Hearing(store, "place", range(3), {}, RankProcess.here()).from_all()) == [b"0", b"1", b"2"]
+    assert list(Round(store, "place", range(3), {}, RankProcess.here()).from_all()) == [b"0", b"1", b"2"]
 
 
 def test_a_store_that_fails_is_told_as_a_rank_that_never_came():
@@ -99,13 +99,13 @@ def test_a_store_that_fails_is_told_as_a_rank_that_never_came():
 
     store, here = Gone(), RankProcess.here()
     with pytest.raises(EnvironmentFailure, match=r"Rank 0 never joined the group: the connection is closed\."):
-        list(Hearing(store, "place", range(2), {0: dataclasses.replace(here, process=1)}, here).from_all())
+        list(Round(store, "place", range(2), {0: dataclasses.replace(here, process=1)}, here).from_all())
 
 
 def test_a_rank_that_differs_is_heard_before_one_that_is_missing_is_waited_for():
     store, here = CountingStore(), RankProcess.here()
     store.set("place/0", "other ranks")
-    heard = Hearing(store, "place", range(3), {}, here).from_all()
+    heard = Round(store, "place", range(3), {}, here).from_all()
     assert next(heard) == b"other ranks"
     store.set("place/1", "1")
     store.set("place/2", "2")
@@ -146,12 +146,12 @@ def test_a_rank_sleeps_until_the_last_one_has_told_and_then_asks_for_all_at_once
     monkeypatch.setattr("lockstep.rank.transport.local.rendezvous.SLEEP", dt.timedelta(seconds=60))
     size, kept = 5, CountedStore()
     store = dist.PrefixStore("a", kept) if prefix else kept
-    hearings = [Hearing(store, "place", range(size), {}, RankProcess.here()) for _ in range(size)]
+    rounds = [Round(store, "place", range(size), {}, RankProcess.here()) for _ in range(size)]
     heard = {}
 
     def meets(rank):
-        hearings[rank].tell(rank, str(rank))
-        heard[rank] = list(hearings[rank].from_all())
+        rounds[rank].report(rank, str(rank))
+        heard[rank] = list(rounds[rank].from_all())
 
     threads = [threading.Thread(target=meets, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -165,9 +165,9 @@ def test_a_rank_sleeps_until_the_last_one_has_told_and_then_asks_for_all_at_once
 def test_who_does_not_come_is_found_although_nobody_says_that_all_have():
     kept = new_store()
     kept.set_timeout(dt.timedelta(seconds=0.2))
-    hearing = Hearing(dist.PrefixStore("a", kept), "place", range(3), {}, RankProcess.here())
-    hearing.tell(0, "differs")
-    heard = hearing.from_all()
+    this_round = Round(dist.PrefixStore("a", kept), "place", range(3), {}, RankProcess.here())
+    this_round.report(0, "differs")
+    heard = this_round.from_all()
     assert next(heard) == b"differs"
     with pytest.raises(EnvironmentFailure, match="Rank 1 never joined the group"):
         next(heard)
@@ -179,5 +179,5 @@ def test_ranks_of_a_smaller_group_that_have_all_told_do_not_keep_others_awake():
     kept.set("place/all", "")
     parent = dataclasses.replace(here, process=os.getppid(), started=_state(os.getppid())[1])
     with pytest.raises(EnvironmentFailure, match="Rank 0 never joined the group"):
-        next(Hearing(kept, "place", range(3), {0: parent}, here).from_all())
+        next(Round(kept, "place", range(3), {0: parent}, here).from_all())
     assert kept.requests < 50

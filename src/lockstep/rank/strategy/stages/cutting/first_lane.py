@@ -161,7 +161,8 @@ class FirstLane:
             candidates = allowed_candidates(name, trace, num_stages, wanted)
         except UsageError as error:
             return encode(error)
-        weights = bytes_between(trace, candidates, self._sizes()) if self._copies else None  # they must fit
+        # A model that is offloaded does not fit one device: what must be balanced is its memory.
+        weights = bytes_between(trace, candidates, self._sizes()) if self._copies else None
         cut = decide_cut(trace, candidates, self._watched.costs(candidates), num_stages, weights)
         return replace(cut, changing=tuple(self._changing)).encode()
 
@@ -184,10 +185,10 @@ def digest_of_lane(losses: Sequence[Tensor], gradients: Sequence[Tensor | None])
     return hashlib.blake2b(repr([words, sums]).encode(), digest_size=8).hexdigest()
 
 
-def refuse_different_lanes(told: Sequence[tuple[int, str]]) -> None:
-    """Raise `UsageError` if ranks got different results for one lane; `told` are lane (or -1) and digest."""
+def refuse_different_lanes(reports: Sequence[tuple[int, str]]) -> None:
+    """Raise `UsageError` if ranks got different results for one lane; `reports` are lane (or -1) and digest."""
     first: dict[int, tuple[int, str]] = {}
-    for rank, (lane, digest) in enumerate(told):
+    for rank, (lane, digest) in enumerate(reports):
         other, known = first.setdefault(lane, (rank, digest))
         if lane >= 0 and known != digest:
             raise UsageError(

@@ -37,7 +37,7 @@ class Stage:
     """Layers some of whose calls other stages make: here those are only followed."""
     entry: Entry | None
     """The call that begins the stage; None for the first."""
-    lent: tuple[str, ...]
+    borrowed: tuple[str, ...]
     """Parameters of earlier stages that come with it, because this stage or a later one uses them too."""
     cost_s: float
     """Measured seconds of forward and backward of one lane."""
@@ -54,7 +54,7 @@ class Stage:
             layers=tuple(words["layers"]),
             skipped=tuple(words["skipped"]),
             entry=None if entry is None else Entry(entry["layer"], entry["number"], tuple(entry["carried"])),
-            lent=tuple(words["lent"]),
+            borrowed=tuple(words["borrowed"]),
             cost_s=float(words["cost_s"]),
         )
 
@@ -207,7 +207,7 @@ def decide_cut(
                 layers=tuple(_outermost(call for call in trace.calls if begin <= call.begin and call.end < end)),
                 skipped=tuple(_outermost(elsewhere)),
                 entry=Entry(candidate.module, candidate.number, candidate.carried) if candidate is not None else None,
-                lent=tuple(name for name, (first, last) in used.items() if first < number <= last),
+                borrowed=tuple(name for name, (first, last) in used.items() if first < number <= last),
                 cost_s=sum(costs[bounds[number] : bounds[number + 1]]),
             )
         )

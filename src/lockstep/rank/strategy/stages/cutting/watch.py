@@ -91,7 +91,8 @@ class OperationClock:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             return time.perf_counter()
-        return time.thread_time()  # other processes on the machine do not count
+        # Other processes on the machine do not count.
+        return time.thread_time()
 
     def between(self, bounds: Sequence[int]) -> list[float]:
         """The seconds before the first of the rising positions `bounds`, between them, and from the last one on."""
@@ -219,7 +220,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             depends = self._drew = depends or self._drew
         self.written |= dict.fromkeys(map(memory_of, _written(func, args, kwargs)), self.event)
         for tensor in _tensors(result):
-            self._kept.append(tensor)  # so no identity is reused
+            # Tensors are known by identity, so each must live until the end.
+            self._kept.append(tensor)
             if depends and self._name(tensor) is None:
                 self._tainted.setdefault(memory_of(tensor), self.event)
                 self.lives.setdefault(

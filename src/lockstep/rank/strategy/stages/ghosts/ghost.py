@@ -113,8 +113,9 @@ def _followed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
             args, kwargs = pytree.tree_map(_widest, (args, kwargs))  # meta has no autocast to unify dtypes
         elif "deterministic" not in str(error):
             raise
+    # For some operations torch checks another device's kernel when it is asked for deterministic ones; a ghost has no bits.
     mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("default")  # for some operations, torch checks the wrong device's kernel
+    torch.set_deterministic_debug_mode("default")
     try:
         return func(*args, **kwargs)
     finally:
@@ -179,9 +180,13 @@ class GhostLayer:
             return self._forward(*args, **kwargs)
         is_usual = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
         leaves = args if is_usual else pytree.tree_leaves((args, kwargs))
+        # [Note: which calls are remembered]
+        # A call is told by the shapes of its tensors and by plain values. With any other argument (a cache that it fills) it is
+        # followed in full each time.
         if not is_usual and not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
-            return self._forward(*args, **kwargs)  # it fills a cache, say
-        with DisableTorchFunction():  # reading ghosts' shapes is no operation to follow
+            return self._forward(*args, **kwargs)
+        # To read the shapes of ghosts is no operation to follow.
+        with DisableTorchFunction():
             words = [*map(_word, leaves), self._layer.training, torch.is_grad_enabled()]
         form = tuple(words) if is_usual else repr(words)  # among plain values 1, 1.0 and True are equal
         if form not in self._known:

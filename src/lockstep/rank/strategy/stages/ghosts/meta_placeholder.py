@@ -147,7 +147,8 @@ def let_go(name: str, parameter: nn.Parameter, home: torch.device) -> None:
                 f"Cannot free the memory of {name!r}: something else still holds a reference to it ({error}).",
                 "Prepare the model before anything keeps weak references to it.",
             ) from error
-        swap(parameter, other)  # graphs of the lane before the cut hold the parameter; they must not be used any more
+        # Graphs of the lane before the cut hold the parameter. They must not be used any more, and say so.
+        swap(parameter, other)
         if other.requires_grad:
             other.register_hook(_refuse_old_graph)  # type: ignore[no-untyped-call]
 
@@ -179,9 +180,8 @@ def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return
     leaves = leaves_of(args, kwargs)
     in_place = operation.endswith("_") and (not operation.endswith("__") or operation.startswith(("__i", "__set")))
-    if not (
-        in_place and args and isinstance(args[0], MetaPlaceholder)
-    ):  # what is written into it is lost, as it should be
+    # What is written into an absent tensor is lost, as it should be: its own stage writes it.
+    if not (in_place and args and isinstance(args[0], MetaPlaceholder)):
         yield leaves
 
 

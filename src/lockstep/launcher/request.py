@@ -71,6 +71,8 @@ class Recovery:
     """How long others may wait for a rank; None: what is too long for what it does (`lockstep.launcher.diagnosis.stalls`)."""
     keeping: Keeping = field(default_factory=Keeping)
     """How often the run keeps a snapshot in memory, if it may start again."""
+    forgives_kills: bool = False
+    """Whether a kill is what somebody wanted to see: one at a step where there was one before stops nothing, and takes no rank."""
     shrinks: bool = False
     """Whether each start again has one rank less, as long as there is more than one."""
 

@@ -124,6 +124,16 @@ class RunFolder:
         return self.path / "findings.jsonl"
 
     @property
+    def events(self) -> Path:
+        """What happened (JSON lines, `lockstep.protocol.events`): starts, pace, states, kills, restarts, stalls, the end."""
+        return self.path / "events.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """The run in numbers (JSON), written at its end: versions, time of each rank, memory, bits."""
+        return self.path / "summary.json"
+
+    @property
     def replicas(self) -> Path:
         """Sums over the parameters of plain scripts' replicas, until they are compared."""
         return self.path / "replicas"

@@ -80,7 +80,12 @@ class EventLog:
     def start(self, request: LaunchRequest) -> None:
         """All ranks start."""
         first = {"schema": SCHEMA} if not self._attempts else {}
-        fields = {"ranks": request.world_size, "device": request.device, "threads": request.threads}
+        fields = {
+            "ranks": request.world_size,
+            "device": request.device,
+            "threads": request.threads,
+            "host": platform.node(),
+        }
         self.add(Kind.START, attempt=self._attempts, **fields, **first)
         self._attempts += 1
         self._before, self._evaluation_s = None, None

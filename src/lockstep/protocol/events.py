@@ -25,7 +25,7 @@ class Kind(StrEnum):
     """What a line is about, and its fields."""
 
     START = "start"
-    """All ranks start: attempt (0, 1, ...), ranks, device, threads; the first one also has schema."""
+    """All ranks start: attempt (0, 1, ...), ranks, device, threads, host (of the launcher); the first one also has schema."""
     RESUME = "resume"
     """Ranks resume from a state: step."""
     PACE = "pace"

@@ -36,6 +36,9 @@ class LiveRun:
         with self._lock:
             record = read_record(RunFolder(self.path))
             rows, is_over = self.ranks()
+            if record.is_elsewhere:
+                rows = [row | {"pid": 0, "state": "ended" if record.ended is not None else "works"} for row in rows]
+                is_over = False
             return {
                 "story": story_of(record),
                 "ranks": rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import shlex
 import time
 from collections.abc import Sequence
@@ -57,11 +58,17 @@ class Record:
         return ends[-1] if ends else None
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether its launcher is, or was, on another machine, whose processes nobody sees from here."""
+        starts = of_kind(self.events, Kind.START)
+        return bool(starts) and starts[-1].fields.get("host") not in {None, platform.node()}
+
+    @property
     def samples_per_s(self) -> float:
         """While it trained, all ranks together; NaN where it is not known."""
         spent = list(_dicts(self.summary.get("time")).values())
-        samples = sum(finite(one.get("samples")) for one in spent)
-        seconds = max((sum(finite(one.get(f"{part}_s")) for part in PARTS) for one in spent), default=math.nan)
+        samples = sum(_positive(one.get("samples")) for one in spent)
+        seconds = max((sum(_seconds(one).values()) for one in spent), default=0.0)
         return samples / seconds if seconds > 0 and samples > 0 else math.nan
 
 
@@ -130,11 +137,7 @@ def _sub(record: Record) -> str:
 
 def _cards(record: Record) -> list[dict[str, str]]:
     kills, restarts = (len(of_kind(record.events, kind)) for kind in (Kind.KILL, Kind.RESTART))
-    again = sum(
-        max(finite(one.fields.get("steps_again")), 0)
-        for one in of_kind(record.events, Kind.RESTART)
-        if math.isfinite(one.number("steps_again"))
-    )
+    again = sum(_positive(one.fields.get("steps_again")) for one in of_kind(record.events, Kind.RESTART))
     cards = [*_last_values(record)]
     cards.append(
         {
@@ -223,7 +226,7 @@ def _time(record: Record) -> list[dict[str, Any]]:
     """Where the time of a step went, rank by rank: shares, and milliseconds."""
     rows = []
     for rank, one in list(_dicts(record.summary.get("time")).items())[:MOST_RANKS]:
-        seconds = {part: max(finite(one.get(f"{part}_s")), 0.0) for part in PARTS}
+        seconds = _seconds(one)
         whole = sum(seconds.values())
         if whole > 0 and math.isfinite(whole):
             shares = {part: round(took / whole, 4) for part, took in seconds.items()}
@@ -298,6 +301,16 @@ def _bits(record: Record) -> dict[str, Any]:
 
 def _dicts(value: object) -> dict[str, dict[str, Any]]:
     return {str(key): one for key, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
+
+
+def _seconds(told: dict[str, Any]) -> dict[str, float]:
+    """What a rank's steps took, part by part."""
+    return {part: _positive(told.get(f"{part}_s")) for part in PARTS}
+
+
+def _positive(value: object) -> float:
+    number = finite(value)
+    return number if number > 0 else 0.0
 
 
 def _count(number: object, noun: str) -> str:

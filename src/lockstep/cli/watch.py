@@ -42,7 +42,7 @@ HEADER_ROWS = 5
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The page's port. [default: any that is free]")
 @click.option("--browser/--no-browser", default=True, help="Open the page, or print its address only.")
 @click.argument("run", required=False)
-def watch(run: str | None, once: bool, as_json: bool, web: bool, port: int, browser: bool) -> None:
+def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, browser: bool) -> None:
     """Show what every rank of RUN is doing, until the run has ended."""
     found = run_at(run, runs_folder(os.environ))
     if web:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lockstep.machine.regular_file import open_regular
 from lockstep.protocol.events import finite
+from lockstep.protocol.metric_lines import PLACES
 
 MOST_BYTES = 64 << 20
 """A larger file is read in parts, evenly spread over it."""
@@ -20,7 +21,6 @@ MOST_POINTS = 2000
 """Of one curve in a picture: about as many as its pixels are wide, twice."""
 MOST_CURVES = 40
 MOST_NAME = 80
-PLACES = frozenset({"step", "epoch", "time"})
 
 
 @dataclass
@@ -78,13 +78,20 @@ def _take(line: bytes, found: dict[str, Curve]) -> None:
     if not isinstance(told, dict) or type(step := told.get("step")) is not int or not 0 <= step < 1 << 53:
         return
     for name, value in told.items():
-        if name in PLACES or isinstance(value, bool) or not isinstance(value, int | float) or len(name) > MOST_NAME:
+        if (
+            name in PLACES
+            or isinstance(value, bool)
+            or not isinstance(value, int | float | None)
+            or len(name) > MOST_NAME
+        ):
             continue
         if name not in found and len(found) >= MOST_CURVES:
             continue
         curve = found.setdefault(name, Curve())
         curve.steps.append(step)
-        curve.values.append(value if isinstance(value, float) else finite(value))
+        curve.values.append(
+            value if isinstance(value, float) else finite(value)
+        )  # null: what was logged was not finite
 
 
 def thinned(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, overload
 
@@ -243,6 +243,20 @@ class Run:
         tallies and `run.mean` are global already; one that differs between ranks is averaged by their samples.
         """
         log(self._run, scalars)
+
+    def log_to(self, function: Callable[[dict[str, float], int], None]) -> None:
+        """Give every value of `run.log` to a function as well: `run.log_to(lambda values, step: writer.add(values, step))`.
+
+        It is called on rank 0, where the value is logged, once for each call of `run.log` and in order: when ranks resume
+        after a loss, what was given before is not given again. Only the call during which rank 0 was killed comes twice. A
+        run that is started again by its name begins with the step from which it resumes. What the function raises, `run.log`
+        raises.
+
+        Args:
+            function: takes the values by name, which are the same on every rank, and the step.
+        """
+        if self.rank == 0:
+            self._run.components.metrics.listeners.append(function)
 
     def sum(self, value: float | Tensor) -> Any:
         """Return the sum over ranks of a number or a tensor of equal shape, in rank order.

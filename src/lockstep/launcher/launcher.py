@@ -39,6 +39,7 @@ from lockstep.launcher.terminal.report import (
     unsaved_line,
 )
 from lockstep.launcher.terminal.terminal import Saying, Terminal
+from lockstep.launcher.tracking import start_tracking
 from lockstep.protocol.run_folder import RunFolder, write_private
 from lockstep.protocol.saving import OFF
 
@@ -113,6 +114,7 @@ def _run(
     if request.crowded:
         cases.add(CROWDED_CORES, request.crowded)
     events = EventLog(RunFolder(request.run_folder))
+    tracking = start_tracking(request, saying)
     world = Attempts(request, nursery, losses, began_ns, signals, events, cluster).run()
     ending, verdict = world.ending, world.verdict
     lost = [*losses.sentences, *saying.lost()]
@@ -136,6 +138,8 @@ def _run(
         request,
         {"exit_code": outcome.exit_code, "signal": outcome.interrupted_by, "seconds": round(outcome.duration_s, 3)},
     )
+    if tracking is not None:
+        tracking.close(outcome.exit_code)
     _say_ending(request, saying, outcome, world)
     if request.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
         _say_trouble(request, saying, outcome, cases)

@@ -78,6 +78,16 @@ class Recovery:
 
 
 @dataclass(frozen=True)
+class Watching:
+    """What a run shows besides its files."""
+
+    trackers: tuple[str, ...] = ()
+    """Who gets the values of `run.log`: "tensorboard", "wandb"."""
+    trace_steps: int = 0
+    """How many steps the ranks record for `trace.json`."""
+
+
+@dataclass(frozen=True)
 class FunctionCall:
     """A function of another process that the ranks call, as `lockstep.spawn` packed it."""
 
@@ -116,6 +126,7 @@ class LaunchRequest:
     """The backend of torch.distributed instead of the script's; empty for the script's."""
     fresh: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
+    watching: Watching = field(default_factory=Watching)
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
     saving: Saving | None = None

@@ -25,9 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
+from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.terminal.report import Line
+from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.regular_file import open_regular
 from lockstep.protocol.metric_lines import PLACES, Delivered
-from lockstep.protocol.run_folder import read_json, write_private
+from lockstep.protocol.run_folder import RunFolder, read_json, write_private
 
 TRACKERS = ("tensorboard", "wandb")
 EVERY_S = 1.0
@@ -208,3 +211,23 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
         if isinstance(told, dict) and type(told.get("step")) is int:
             return told
     return None
+
+
+def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:
+    """Pass what a run logs on to its trackers; None where it has none, and on nodes other than the one with rank 0."""
+    if not request.watching.trackers or request.numbers.start:
+        return None
+    folder = RunFolder(request.run_folder)
+    # a run that saves its states has a folder for all of its starts
+    memory = folder.path if request.saving is None else Path(request.saving.folder).parent
+    config = {"script": str(request.script or request.module or ""), "args": list(request.args), "ranks": request.ranks}
+    if "tensorboard" in request.watching.trackers:
+        saying.line(Line("track", f"tensorboard --logdir {memory / 'tensorboard'}"))
+    return Tracking(
+        request.watching.trackers,
+        folder.metrics,
+        memory=memory,
+        name=request.name,
+        config=config,
+        say=lambda sentence: saying.line(Line("warning", sentence)),
+    )

@@ -134,6 +134,16 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
+    def traces(self) -> Path:
+        """What the ranks recorded for `--trace`, a file (JSON) for each."""
+        return self.path / "traces"
+
+    @property
+    def trace(self) -> Path:
+        """The steps of `--trace` as Perfetto opens them (JSON)."""
+        return self.path / "trace.json"
+
+    @property
     def replicas(self) -> Path:
         """Sums over the parameters of plain scripts' replicas, until they are compared."""
         return self.path / "replicas"

@@ -23,7 +23,7 @@ from lockstep.rank.run.loop.lane_sum import lane_sum
 from lockstep.rank.run.loop.loop_variables import note_loop_variables, restore_loop_variables
 from lockstep.rank.run.loop.recording import is_over, settle
 from lockstep.rank.run.loop.tally import Agreed, Tally
-from lockstep.rank.run.loop.training import Steps
+from lockstep.rank.run.loop.training import Steps, StepsOfEpochs
 from lockstep.rank.run.position.kept_values import KeptValues
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.prepare.preparation import prepare
@@ -176,13 +176,19 @@ class Run:
         finally:  # also when the script leaves the loop
             automatic.leave_loop()
 
-    def steps(self, loader: Iterable[Any]) -> Steps:
-        """Train on one epoch of a prepared loader: the same number of steps on every rank.
+    def steps(self, loader: Iterable[Any], epochs: int | None = None) -> Steps:
+        """Train on one epoch of a prepared loader, or on several: the same number of steps on every rank.
 
-        `tqdm(run.steps(loader))` works: the result has the epoch's number of steps as its length.
+        `tqdm(run.steps(loader))` works: the result has its number of steps as its length.
+
+        Args:
+            loader: what `prepare` returned for a DataLoader.
+            epochs: a short form where nothing is done between epochs: the steps of all of them in one loop, with the bits,
+                states and resumes of `for _ in run.epochs(epochs): for step in run.steps(loader):`.
 
         Raises:
-            UsageError: when the loader was not prepared, inside another step, or when the order differs between ranks.
+            UsageError: when the loader was not prepared, inside another step, or when the order differs between ranks;
+                with `epochs` inside `run.epochs`.
         """
         self._require_present()
         if not isinstance(loader, PreparedLoader):
@@ -199,7 +205,11 @@ class Run:
             raise UsageError(
                 "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
             )
-        return Steps(self._run, loader)
+        if epochs is None:
+            return Steps(self._run, loader)
+        if self._run.loop_state.epochs.in_body:
+            raise UsageError("run.steps(epochs=) was called inside run.epochs.", "Leave epochs= out there.")
+        return StepsOfEpochs(self._run, loader, epochs, self.epochs(epochs))
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
         """Run the backward of the current lane's loss; several in one lane add up.

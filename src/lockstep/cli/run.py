@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from datetime import datetime
@@ -27,18 +28,20 @@ from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nodes.key import KeySettings
 from lockstep.launcher.nodes.place import NodePlace
-from lockstep.launcher.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity
+from lockstep.launcher.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity, Watching
 from lockstep.launcher.script_source import local_rank_option, source_of
 from lockstep.launcher.sizing import Size, Wish, size
 from lockstep.launcher.supervise.joining import may_be_first, node_name
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import Saying, Terminal
+from lockstep.launcher.tracking import check_trackers
 from lockstep.machine.gpus import gpu_names
 from lockstep.protocol.backends import BACKENDS, check_backend
 from lockstep.protocol.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
-from lockstep.protocol.run_folder import RUNS, RUNS_VARIABLE, STATES, runs_folder
+from lockstep.protocol.run_folder import RUNS, RUNS_VARIABLE, STATES, RunFolder, runs_folder
 from lockstep.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
 from lockstep.protocol.url import below, check_shared
+from lockstep.show.trace import write_trace
 
 OLD_RECOVERY = {
     "replace": "; it is --recover auto, the default",
@@ -169,6 +172,13 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.option(
     "--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {RUNS_VARIABLE}, else {RUNS}]"
 )
+@click.option(
+    "--track",
+    multiple=True,
+    metavar="TRACKER",
+    help="tensorboard or wandb: give it every value of run.log, once, through kills and resumes.",
+)
+@click.option("--trace", metavar="STEPS", default=None, help="Record the first steps for Perfetto: 20steps.")
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
@@ -195,7 +205,12 @@ def run(**options: Any) -> int:
         Saying(terminal).line(Line("note", sentence))
     if request.crowded and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", request.crowded))
-    sys.exit(launch(request, terminal).exit_code)
+    outcome = launch(request, terminal)
+    if request.watching.trace_steps:
+        written = write_trace(RunFolder(request.run_folder))
+        text = f"{written}: open it in Perfetto" if written is not None else "nothing: no rank called lockstep.init()"
+        Saying(terminal).line(Line("trace", text))
+    sys.exit(outcome.exit_code)
 
 
 def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
@@ -222,6 +237,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     recovery, grace_s = recovery_from(own, form), grace_from(own["grace"])
     check_saving(own["name"], own["save_every"], own["keep"], own["states"])
     check_program(own["script"], own["module"], "run")
+    watching = _watching(own["track"], own["trace"])
     source = source_of(own["script"], own["module"])
     folder, base, saving = _folders(own, place)
     return (
@@ -241,6 +257,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             backend=own["backend"] or "",
             saving=saving,
             fresh=own["fresh"],
+            watching=watching,
             verbosity=verbosity,
             why=decided.why,
             crowded=decided.crowded,
@@ -285,6 +302,8 @@ OWN_OPTIONS = (
         "check_every",
         "max_restarts",
         "snapshots",
+        "track",
+        "trace",
         "log_dir",
         "fresh",
         "quiet",
@@ -411,6 +430,16 @@ def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]
     claim(base, is_first=is_first)
     url = below(own["states"], own["name"]) if own["states"] is not None else ""
     return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"], url)
+
+
+def _watching(trackers: tuple[str, ...], trace: str | None) -> Watching:
+    check_trackers(trackers)
+    if trace is None:
+        return Watching(trackers)
+    found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", trace)
+    if found is None:
+        raise UsageError(f"--trace {trace!r} is no number of steps.", "Write 20steps.")
+    return Watching(trackers, int(found[1]))
 
 
 def grace_from(seconds: float) -> float:

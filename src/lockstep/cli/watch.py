@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+from pathlib import Path
 
 import click
 from rich.console import Group
@@ -19,6 +21,8 @@ from lockstep.launcher.watch.view import View, Viewer
 from lockstep.machine.tables import show_table
 from lockstep.machine.visible import visible
 from lockstep.protocol.run_folder import runs_folder
+from lockstep.show.live import LiveRun, show_in_browser
+from lockstep.show.server import LivePage
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below lockstep-runs.
@@ -34,10 +38,16 @@ HEADER_ROWS = 5
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--once", is_flag=True, help="Print the table once. [default where there is no terminal]")
 @click.option("--json", "as_json", is_flag=True, help="Print the ranks once as JSON.")
+@click.option("--web", is_flag=True, help="Show the run on a page that only this machine can open, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The page's port. [default: any that is free]")
+@click.option("--browser/--no-browser", default=True, help="Open the page, or print its address only.")
 @click.argument("run", required=False)
-def watch(run: str | None, once: bool, as_json: bool) -> None:
+def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, browser: bool) -> None:
     """Show what every rank of RUN is doing, until the run has ended."""
     found = run_at(run, runs_folder(os.environ))
+    if web:
+        _serve(found.folder.path, port, browser=browser)
+        return
     viewer, console = Viewer(found), screen()
     if as_json:
         click.echo(json.dumps({**found.as_json(), "ranks": [vars(row) for row in viewer.look().rows]}))
@@ -59,6 +69,16 @@ def watch(run: str | None, once: bool, as_json: bool) -> None:
         console.print("the run has ended")
     except KeyboardInterrupt:
         sys.exit(0)
+
+
+def _serve(path: Path, port: int, *, browser: bool) -> None:
+    with LivePage(LiveRun(path).state, port=port) as page:
+        for line in show_in_browser(page.url, page.number, wanted=browser):
+            click.echo(line)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            sys.exit(0)
 
 
 def _shown(view: View, most_rows: int, width: int) -> Group:

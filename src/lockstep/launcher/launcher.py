@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.launcher.diagnosis.findings import CROWDED_CORES, EARLY_LEAVER, STARVED_LOADER
+from lockstep.launcher.event_log import EventLog
 from lockstep.launcher.folder import make_run_folder, remove_run_folder
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
@@ -38,6 +39,7 @@ from lockstep.launcher.terminal.report import (
     unsaved_line,
 )
 from lockstep.launcher.terminal.terminal import Saying, Terminal
+from lockstep.launcher.tracking import start_tracking
 from lockstep.protocol.run_folder import RunFolder, write_private
 from lockstep.protocol.saving import OFF
 
@@ -111,7 +113,9 @@ def _run(
     losses = Losses(saying, cases)
     if request.crowded:
         cases.add(CROWDED_CORES, request.crowded)
-    world = Attempts(request, nursery, losses, began_ns, signals, cluster).run()
+    events = EventLog(RunFolder(request.run_folder))
+    tracking = start_tracking(request, saying)
+    world = Attempts(request, nursery, losses, began_ns, signals, events, cluster).run()
     ending, verdict = world.ending, world.verdict
     lost = [*losses.sentences, *saying.lost()]
     if world.block is None:
@@ -130,6 +134,12 @@ def _run(
     )
     _note_outcome(outcome, world)
     _note_finding(cases, world)
+    events.summarize(
+        request,
+        {"exit_code": outcome.exit_code, "signal": outcome.interrupted_by, "seconds": round(outcome.duration_s, 3)},
+    )
+    if tracking is not None:
+        tracking.close(outcome.exit_code)
     _say_ending(request, saying, outcome, world)
     if request.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
         _say_trouble(request, saying, outcome, cases)

@@ -127,8 +127,9 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     if not most:
         return Stop(_why_none(scene, end, recovery))
     loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
-    ranks = _fewer_ranks(scene, end, loss, recovery, history)
-    if _comes_back(loss, history) and not ranks:
+    alike = [] if recovery.forgives_kills and end.signal == signal.SIGKILL else history
+    ranks = _fewer_ranks(scene, end, loss, recovery, alike)
+    if _comes_back(loss, alike) and not ranks:
         reason = f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops"
         return Stop(reason, is_script=_is_damage(end))
     if len(history) >= most:

@@ -71,8 +71,20 @@ class Recovery:
     """How long others may wait for a rank; None: what is too long for what it does (`lockstep.launcher.diagnosis.stalls`)."""
     keeping: Keeping = field(default_factory=Keeping)
     """How often the run keeps a snapshot in memory, if it may start again."""
+    forgives_kills: bool = False
+    """Whether a kill is what somebody wanted to see: one at a step where there was one before stops nothing, and takes no rank."""
     shrinks: bool = False
     """Whether each start again has one rank less, as long as there is more than one."""
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What a run shows besides its files."""
+
+    trackers: tuple[str, ...] = ()
+    """Who gets the values of `run.log`: "tensorboard", "wandb"."""
+    trace_steps: int = 0
+    """How many steps the ranks record for `trace.json`."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,7 @@ class LaunchRequest:
     """The backend of torch.distributed instead of the script's; empty for the script's."""
     fresh: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
+    watching: Watching = field(default_factory=Watching)
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
     saving: Saving | None = None

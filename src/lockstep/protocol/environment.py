@@ -83,6 +83,8 @@ class RankSettings:
     """From where all ranks start again: "auto" the newest state, "exact" no state that lacks what the script keeps itself."""
     shrinks: bool = False
     """Whether the launcher starts all ranks again with one less when one dies."""
+    trace_steps: int = 0
+    """How many steps of this start the ranks record for `--trace`."""
     seat: Seat | None = None
     """This rank's node among several; None on one node."""
 

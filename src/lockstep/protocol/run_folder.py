@@ -124,6 +124,26 @@ class RunFolder:
         return self.path / "findings.jsonl"
 
     @property
+    def events(self) -> Path:
+        """What happened (JSON lines, `lockstep.protocol.events`): starts, pace, states, kills, restarts, stalls, the end."""
+        return self.path / "events.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """The run in numbers (JSON), written at its end: versions, time of each rank, memory, bits."""
+        return self.path / "summary.json"
+
+    @property
+    def traces(self) -> Path:
+        """What the ranks recorded for `--trace`, a file (JSON) for each."""
+        return self.path / "traces"
+
+    @property
+    def trace(self) -> Path:
+        """The steps of `--trace` as Perfetto opens them (JSON)."""
+        return self.path / "trace.json"
+
+    @property
     def replicas(self) -> Path:
         """Sums over the parameters of plain scripts' replicas, until they are compared."""
         return self.path / "replicas"

@@ -103,6 +103,7 @@ def rank_variables(
         snapshots=request.snapshots,
         shrinks=request.recovery.shrinks,
         recover=request.recovery.recover,
+        trace_steps=request.watching.trace_steps,
         seat=request.seat,
     )
     node, num_nodes = (seat.node, seat.num_nodes) if seat is not None else (0, 1)

@@ -21,6 +21,7 @@ from typing import Any
 from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.diagnosis.findings import EARLY_LEAVER
 from lockstep.launcher.diagnosis.told import Teller
+from lockstep.launcher.event_log import EventLog
 from lockstep.launcher.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launcher.nodes.cluster import Cluster, Interrupted
 from lockstep.launcher.nodes.roster import Member
@@ -56,6 +57,7 @@ from lockstep.launcher.terminal.report import (
 )
 from lockstep.launcher.verdict import Verdict, judge
 from lockstep.machine.regular_file import open_regular
+from lockstep.protocol.events import Kind
 from lockstep.protocol.journal.gauges import Gauges, listed, unlist
 from lockstep.protocol.layout.mesh import shrinks
 from lockstep.protocol.meeting_place import Restart, Seat
@@ -96,6 +98,7 @@ class Attempts:
     losses: Losses
     began_ns: int
     signals: CaughtSignals
+    events: EventLog
     cluster: Cluster | None = None
     """The other nodes of the run, if there are any."""
     _has_said_decided: bool = False
@@ -114,7 +117,9 @@ class Attempts:
             while True:
                 if self.cluster is not None:
                     request = self._meet(request, self.cluster)
+                self.events.start(request)
                 world = self._live(request, history, snapshots)
+                self._note_ended(request, world)
                 if self.cluster is None:
                     decision = self._decide(request, world, history)
                 else:
@@ -127,13 +132,26 @@ class Attempts:
                 self.losses.saying.settle()
                 if isinstance(decision, Regroup):
                     self.losses.saying.line(regroup_line(decision, world.whence))
+                    self.events.add(Kind.NODES, said=decision.changes)
                     request = _regrouped(request, decision, world)
                     continue
                 history.append(decision.loss)
                 if (memory := memory_line(decision.loss.rank, world.ending.known)) is not None:
                     self.losses.saying.line(memory)
                 self.losses.saying.line(restart_line(decision, world.whence))
+                self.events.add(Kind.RESTART, **_restart_fields(request, decision, world))
                 request = _next(request, decision, world)
+
+    def _note_ended(self, request: LaunchRequest, world: Attempt) -> None:
+        observer = world.observer
+        known = dict(zip(request.numbers, observer.own_gauges(), strict=True))
+        elsewhere = (rank for rank in range(request.world_size) if rank not in request.numbers)
+        known |= dict(zip(elsewhere, observer.last_gauges, strict=False))
+        last = {rank: observer.tail(rank)[-1:] for rank in request.numbers}
+        places = {
+            rank: f"{Path(one.file).name}:{one.line}" for rank, found in last.items() for one in found if one.file
+        }
+        self.events.ended(world.ending.ends, known, places)
 
     def _meet(self, request: LaunchRequest, cluster: Cluster) -> LaunchRequest:
         """Wait for the other nodes; make this node's files for the ranks that it has among them."""
@@ -210,7 +228,9 @@ class Attempts:
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
-        observer = Observer(request, folder, self.losses, nodes, has_said_decided=self._has_said_decided)
+        observer = Observer(
+            request, folder, self.losses, nodes, events=self.events, has_said_decided=self._has_said_decided
+        )
         meeting = self.cluster.meeting() if self.cluster is not None else None
         with RunStore(self.nursery, request.world_size, meeting) as store:
             supervisor = Supervisor(
@@ -309,6 +329,18 @@ def _next(request: LaunchRequest, decision: RestartAll, world: Attempt) -> Launc
     lanes = world.observer.decided().get("lanes") if decision.ranks else request.lanes
     fewer = replace(request, ranks=decision.ranks or request.ranks, lanes=lanes or request.lanes)
     return replace(fewer, restart=replace(renew_run_folder(fewer), most=decision.most))
+
+
+def _restart_fields(request: LaunchRequest, decision: RestartAll, world: Attempt) -> dict[str, Any]:
+    """For the event of a restart."""
+    return {
+        "restart": decision.number,
+        "ranks": decision.ranks or request.ranks,
+        "said": decision.loss.sentence,
+        "from": world.whence.step,
+        "in_memory": world.whence.in_memory,
+        "steps_again": world.whence.num_again(decision.loss),
+    }
 
 
 def evidence_of(world: Attempt, folder: RunFolder) -> Evidence:

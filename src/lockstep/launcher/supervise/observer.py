@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.launcher.diagnosis.spent import Spent, Summary, summary
+from lockstep.launcher.event_log import EventLog
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.supervise.all_nodes import AllGauges, OtherNodes
 from lockstep.launcher.supervise.stalls import Stragglers
@@ -40,9 +41,10 @@ class Observer:
         losses: Losses,
         nodes: OtherNodes | None = None,
         *,
+        events: EventLog,
         has_said_decided: bool = False,
     ) -> None:
-        self._request = request
+        self._request, self._events = request, events
         self._folder = folder
         self._losses, self._saying = losses, losses.saying
         self._journals = {rank: JournalReader(folder.journal(rank)) for rank in request.numbers}
@@ -66,6 +68,7 @@ class Observer:
         """Say what is new and redraw the progress line."""
         self._look_for_losses()
         own = self.own_gauges()
+        self._events.look(now, self._all_gauges.of(own), self._journals)
         if self._all_gauges.tell(own, now) and self._nodes is not None:
             self._nodes.cluster.tell_saved(*self.newest())
         if not self._is_first or self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:

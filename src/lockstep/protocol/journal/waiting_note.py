@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.protocol.journal.ring import WAITING_OFFSET, map_ring, name_process, publish
+from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.journal.waiting import Waiting, pack
 
 
@@ -105,5 +106,9 @@ def waits(what: str, behind: Iterable[int] = ()) -> Iterator[None]:
     if _mine is None:
         yield
         return
-    with _mine.waits(what, behind):
-        yield
+    began = spans.begin()
+    try:
+        with _mine.waits(what, behind):
+            yield
+    finally:
+        spans.end("waits", what, began)

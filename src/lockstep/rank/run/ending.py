@@ -39,6 +39,7 @@ def end(run: RunState) -> bool:
             if run.components.meter is not None:
                 run.components.meter.close()
             settle_losses(run)
+            run.components.step_timer.end_trace()
             say_shares(run.components)
             mine = [
                 bits_held(run),

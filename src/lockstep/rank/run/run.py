@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, overload
 
@@ -23,7 +23,7 @@ from lockstep.rank.run.loop.lane_sum import lane_sum
 from lockstep.rank.run.loop.loop_variables import note_loop_variables, restore_loop_variables
 from lockstep.rank.run.loop.recording import is_over, settle
 from lockstep.rank.run.loop.tally import Agreed, Tally
-from lockstep.rank.run.loop.training import Steps
+from lockstep.rank.run.loop.training import Steps, StepsOfEpochs
 from lockstep.rank.run.position.kept_values import KeptValues
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.prepare.preparation import prepare
@@ -176,13 +176,19 @@ class Run:
         finally:  # also when the script leaves the loop
             automatic.leave_loop()
 
-    def steps(self, loader: Iterable[Any]) -> Steps:
-        """Train on one epoch of a prepared loader: the same number of steps on every rank.
+    def steps(self, loader: Iterable[Any], epochs: int | None = None) -> Steps:
+        """Train on one epoch of a prepared loader, or on several: the same number of steps on every rank.
 
-        `tqdm(run.steps(loader))` works: the result has the epoch's number of steps as its length.
+        `tqdm(run.steps(loader))` works: the result has its number of steps as its length.
+
+        Args:
+            loader: what `prepare` returned for a DataLoader.
+            epochs: a short form where nothing is done between epochs: the steps of all of them in one loop, with the bits,
+                states and resumes of `for _ in run.epochs(epochs): for step in run.steps(loader):`.
 
         Raises:
-            UsageError: when the loader was not prepared, inside another step, or when the order differs between ranks.
+            UsageError: when the loader was not prepared, inside another step, or when the order differs between ranks;
+                with `epochs` inside `run.epochs`.
         """
         self._require_present()
         if not isinstance(loader, PreparedLoader):
@@ -199,7 +205,11 @@ class Run:
             raise UsageError(
                 "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
             )
-        return Steps(self._run, loader)
+        if epochs is None:
+            return Steps(self._run, loader)
+        if self._run.loop_state.epochs.in_body:
+            raise UsageError("run.steps(epochs=) was called inside run.epochs.", "Leave epochs= out there.")
+        return StepsOfEpochs(self._run, loader, epochs, self.epochs(epochs))
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
         """Run the backward of the current lane's loss; several in one lane add up.
@@ -243,6 +253,20 @@ class Run:
         tallies and `run.mean` are global already; one that differs between ranks is averaged by their samples.
         """
         log(self._run, scalars)
+
+    def log_to(self, function: Callable[[dict[str, float], int], None]) -> None:
+        """Give every value of `run.log` to a function as well: `run.log_to(lambda values, step: writer.add(values, step))`.
+
+        It is called on rank 0, where the value is logged, once for each call of `run.log` and in order: when ranks resume
+        after a loss, what was given before is not given again. Only the call during which rank 0 was killed comes twice. A
+        run that is started again by its name begins with the step from which it resumes. What the function raises, `run.log`
+        raises.
+
+        Args:
+            function: takes the values by name, which are the same on every rank, and the step.
+        """
+        if self.rank == 0:
+            self._run.components.metrics.listeners.append(function)
 
     def sum(self, value: float | Tensor) -> Any:
         """Return the sum over ranks of a number or a tensor of equal shape, in rank order.

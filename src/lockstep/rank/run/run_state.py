@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.environment import RankEnvironment
+from lockstep.protocol.events import Kind, add_event
 from lockstep.protocol.journal.failure import FailureKind, kind_of
 from lockstep.protocol.layout.mesh import Mesh
 from lockstep.protocol.layout.placement import Placement
@@ -442,3 +443,9 @@ class RunState:
         """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
         mesh, holder = self.config.mesh, self.components.strategy.holder_of(tensor)
         return holder is None or mesh.stage(holder) == mesh.stage(self.components.transport.rank)
+
+    def note(self, kind: Kind, step: int | None = None, **fields: Any) -> None:
+        """Add an event to the run folder, on rank 0 where there is one; `step`: None for the newest."""
+        if self.components.transport.rank == 0 and self.config.folder is not None:
+            newest = self.components.step_timer.step
+            add_event(self.config.folder.events, kind, newest if step is None else step, **fields)

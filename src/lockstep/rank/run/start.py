@@ -55,6 +55,7 @@ from lockstep.rank.recording.calm import calm, calm_random_numbers, compile_noth
 from lockstep.rank.recording.lane_watch import LaneWatch
 from lockstep.rank.recording.meter import Meter
 from lockstep.rank.recording.recorder import Recorder
+from lockstep.rank.recording.trace import Trace
 from lockstep.rank.run.ending import end, watch_device
 from lockstep.rank.run.loop.replicas import nothing_to_check
 from lockstep.rank.run.plain_help import help_with_errors
@@ -282,6 +283,9 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
     step_timer = StepTimer(folder.journal(rank) if folder else None)
+    settings = environment.settings
+    if folder is not None and settings is not None and settings.trace_steps:
+        step_timer.take_trace(Trace(folder.traces / f"rank-{rank:05d}.json", rank, settings.trace_steps))
     recorder = _recorder(environment, folder)
     if environment.position.local_rank == 0:  # before any rank of this node can compile
         remove_half_written(compiler_cache())

@@ -15,6 +15,7 @@ from torch.autograd import profiler
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
+from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.schedule import Action, Kind
@@ -327,11 +328,14 @@ class Range:
 
     def __init__(self, title: str) -> None:
         self._record = profiler.record_function(title) if profiler._is_profiler_enabled else None  # noqa: SLF001
+        self._title, self._begin_ns = title, spans.begin()
         if self._record is not None:
             self._record.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """End the range. A second call does nothing."""
+        spans.end("lanes and buckets", self._title, self._begin_ns)
+        self._begin_ns = 0
         record, self._record = self._record, None
         if record is not None:
             record.__exit__(None, None, None)

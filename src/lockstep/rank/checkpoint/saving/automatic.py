@@ -23,6 +23,7 @@ from lockstep.errors import EnvironmentFailure, PeerLost, RanksDiffer, UsageErro
 from lockstep.machine.processes import signal_name
 from lockstep.machine.regular_file import read_regular
 from lockstep.notices import say
+from lockstep.protocol.events import Kind
 from lockstep.protocol.run_folder import write_private
 from lockstep.protocol.saving import Saving, Schedule, claim, step_of
 from lockstep.protocol.state_files.folder import is_state, not_finite_in, trouble_of
@@ -202,6 +203,7 @@ class Automatic(NoStates):
         self._tell(problem)
         if was_busy and not (self._checkpointer.is_busy or problem):
             step, stall_s = self._taken
+            self._run.note(Kind.CHECKPOINT, step, path=str(self._ring.path(step)), stall_s=round(stall_s, 4))
             self._run.loop_state.checkpointing.snapshots.count_saved(
                 step, self._saved_at, stall_s + self._checkpointer.cpu_s
             )

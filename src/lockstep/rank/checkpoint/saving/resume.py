@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.notices import say
+from lockstep.protocol.events import Kind
 from lockstep.protocol.state_files.folder import StateFolder, identity_of, left_between
 from lockstep.protocol.state_files.manifest import NAME, Manifest, damage
 from lockstep.rank.caller import where
@@ -70,6 +71,7 @@ def _load(
     run.loop_state.resumption.resumed_without = [str(one) for one in lacking] if isinstance(lacking, list) else []
     run.components.metrics.earlier.keep_until(run.components.step_timer.step, (place / NAME).stat().st_mtime)
     run.components.metrics.catch_up(plan.lines)
+    run.note(Kind.RESUME, state=folder.target.name)
     run.components.transport.barrier(LOAD, where())
     return plan.extra
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.errors import LockstepError, UsageError
+from lockstep.protocol.events import Kind
 from lockstep.protocol.state_files.completion import complete, not_written
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
@@ -94,6 +95,8 @@ def save_state(
     if problem := (write or write_now)(run, folder, contents, found, heard):
         together.refuse(not_written(folder.target, problem))
     together.agree()
+    if write is None:
+        run.note(Kind.CHECKPOINT, path=str(folder.target))
 
 
 def require_between_epochs(loop_state: LoopState, call: str) -> None:

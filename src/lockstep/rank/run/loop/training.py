@@ -55,6 +55,22 @@ class Steps(Iterator[Step]):
         return next(self._steps)
 
 
+class StepsOfEpochs(Steps):
+    """The steps of several epochs in one loop, what `run.steps(loader, epochs=)` returns."""
+
+    def __init__(self, run: RunState, loader: PreparedLoader, num_epochs: int, epochs: Iterator[int]) -> None:
+        self._loader, self._num_epochs = loader, num_epochs
+        self._steps = _train_epochs(run, loader, epochs)
+
+    def __len__(self) -> int:
+        return self._num_epochs * len(self._loader)
+
+
+def _train_epochs(run: RunState, loader: PreparedLoader, epochs: Iterator[int]) -> Generator[Step]:
+    for _ in epochs:
+        yield from Steps(run, loader)
+
+
 @dataclass(frozen=True)
 class _Epoch:
     """One epoch of a loader, as this rank trains on it."""

@@ -9,13 +9,14 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lockstep.machine.clocks import go_on_from, growing_time
 from lockstep.machine.regular_file import read_regular
+from lockstep.protocol.metric_lines import PLACES, Delivered, without_time
 from lockstep.protocol.run_folder import read_lines, write_private
 from lockstep.rank.run.position.step_timer import StepTimer
 
@@ -35,6 +36,8 @@ class EarlierLines:
     def __init__(self, path: Path | None, size_bytes: int, step_timer: StepTimer) -> None:
         self._path = path if size_bytes and path not in _settled else None
         self._size, self._step_timer = size_bytes, step_timer
+        self.delivered = Delivered()
+        """What was passed on to `run.log_to` by the ranks that wrote them."""
         self.has_mine = False
         """Whether they have what this start wrote so far, on its way to a state of the same run."""
 
@@ -48,6 +51,7 @@ class EarlierLines:
         try:
             data = read_regular(path)
             earlier = data[: self._size].decode(errors="replace").splitlines(keepends=True)
+            self.delivered = Delivered.until(told for line in earlier if (told := _decoded(line)) is not None)
             mine = "" if self.has_mine else data[self._size :].decode(errors="replace")
             write_private(path, "".join([*kept(earlier, step, saved_s), mine]))
         except OSError as error:
@@ -64,10 +68,16 @@ def kept(lines: list[str], step: int, saved_s: float) -> list[str]:
 
 
 def _counts(line: str, step: int, saved_s: float) -> bool:
+    told = _decoded(line)
+    return told is not None and (told["step"] < step or (told["step"] == step and told["time"] <= saved_s))
+
+
+def _decoded(line: str) -> dict[str, Any] | None:
+    """A line; None where it is none."""
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(line)
-        return bool(told["step"] < step or (told["step"] == step and told["time"] <= saved_s))
-    return False
+        return told if told["step"] >= 0 and told["time"] >= 0 else None
+    return None
 
 
 def keep(path: Path, text: str, step_timer: StepTimer) -> None:
@@ -114,6 +124,8 @@ class MetricsFile:
         self._lost = ""
         self._recent: list[dict[str, Any]] = []
         """The lines of this step and the one before: the same on every rank, up to their times."""
+        self.listeners: list[Callable[[dict[str, float], int], None]] = []
+        """Functions of `run.log_to`, on rank 0."""
         self.is_held = False
         """Whether what is logged is in the file already: the body of an epoch runs again up to where its steps go on."""
 
@@ -138,13 +150,17 @@ class MetricsFile:
         """Write those of `lines` that are not in the file: the rank that writes it was lost before it came to them."""
         if self._path is None or not lines:
             return
-        there = Counter(map(_without_time, read_lines(self._path)))
+        there = Counter(map(without_time, read_lines(self._path)))
         for line in lines:
-            there[_without_time(line)] -= 1
-            if there[_without_time(line)] < 0:
+            there[without_time(line)] -= 1
+            if there[without_time(line)] < 0:
                 self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
+        if self.listeners and self.earlier.delivered.takes(line):
+            values = {name: math.nan if value is None else value for name, value in line.items() if name not in PLACES}
+            for listener in self.listeners:
+                listener(dict(values), line["step"])
         if self._path is not None:
             try:
                 append_line(self._path, json.dumps(line))
@@ -152,7 +168,3 @@ class MetricsFile:
                 if not self._lost:
                     self._lost = f"{self._path.name} cannot be written ({error.strerror}): values of run.log are lost"
                     self._step_timer.lost(f"{self._lost}, the first in step {self._step_timer.step}")
-
-
-def _without_time(line: dict[str, Any]) -> str:
-    return json.dumps({name: value for name, value in line.items() if name != "time"}, sort_keys=True)

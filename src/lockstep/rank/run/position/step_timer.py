@@ -9,6 +9,7 @@ from typing import Any
 from lockstep.protocol.journal.gauges import Gauges
 from lockstep.protocol.journal.ring import JournalWriter, Phase
 from lockstep.rank.caller import caller
+from lockstep.rank.recording.trace import Trace
 
 
 class StepTimer:
@@ -25,6 +26,7 @@ class StepTimer:
         self.spent_ns: dict[Phase, int] = dict.fromkeys(Phase, 0)
         self.intervals: list[tuple[Phase, str, int, int]] | None = None
         """Every (phase, operation, begin, end) since somebody put a list here; `lockstep bench` does."""
+        self.trace: Trace | None = None
         self._before_steps_ns: int | None = None
         """What the script took before its first step had ended: imports, the data set, the model."""
         self.step = 0
@@ -55,8 +57,20 @@ class StepTimer:
         self.spent_ns[source] -= int(seconds * 1e9)
         self.spent_ns[target] += int(seconds * 1e9)
 
+    def take_trace(self, trace: Trace) -> None:
+        """Record every interval until the steps of `trace` are over, and have it written then."""
+        self.trace, self.intervals = trace, trace.intervals
+
+    def end_trace(self) -> None:
+        """Write the trace, where one is taken."""
+        if self.trace is not None:
+            self.trace.write()
+            self.trace = self.intervals = None
+
     def publish(self) -> None:
         """Show the gauges to the launcher; once a step."""
+        if self.trace is not None and self.trace.is_over(self.step):
+            self.end_trace()
         if self._before_steps_ns is None:
             self._before_steps_ns = self.spent_ns[Phase.SCRIPT]
         if self._journal is not None:

@@ -1,0 +1,159 @@
+"""The demo: the same training twice, once undisturbed on one rank, once on several ranks that anybody may kill.
+
+Both runs are ordinary ones, with run folders of their own that `lockstep report` reads.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lockstep.launcher.folder import reserve_run_folder
+from lockstep.launcher.launcher import launch
+from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.nursery.kept import modules_for
+from lockstep.launcher.request import LaunchRequest, Outcome, Recover, Recovery, Verbosity
+from lockstep.launcher.terminal.terminal import Terminal
+from lockstep.protocol.events import Kind, of_kind
+from lockstep.protocol.run_folder import RunFolder
+from lockstep.show.curves import thinned
+from lockstep.show.live import LiveRun
+from lockstep.show.server import kill_process
+from lockstep.show.story import Record, read_record, story_of
+
+SCRIPT = Path(__file__).with_name("train.py")
+STEPS = 276
+PAUSE_S = 0.05
+"""In each step of the run that may be killed: an undisturbed one would be over before a person has found the button."""
+AUTO_STEPS = (40, 110, 180)
+"""Where `--auto` kills a rank, one after the other."""
+MOST_RESTARTS = 1_000_000
+
+
+@dataclass
+class Demo:
+    """The two runs, and what a page shows of them at any time.
+
+    Args:
+        ranks: of the run that may be killed.
+        base: the folder of all run folders.
+        auto: whether ranks are killed without a person, one after the other, rank 0 among them.
+    """
+
+    ranks: int
+    base: Path
+    auto: bool = False
+    _undisturbed: LiveRun | None = None
+    _run: LiveRun | None = None
+    _reference: dict[str, Any] | None = None
+    _is_over: bool = False
+
+    def run(self, terminal: Terminal | None, say: Callable[[str], None]) -> bool:
+        """Train twice; whether the bits are equal.
+
+        Args:
+            terminal: where the second run is shown.
+            say: prints a line.
+        """
+        first = self._request("demo-undisturbed", 1, ())
+        with NurseryHandle(first.threads, modules_for(first)) as nursery:
+            say("demo      first an undisturbed run, on 1 rank")
+            self._undisturbed, before = LiveRun(first.run_folder), launch(first, None, nursery)
+            undisturbed = read_record(RunFolder(first.run_folder))
+            loss = undisturbed.curves.loss
+            if before.exit_code or loss is None:
+                say(before.block)
+                return self._end()
+            steps, values = thinned(loss.steps, loss.values)
+            self._reference = {"steps": steps, "values": values, "bits": undisturbed.summary.get("bits", "")}
+            second = self._request("demo", self.ranks, (str(PAUSE_S),))
+            say(f"demo      now {self.ranks} ranks: kill any of them, as often as you like")
+            self._run = LiveRun(second.run_folder)
+            stop = threading.Event()
+            if self.auto:
+                threading.Thread(target=self._kill_some, args=(self._run, stop), daemon=True).start()
+            try:
+                outcome = launch(second, terminal, nursery)
+            finally:
+                stop.set()
+        self._end()
+        return self._tell(outcome, read_record(RunFolder(second.run_folder)), say)
+
+    def _end(self) -> bool:
+        self._is_over = True
+        return False
+
+    def _tell(self, outcome: Outcome, record: Record, say: Callable[[str], None]) -> bool:
+        if outcome.exit_code:
+            return False
+        bits, expected = record.summary.get("bits", ""), (self._reference or {}).get("bits")
+        num_kills = len(of_kind(record.events, Kind.KILL))
+        say(f"demo      {_verdict(num_kills, same=bits == expected)}")
+        say(f"          undisturbed  {expected}")
+        say(f"          this run     {bits}")
+        return bool(bits == expected)
+
+    def _request(self, title: str, ranks: int, args: tuple[str, ...]) -> LaunchRequest:
+        folder = reserve_run_folder(self.base, None, title, datetime.now().astimezone())
+        recovery = Recovery(Recover.AUTO, max_restarts=MOST_RESTARTS, forgives_kills=True)
+        request = LaunchRequest(SCRIPT, None, args, ranks, 1, "cpu", None, folder, folder.name)
+        return replace(request, threads_given=True, recovery=recovery, verbosity=Verbosity.NORMAL)
+
+    def kill(self, rank: int) -> None:
+        """End a rank of the second run, as `kill -9` does; nothing happens where it does not run."""
+        if self._run is not None and (pid := self._run.pid_of(rank)):
+            kill_process(pid)
+
+    def _kill_some(self, run: LiveRun, stop: threading.Event) -> None:
+        """Runs in: a thread of the command, with `--auto`."""
+        victims = [0, *random.sample(range(self.ranks), min(2, self.ranks))]
+        for step, rank in zip(AUTO_STEPS, victims, strict=False):
+            while not stop.wait(0.1):
+                if run.step >= step:
+                    self.kill(rank)
+                    break
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows now."""
+        run = self._run or self._undisturbed
+        if run is None:
+            return {
+                "story": story_of(read_record(RunFolder(self.base / "none"))),
+                "ranks": [],
+                "note": "importing torch",
+            }
+        state = run.state()
+        is_first = self._run is None
+        state |= {
+            "heading": "Kill a rank. The bits stay.",
+            "sub": "first, an undisturbed run on 1 rank" if is_first else self._sub(state),
+            "kills": not is_first,
+            "reference": self._reference,
+            "is_over": self._is_over,
+        }
+        if not is_first and self._is_over:
+            state["banner"] = self._banner(run.record)
+        return state
+
+    def _sub(self, state: dict[str, Any]) -> str:
+        step = max((row["step"] for row in state["ranks"]), default=0)
+        return f"digits on {self.ranks} ranks, 4 lanes · step {step} of {STEPS} · {state['story']['name']}"
+
+    def _banner(self, record: Record) -> dict[str, Any]:
+        bits, expected = str(record.summary.get("bits") or "none"), str((self._reference or {}).get("bits"))
+        kills, same = len(of_kind(record.events, Kind.KILL)), bits == expected
+        return {
+            "ok": same,
+            "text": _verdict(kills, same=same),
+            "lines": [f"undisturbed  {expected}", f"this run     {bits}"],
+        }
+
+
+def _verdict(num_kills: int, *, same: bool) -> str:
+    kills = f"{num_kills} kill{'s' * (num_kills != 1)}"
+    return f"{kills}, the same weights to the last bit." if same else f"{kills}, and OTHER BITS."

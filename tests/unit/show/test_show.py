@@ -1,0 +1,148 @@
+"""What a page shows: of whole, half written and hostile run folders."""
+
+import http.client
+import json
+import math
+import re
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.errors import UsageError
+from lockstep.protocol.events import Kind, add_event, events_in, executed_steps
+from lockstep.protocol.run_folder import RunFolder
+from lockstep.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
+from lockstep.show.pages import embedded, page
+from lockstep.show.report import compare, slower
+from lockstep.show.server import LivePage
+from lockstep.show.story import read_record, story_of
+
+HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder(tmp_path)
+    made.plan.write_text(json.dumps({"script": f"{HOSTILE}.py", "args": [HOSTILE], "ranks": 2, "threads": 1}))
+    return made
+
+
+def logged(folder, losses):
+    folder.metrics.write_text(
+        "".join(json.dumps({"step": step, "time": 0.0, "loss": loss}) + "\n" for step, loss in enumerate(losses, 1))
+    )
+
+
+def test_an_event_is_read_as_it_was_written_and_what_is_none_is_left_out(folder):
+    add_event(folder.events, Kind.KILL, 7, rank=1, signal="SIGKILL", time_s=12.5)
+    with folder.events.open("a") as file:
+        file.write(
+            '{"event": "kill"}\n[1]\n{"event": "bogus", "time": 1, "step": 1}\n{"event": "end", "time": 1e999, "step": 1}\n{"ev'
+        )
+    (event,) = events_in(folder.events)
+    assert (event.kind, event.step, event.time_s, event.fields) == (
+        Kind.KILL,
+        7,
+        12.5,
+        {"rank": 1, "signal": "SIGKILL"},
+    )
+
+
+def test_executed_steps_count_those_that_were_executed_again(folder):
+    for kind, step in [(Kind.START, 0), (Kind.PACE, 9), (Kind.START, 10), (Kind.RESUME, 8), (Kind.PACE, 20)]:
+        add_event(folder.events, kind, step)
+    assert executed_steps(events_in(folder.events), [10, 20]) == 10 + 12
+
+
+@given(st.lists(st.floats(), max_size=300), st.integers(2, 50))
+def test_a_thinned_curve_is_short_ordered_and_keeps_its_extremes(values, most):
+    steps, shown = thinned(range(len(values)), values, most)
+    known = [value for value in values if math.isfinite(value)]
+    assert len(steps) == len(shown) <= most
+    assert steps == sorted(set(steps))
+    if known:
+        assert {min(known), max(known)} <= set(shown)
+
+
+def test_metrics_that_are_too_many_are_read_evenly_and_the_page_says_so(folder):
+    line = json.dumps({"step": 10**9, "loss": 1.0}) + "\n"
+    with folder.metrics.open("w") as file:
+        file.write('{"step": 0, "loss": 0.5}\n')
+        file.truncate(MOST_BYTES + len(line))
+        file.seek(MOST_BYTES)
+        file.write(line)
+    assert not curves_in(folder.metrics).is_whole
+    assert not story_of(read_record(folder))["is_whole"]
+
+
+def test_the_first_other_value_is_found_to_the_last_bit():
+    ours, theirs = Curve([1, 2, 3], [1.0, math.nan, 0.1 + 0.2]), Curve([1, 2, 3, 4], [1.0, math.nan, 0.3, 9.0])
+    assert first_difference(ours, theirs) == 3
+    assert first_difference(ours, Curve([1, 2], [1.0, math.nan])) is None
+
+
+def test_a_hostile_run_breaks_out_of_no_page(folder):
+    logged(folder, [1.0, math.nan, math.inf])
+    add_event(folder.events, Kind.START, 0, ranks=2, device=HOSTILE)
+    add_event(folder.events, Kind.FINDING, 0, said=HOSTILE, finding=HOSTILE)
+    written = page({"mode": "report", "story": story_of(read_record(folder))})
+    assert written.count("</script>") == 2
+    assert "\x1b" not in written
+    assert not re.search(r'(?:src|href)="(?!data:)', written), "it loads nothing"
+    data = re.search(r'id="data">(.*?)</script>', written, re.DOTALL).group(1)
+    assert json.loads(data)["story"]["curves"][0]["values"] == [1.0, None, None]
+
+
+@given(st.text())
+def test_what_is_embedded_is_what_is_read(text):
+    assert json.loads(embedded({"text": text})) == {"text": text}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "garbage\n", "[[[[", '{"event": "pace", "time": 1, "step": 3, "memory": 5, "shares": []}\n']
+)
+def test_a_folder_with_nothing_in_it_or_with_garbage_has_a_page(tmp_path, content):
+    for name in ("plan.json", "events.jsonl", "metrics.jsonl", "summary.json"):
+        (tmp_path / name).write_text(content)
+    assert page({"mode": "report", "story": story_of(read_record(RunFolder(tmp_path)))})
+
+
+def test_a_run_is_slower_by_more_than_a_share_and_one_of_unknown_speed_too(tmp_path):
+    def run(name, seconds):
+        folder = RunFolder(tmp_path / name)
+        folder.path.mkdir()
+        told = {"0": {"samples": 100, "compute_s": seconds}} if seconds else {}
+        folder.summary.write_text(json.dumps({"time": told}))
+        return read_record(folder)
+
+    first = run("first", 1.0)
+    compared = [compare(first, run("same", 1.05)), compare(first, run("slow", 1.3)), compare(first, run("none", 0))]
+    assert [one.name for one in slower(compared, 0.1)] == ["slow", "none"]
+
+
+def asked(url, path, method="GET", host=None):
+    connection = http.client.HTTPConnection(*urlsplit(url).netloc.split(":"), timeout=10)
+    connection.request(method, path, headers={"Host": host} if host else {})
+    with closing(connection), connection.getresponse() as answer:
+        return answer.status, answer.read()
+
+
+def test_a_live_page_answers_only_who_has_its_token_and_kills_only_where_it_may():
+    killed = []
+    with LivePage(lambda: {"is_over": True}, killed.append) as live, LivePage(dict) as other:
+        query = f"?token={live.token}"
+        assert asked(live.url, f"/{query}")[0] == 200
+        assert json.loads(asked(live.url, f"/state{query}")[1]) == {"is_over": True}
+        assert live.seen_over.wait(10)
+        for path, host in (("/", None), ("/state?token=x", None), (f"/state{query}", "evil.example:80")):
+            assert asked(live.url, path, host=host)[0] == 403
+        assert asked(live.url, "/kill/2?token=", "POST")[0] == 403
+        assert asked(live.url, f"/kill/2{query}", "POST")[0] == 204
+        assert asked(live.url, f"/kill/-1{query}", "POST")[0] == 404
+        assert asked(other.url, f"/kill/2?token={other.token}", "POST")[0] == 404
+        assert killed == [2]
+        with pytest.raises(UsageError, match="Port"), LivePage(dict, port=live.number):
+            pass

@@ -376,7 +376,7 @@ class LoopState:
     """What the script had switched before the run loaded anything, and before its first epoch or step."""
 
     def __post_init__(self) -> None:
-        self.values = KeptValues(lambda: self.loop_has_begun)
+        self.values = KeptValues(lambda: self.loop_has_begun, self.prepared.preparations.options)
 
     def begin(self) -> None:
         """Before the first epoch or step: load what the run goes on from. Collective: call it on every rank."""

@@ -30,7 +30,7 @@ from lockstep.rank.data.device_copies import Pinnable
 from lockstep.rank.data.under_way import UnderWay
 
 
-class ChildEnded(Exception):  # noqa: N818 - what happened, as people say it
+class ChildEnded(Exception):  # noqa: N818 - what happened
     """A process that was waited for has ended."""
 
 
@@ -103,7 +103,7 @@ def announce(sentinel: int) -> None:
 ENDS_WITHIN_S = 5.0
 """How long a worker may take to end after its connection broke."""
 LOOKS_EVERY_S = 5.0
-"""How often a wait looks for itself, where no signal can tell."""
+"""How often a wait looks for itself, where no signal arrives."""
 STUCK_S = 60.0
 """How long a sample may take before we say which one it is."""
 
@@ -232,7 +232,7 @@ class WorkerBatches(WorkerIterator):
             queue.close()
 
     def words_of(self, number: int) -> str:
-        """The note that tells what a worker was doing when it ended."""
+        """The note that says what a worker was doing when it ended."""
         return self._under_way.doing(number).note
 
     def awaited_words(self) -> str:
@@ -240,7 +240,7 @@ class WorkerBatches(WorkerIterator):
         return self._under_way.doing(self._awaited()).note.removeprefix("lockstep: ")
 
     def awaited_line(self) -> str:
-        """Ask it for its line, by a signal; empty if it tells none. A system call of the user's may end early by that."""
+        """Ask it for its line, by a signal; empty if it gives none. A system call of the user's may end early by that."""
         number = self._awaited()
         pid = self._workers[number].pid or 0
         line = self._under_way.line_of(number, pid)
@@ -255,7 +255,7 @@ class WorkerBatches(WorkerIterator):
 
 
 class InnerLoader(DataLoader[Any]):
-    """A stock DataLoader that tells of dead workers.
+    """A stock DataLoader that reports dead workers.
 
     Args:
         under_way: where its workers write what they fetch.

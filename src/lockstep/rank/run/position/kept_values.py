@@ -95,7 +95,7 @@ class Keeps(Protocol):
     """A tally."""
 
     is_unheard: bool
-    """Whether this rank added something in an evaluation that the others have not heard of."""
+    """Whether this rank added something in an evaluation that the others have not received."""
 
     def known(self) -> Sums:
         """What every rank knows: what was added in lanes of steps that have ended."""
@@ -168,12 +168,12 @@ class Tallies:
         return {"outside": self._outside.told(), "body": self._body.told() if inside else []}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on with what `encode` returned."""
+        """Continue with what `encode` returned."""
         self._outside.restore(saved["outside"])
         self._body.restore(saved["body"])
 
     def changed(self) -> None:
-        """A tally was reset, or has heard what evaluations added."""
+        """A tally was reset, or has received what evaluations added."""
         self.changes += 1
 
     @property

@@ -1,8 +1,6 @@
 """torch's iterator over the batches that workers fetch, made to tell of a dead worker where a batch is waited for, and there only.
 
-The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.outlive`). What torch's own iterator does
-otherwise: its handler of SIGCHLD raises in the middle of anything, an update or an exchange too; what comes out of a wait is
-one of many exceptions, by what was noticed first; and shutting down waits for locks that the dead one may have taken along.
+The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.outlive`).
 """
 
 from __future__ import annotations
@@ -118,6 +116,9 @@ def is_out_of_files() -> bool:
     return len(list(Path("/proc/self/fd").iterdir())) + 10 > resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+# [Note: what torch's iterator does when a worker dies]
+# Its handler of SIGCHLD raises in the middle of anything, an update or an exchange too. What comes out of a wait is one
+# of many exceptions, by what was noticed first. Shutting down waits for locks that the dead worker may hold.
 class WorkerBatches(WorkerIterator):
     """The batches of one `InnerLoader` with workers."""
 

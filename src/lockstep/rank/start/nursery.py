@@ -2,9 +2,7 @@
 
 `python -P -m lockstep.rank.start.nursery SOCKET MODULES LAUNCHER`. It has its own session (Ctrl-C reaches only the
 launcher), adopts every orphan below it, and reports every exit. When the launcher ends, however it died, the socket
-shows it, and the nursery kills all its descendants and ends; if it was stopped, the kernel lets it go on. Fork is safe
-because it has one thread and no CUDA context: it imports and does nothing else; if an import started a thread, it says
-so and new ranks become fresh interpreters.
+shows it, and the nursery kills all its descendants and ends; if it was stopped, the kernel lets it continue.
 
 A forked child leaves the loop by returning to the top level, so it ends like any interpreter: exit handlers, threads,
 buffered output.
@@ -272,6 +270,9 @@ def _become_interpreter(told: RankTask, handed: Sequence[int], parent: int) -> N
 
 def _import_all(modules: list[str]) -> Ready | Broken:
     """Import, without collecting garbage in between: what is made here stays, in every rank."""
+    # [Note: why a fork is safe]
+    # The nursery has one thread and no CUDA context: it imports and does nothing else. If an import started a thread,
+    # `Ready.tasks` says so, and new ranks become fresh interpreters.
     began = time.monotonic_ns()
     gc.disable()
     try:

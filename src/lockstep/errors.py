@@ -84,7 +84,7 @@ DIFFERENT_BITS = (
 """What ranks can have done that no longer hold the same bits."""
 
 
-class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it
+class RankFailed(LockstepError):  # noqa: N818 - what happened
     """The first rank of a `lockstep.spawn` that failed, raised once in the caller; the message has its traceback.
 
     When the rank raised a UsageError, this exception is one too.

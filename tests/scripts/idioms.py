@@ -380,10 +380,106 @@ NAMED = {
         "class S:\n    n = 0\n    def __str__(self): self.n += 1; return str(self.n)\ns = S()",
         "factor = 1 / float(str(s))",
     ),
+    "a class made in the turn, counted by its base": (
+        "k = []\nclass B:\n    def __init_subclass__(cls): k.append(1)",
+        "class C(B): pass\n        factor = 1 / len(k)",
+    ),
+    "a class made in the turn, counted by what is in it": (
+        "k = []\nclass D:\n    def __set_name__(self, o, n): k.append(1)",
+        "class C:\n            d = D()\n        factor = 1 / len(k)",
+    ),
+    "a decorator of a function made in the turn": (
+        "k = []\ndef deco(f): k.append(1); return f",
+        "@deco\n        def f(): return 1\n        factor = 1 / len(k)",
+    ),
+    "a decorator of a class made in the turn": (
+        "k = []\ndef deco(f): k.append(1); return f",
+        "@deco\n        class f: pass\n        factor = 1 / len(k)",
+    ),
+    "a default of a function made in the turn": (
+        "k = []\ndef grow(): k.append(1); return 2",
+        "def f(a=grow()): return 1\n        factor = 1 / len(k)",
+    ),
+    "a default of a lambda": (
+        "k = []\ndef grow(): k.append(1); return 2",
+        "f = lambda a=grow(): 1\n        factor = 1 / len(k)",
+    ),
+    "a module's __getattr__": (
+        "k = []\nm = types.ModuleType('m')\ndef g(n): k.append(1); return len(k)\nm.__getattr__ = g",
+        "factor = 1 / m.x",
+    ),
+    "a weight that a module of the script computes": (
+        "k = []\nclass P(nn.Module):\n    def forward(self, v): k.append(1); return v * len(k)\nl = nn.Linear(1, 1)\ntorch.nn.utils.parametrize.register_parametrization(l, 'weight', P())",
+        "factor = l.weight.abs().sum().item() / 9",
+    ),
+    "a hook at a tensor of the script": (
+        "k = []\nw = torch.ones(1, requires_grad=True)\nw.register_hook(lambda g: k.append(1))",
+        "w.sum().backward(); factor = 1 / len(k)",
+    ),
+    "a list's method that a library calls": (
+        "k = []\nimport contextlib",
+        "with contextlib.ExitStack() as s:\n            s.callback(k.append, 1)\n        factor = 1 / len(k)",
+    ),
+    "a class that a library calls": (
+        "class K:\n    n = 0\n    def __init__(self, v): K.n += 1",
+        "list(map(K, [1]))\n        factor = 1 / K.n",
+    ),
+    "run of a thread": (
+        "class T(threading.Thread):\n    n = 0\n    def run(self): T.n += 1",
+        "t = T(); t.start(); t.join()\n        factor = 1 / T.n",
+    ),
+    "a visitor": (
+        "import ast\nk = []\nclass V(ast.NodeVisitor):\n    def visit_Name(self, node): k.append(1)\nv = V()",
+        "v.visit(ast.parse('a'))\n        factor = 1 / len(k)",
+    ),
+    "a visitor made in the turn": (
+        "import ast\nk = []\nclass V(ast.NodeVisitor):\n    def visit_Name(self, node): k.append(1)",
+        "V().visit(ast.parse('a'))\n        factor = 1 / len(k)",
+    ),
+    "a metaclass of a class made in the turn": (
+        "k = []\nclass M(type):\n    def __new__(m, *a): k.append(1); return type.__new__(m, *a)",
+        "class C(metaclass=M): pass\n        factor = 1 / len(k)",
+    ),
 }
 """By name: what comes before the loop, what a step does, what comes before `run.prepare`."""
 
 SAVED = {
+    "a flag of what is prepared in the middle": (
+        "grown = False",
+        "factor = 1.0\n        if step.number > 4 and not grown:\n            grown = True; optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr=0.2))",
+    ),
+    "a flag in an object of what is prepared in the middle": (
+        "class G:\n    is_grown = False\n    def grow(self):\n        self.is_grown = True\n        return run.prepare(torch.optim.SGD(model.parameters(), lr=0.2))\ng = G()",
+        "factor = 1.0\n        if step.number > 4 and not g.is_grown: optimizer = g.grow()",
+    ),
+    "a flag of a head that is prepared in the middle": (
+        "n = 0",
+        "factor = 1.0\n        if step.number > 4 and not n:\n            n = 1; head = run.prepare(nn.Linear(4, 4)); model.head = head",
+    ),
+    "a class that is only asked for": (
+        "class K:\n    n = 0\n    def __init__(self, v): self.v = v\nk = K(2)",
+        "factor = 1.0 if isinstance(k, K) else 2.0",
+    ),
+    "a method that changes nothing, given to a library": (
+        "sizes = {1: 3, 2: 1}",
+        "factor = sorted(sizes, key=sizes.get)[0] / 2",
+    ),
+    "a thread made anew": (
+        "import queue\nclass T(threading.Thread):\n    def run(self): self.x = 1",
+        "t = T(); t.start(); t.join(); factor = t.x",
+    ),
+    "a module made anew": (
+        "class N(nn.Module):\n    def __init__(self): super().__init__(); self.calls = 0\n    def forward(self, x): self.calls += 1; return x",
+        "net = N()\n        factor = float(net(torch.ones(())))",
+    ),
+    "a decorator of a library": (
+        "",
+        "@torch.no_grad()\n        def loss(v): return v\n        factor = loss(1.0)",
+    ),
+    "a rate in a group": (
+        "optimizer.param_groups[0]['lr'] = torch.tensor(0.1)\nrate = optimizer.param_groups[0]['lr']",
+        "factor = 1.0\n        rate.mul_(0.9)",
+    ),
     "a list in run.state": (
         "run.state.seen = []; run.state.best = 9.0",
         "run.state.seen.append(run.state.best); factor = len(run.state.seen)",

@@ -172,10 +172,11 @@ CRASH = Finding(
     "A rank has crashed in native code",
     (
         "A C or C++ extension has a bug, was built for another torch or another processor, or a memory-mapped file "
-        "became shorter (SIGBUS)."
+        "became shorter (SIGBUS). Gloo ends the process where ranks made different calls (`collective mismatch`)."
     ),
     (
         "Look at the first lines of the stack: the extension that they name is the one to update or to leave out.",
+        "After `collective mismatch`, look for what not all ranks do, as a forward of a model in DistributedDataParallel.",
         "Run with `-n 1` and one thread: if it crashes there too, it is not about ranks.",
         "`lockstep doctor` names versions that do not fit together.",
     ),

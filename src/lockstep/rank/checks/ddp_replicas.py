@@ -164,7 +164,7 @@ def _is_first(path: Path) -> bool:
 
 
 def watch(ddp: Any, folder: str, rank: int, ranks: range, num_ranks: int) -> Callable[[bool], None]:
-    """Watch all models of the class `ddp` from now on. It is `__new__` that sees them, as warnings of `__init__` name its caller.
+    """Watch all models of the class `ddp` from now on.
 
     Returns:
         To be called when the script has ended: with whether it ended by itself, and not by an exception.
@@ -173,6 +173,8 @@ def watch(ddp: Any, folder: str, rank: int, ranks: range, num_ranks: int) -> Cal
     alive: list[weakref.ref[Any]] = []
     forward = ddp.forward
 
+    # [Note: models are seen in `__new__`]
+    # Warnings that `__init__` raises name its caller, which must be the script's line and not a wrapper of ours.
     def begins(kind: Any, *args: Any, **kwargs: Any) -> Any:
         new = object.__new__(kind)
         if args or kwargs:  # else it is a copy

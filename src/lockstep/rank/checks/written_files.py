@@ -22,7 +22,7 @@ from lockstep.rank.caller import frames
 from lockstep.rank.checks.script_objects import is_the_users
 
 MOST_TOLD = 32
-"""The most paths that are told at one time."""
+"""The most paths that are reported at one time."""
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")
 
 

@@ -2,6 +2,8 @@
 
 One process, no matter which, fetches a whole lane in order. So augmentation draws the same numbers with 0 or 8 loader
 workers, and on 1 or 8 ranks.
+
+Runs in: the loader's workers, or the rank where it has none.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class SavedStream:
     size: int
     """Samples of the step that follows."""
     after: str
-    """The hash of the stream after that step: whether the data set goes on with the same samples is looked up there."""
+    """The hash of the stream after that step: whether the data set continues with the same samples is looked up there."""
 
 
 class _Requests(Sampler[Request]):
@@ -125,7 +125,7 @@ class PreparedStream(PreparedLoader):
 
     @property
     def length(self) -> int | None:
-        """Steps of an epoch as far as the data set tells; None if it does not."""
+        """Steps of an epoch as far as the data set says; None if it does not."""
         try:
             return len(self)
         except TypeError:
@@ -133,7 +133,7 @@ class PreparedStream(PreparedLoader):
 
     @property
     def has_state(self) -> bool:
-        """Whether the data set can go on by itself in the middle of an epoch."""
+        """Whether the data set can continue by itself in the middle of an epoch."""
         return all(callable(getattr(self.dataset, name, None)) for name in ("state_dict", "load_state_dict"))
 
     def begin_epoch(self) -> int:
@@ -155,7 +155,7 @@ class PreparedStream(PreparedLoader):
         Args:
             epoch: its number.
             place: where in it.
-            saved: how the data set can go on there by itself.
+            saved: how the data set can continue there by itself.
             with_state: whether its own state is wanted before each step.
             elsewhere: keeps what the process draws while it reads apart.
 
@@ -356,7 +356,7 @@ class StreamedSteps:
 
     @property
     def length(self) -> int | None:
-        """Steps of the epoch, as far as the data set tells."""
+        """Steps of the epoch, as far as the data set says."""
         return self._loader.length
 
     @property

@@ -8,6 +8,8 @@ draws from torch, NumPy or `random` draws the same in every process.
 What this costs on each rank and worker: reading all samples, about 7 µs each for the random streams, and 10 to 20 for the
 hash that compares what two processes have read (at most 4 KiB of each array).
 
+Runs in: the loader's workers, or the rank where it has none.
+
 An epoch begins with a copy of the data set (`copy.copy`), of which lockstep calls `set_epoch` if there is one. So an epoch is the same
 whether its process has read others before, or was just started.
 """
@@ -49,7 +51,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where the data set can go on by its own `load_state_dict`."""
+    """Where the data set can continue by its own `load_state_dict`."""
 
     block: int
     """How many blocks are behind it."""

@@ -1,8 +1,6 @@
 """torch's iterator over the batches that workers fetch, made to tell of a dead worker where a batch is waited for, and there only.
 
-The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.outlive`). What torch's own iterator does
-otherwise: its handler of SIGCHLD raises in the middle of anything, an update or an exchange too; what comes out of a wait is
-one of many exceptions, by what was noticed first; and shutting down waits for locks that the dead one may have taken along.
+The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.outlive`).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from lockstep.rank.data.device_copies import Pinnable
 from lockstep.rank.data.under_way import UnderWay
 
 
-class ChildEnded(Exception):  # noqa: N818 - what happened, as people say it
+class ChildEnded(Exception):  # noqa: N818 - what happened
     """A process that was waited for has ended."""
 
 
@@ -103,7 +101,7 @@ def announce(sentinel: int) -> None:
 ENDS_WITHIN_S = 5.0
 """How long a worker may take to end after its connection broke."""
 LOOKS_EVERY_S = 5.0
-"""How often a wait looks for itself, where no signal can tell."""
+"""How often a wait looks for itself, where no signal arrives."""
 STUCK_S = 60.0
 """How long a sample may take before we say which one it is."""
 
@@ -118,6 +116,9 @@ def is_out_of_files() -> bool:
     return len(list(Path("/proc/self/fd").iterdir())) + 10 > resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+# [Note: what torch's iterator does when a worker dies]
+# Its handler of SIGCHLD raises in the middle of anything, an update or an exchange too. What comes out of a wait is one
+# of many exceptions, by what was noticed first. Shutting down waits for locks that the dead worker may hold.
 class WorkerBatches(WorkerIterator):
     """The batches of one `InnerLoader` with workers."""
 
@@ -232,7 +233,7 @@ class WorkerBatches(WorkerIterator):
             queue.close()
 
     def words_of(self, number: int) -> str:
-        """The note that tells what a worker was doing when it ended."""
+        """The note that says what a worker was doing when it ended."""
         return self._under_way.doing(number).note
 
     def awaited_words(self) -> str:
@@ -240,7 +241,7 @@ class WorkerBatches(WorkerIterator):
         return self._under_way.doing(self._awaited()).note.removeprefix("lockstep: ")
 
     def awaited_line(self) -> str:
-        """Ask it for its line, by a signal; empty if it tells none. A system call of the user's may end early by that."""
+        """Ask it for its line, by a signal; empty if it gives none. A system call of the user's may end early by that."""
         number = self._awaited()
         pid = self._workers[number].pid or 0
         line = self._under_way.line_of(number, pid)
@@ -255,7 +256,7 @@ class WorkerBatches(WorkerIterator):
 
 
 class InnerLoader(DataLoader[Any]):
-    """A stock DataLoader that tells of dead workers.
+    """A stock DataLoader that reports dead workers.
 
     Args:
         under_way: where its workers write what they fetch.

@@ -56,7 +56,7 @@ def node_name(task: Task | None, variables: Mapping[str, str] = os.environ) -> s
 
 
 def learn_nodes(store: Store, rank: int, world_size: int, name: str) -> Nodes | None:
-    """Tell the others on which node this rank is, and hear the same of them. Collective: call it on every rank.
+    """Exchange on which node each rank is. Collective: call it on every rank.
 
     None where a node's ranks are not neighbours, the same on every rank.
     """

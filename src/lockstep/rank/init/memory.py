@@ -13,9 +13,10 @@ import os
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt`, from malloc.h."""
+# [Note: large blocks are not kept]
+# Blocks of this size and more are still mapped one by one and given back at once, as glibc does by default.
+# Kept, they doubled the memory of a model whose layers have 64 MiB.
 MAPPED_BYTES = 32 << 20
-"""Blocks of this size and more are still mapped one by one and given back at once, as glibc does by default: kept, they
-doubled the memory of a model whose layers have 64 MiB."""
 NEVER = (1 << 31) - 1
 
 _USERS_OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")

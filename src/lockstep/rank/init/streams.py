@@ -110,7 +110,7 @@ class Streams:
     def restore(self, saved: Mapping[str, Any], step: int) -> None:
         """Go on from a snapshot. A device of a different kind than then starts from a stream keyed by `step`.
 
-        The rank's own GPU goes on where that of the rank did which made the snapshot, whatever their numbers are.
+        The rank's own GPU continues where that of the rank did which made the snapshot, whatever their numbers are.
         """
         self.enter(Domain.STEP, step, "restored")
         torch.set_rng_state(saved["torch"])

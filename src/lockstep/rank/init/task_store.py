@@ -151,7 +151,7 @@ def _client(address: str, task: Task, meeting: TaskMeeting) -> TCPStore:
 
 
 def _meet(task: Task, meeting: TaskMeeting, store: Store) -> None:
-    """Wait until all tasks have come. Rank 0 looks after them, and says who is missing; the others hear its verdict."""
+    """Wait until all tasks have come. Rank 0 looks after them, and says who is missing; the others receive its verdict."""
     store.set(str(task.rank), json.dumps([socket.gethostname(), task.local_rank]))
     if task.rank == 0:
         _await_others(task, meeting, store)
@@ -194,7 +194,7 @@ def _verdict(task: Task, store: Store) -> str:
 
 
 def _await_hearing(task: Task, store: Store) -> None:
-    """Rank 0's store ends with it: let the others hear why first."""
+    """Rank 0's store ends with it: let the others receive the reason first."""
     until = time.monotonic() + SAY_EVERY_S
     while task.rank == 0 and store.add(HEARD, 0) < task.size - 1 and time.monotonic() < until:
         time.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""The end of a run: a last agreement, what stays in the run folder, and what lies in the memory of a GPU."""
+"""The end of a run: a last agreement, what stays in the run folder, what lies in the memory of a GPU, help behind a traceback."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable
+from types import TracebackType
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lockstep.machine.standard_streams import write_error
+from lockstep.machine.visible import visible
 from lockstep.notices import say
 from lockstep.protocol.journal import device_words
+from lockstep.protocol.journal.torch_words import way_out
 from lockstep.protocol.meeting_place import left_at
 from lockstep.rank.checks.script.labels import names_without
 from lockstep.rank.init.device import is_shared
@@ -151,7 +155,7 @@ def state_hash(run: RunState) -> str:
 
 
 MUCH = 0.25
-"""A share of the memory that other programs take, above which they are told. A screen takes less."""
+"""A share of the memory that other programs take, above which they are reported. A screen takes less."""
 
 
 def held(run: RunState) -> dict[str, int]:
@@ -175,7 +179,7 @@ def _bytes(values: Iterable[object], device: torch.device) -> int:
 
 
 def watch_device(run: RunState) -> None:
-    """From now on errors of the device are told with what lies there."""
+    """From now on errors of the device name what lies there."""
     device = run.config.device
     device_words.present[:] = [device_words.Device(str(device), lambda: held(run))] if device.type == "cuda" else []
     if device.type != "cuda" or is_shared(device, run.config.environment.position):
@@ -193,3 +197,24 @@ def taken_by_others(free: int, total: int, device: torch.device) -> str:
         f"{taken / device_words.GIB:.1f} of {total / device_words.GIB:.1f} GiB of {device} are taken by another program: "
         "`nvidia-smi` names it, and CUDA_VISIBLE_DEVICES chooses another GPU."
     )
+
+
+_is_there = False
+
+
+def help_with_errors() -> None:
+    """Let this process's last traceback be followed by what to do, where that is known: `lockstep run` shows that in its report.
+
+    Torch's own hook may come around it.
+    """
+    global _is_there
+    if _is_there:
+        return
+    _is_there, previous = True, sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        if words := way_out(error):
+            write_error(f"help: {visible(words)}")
+
+    sys.excepthook = hook

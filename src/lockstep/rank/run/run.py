@@ -415,7 +415,7 @@ class Run:
         track(self._run, objects)
 
     def save_state(self, path: str | os.PathLike[str], **extra: Any) -> None:
-        """Write everything that the run needs to go on into the folder `path`, which is replaced as a whole.
+        """Write everything that the run needs to resume into the folder `path`, which is replaced as a whole.
 
         Collective: call it on every rank.
 

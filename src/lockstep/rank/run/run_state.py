@@ -59,7 +59,7 @@ class NoStates:
         return 0
 
     def hear(self, asked: int) -> None:
-        """What the ranks told each other in a pass about `asked`; the same on every rank."""
+        """What the ranks exchanged in a pass about `asked`; the same on every rank."""
 
     def begin(self, beyond: int = -1) -> bool:  # noqa: ARG002 - there is none to load
         """Before the first epoch or step: load the newest state, if it is of a later step than `beyond`; whether it was."""
@@ -79,7 +79,7 @@ class NoStates:
         return False
 
     def note_end(self) -> None:
-        """The run has ended well: note it for a start that goes on from its states. Not collective."""
+        """The run has ended well: note it for a start that resumes from its states. Not collective."""
 
     def end(self) -> None:
         """The run is over, well or not: finish what is being written. Not collective."""
@@ -172,7 +172,7 @@ class NoLastSnapshot:
         """The script left its loop over steps."""
 
     def take(self) -> None:
-        """Another rank is lost, or a worker of this one's loader: leave the last place from which the run can go on."""
+        """Another rank is lost, or a worker of this one's loader: leave the last place from which the run can continue."""
 
     def take_after(self, error: Exception) -> None:
         """Do so, if a batch did not come because a loader worker is lost."""
@@ -317,13 +317,13 @@ class Resumption:
     resumed: tuple[int, int] = (0, 0)
     """Epochs and steps that earlier starts made."""
     goes_on: InsideEpoch | None = None
-    """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
+    """Where the loaded state was saved inside an epoch, until `run.steps` continues there."""
     goes_on_stream: SavedStream | None = None
-    """With `goes_on`: how the data set can go on by itself."""
+    """With `goes_on`: how the data set can continue by itself."""
     later_streams: Mapping[str, Any] | None = None
-    """The random streams of the loaded state, until `run.steps` goes on."""
+    """The random streams of the loaded state, until `run.steps` continues."""
     load_again: Callable[[], None] | None = None
-    """Where `run.steps` goes on: load a state from inside an epoch once more, after what the epoch's body did before it."""
+    """Where `run.steps` continues: load a state from inside an epoch once more, after what the epoch's body did before it."""
     has_begun: bool = False
     """Whether `automatic` has looked for a state."""
     has_looked: bool = False
@@ -344,7 +344,7 @@ class Checkpointing:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the run may go on from the middle of an epoch."""
+        """Whether the run may resume from the middle of an epoch."""
         return self.automatic.is_on or self.snapshots.is_on or self.last.is_on
 
 
@@ -366,21 +366,21 @@ class LoopState:
     values: KeptValues = field(init=False)
     """`run.state`."""
     ended: bool = False
-    """Whether the run is over; its loop must not go on."""
+    """Whether the run is over; its loop must not continue."""
     accumulates: bool = False
     """Whether a step may add to gradients of the step before."""
     script: list[Named] | None = None
     """What no state holds of the script; None before the first step."""
     as_at_first: tuple[int, list[bool], list[bool]] | None = None
-    """`members.switches` with which `modes` told nothing."""
+    """`members.switches` with which `modes` recorded nothing."""
     first_modes: Modes | None = None
     """What the script had switched before the run loaded anything, and before its first epoch or step."""
 
     def __post_init__(self) -> None:
-        self.values = KeptValues(lambda: self.loop_has_begun)
+        self.values = KeptValues(lambda: self.loop_has_begun, self.prepared.preparations.options)
 
     def begin(self) -> None:
-        """Before the first epoch or step: load what the run goes on from. Collective: call it on every rank."""
+        """Before the first epoch or step: load what the run resumes from. Collective: call it on every rank."""
         self.note_modes()
         self.checkpointing.snapshots.begin(self.checkpointing.automatic)
 

@@ -56,9 +56,8 @@ from lockstep.rank.recording.lane_watch import LaneWatch
 from lockstep.rank.recording.meter import Meter
 from lockstep.rank.recording.recorder import Recorder
 from lockstep.rank.recording.trace import Trace
-from lockstep.rank.run.ending import end, watch_device
+from lockstep.rank.run.ending import end, help_with_errors, watch_device
 from lockstep.rank.run.loop.replicas import nothing_to_check
-from lockstep.rank.run.plain_help import help_with_errors
 from lockstep.rank.run.position.metrics import MetricsFile
 from lockstep.rank.run.position.step_timer import StepTimer
 from lockstep.rank.run.prepare.overflow import make_precision
@@ -118,7 +117,7 @@ def init(
         save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then goes
             on from the newest state when it starts again, on any number of ranks.
         keep: how many states stay.
-        states: a URL ("s3://bucket/runs"): states are copied to URL/NAME, from where another machine goes on.
+        states: a URL ("s3://bucket/runs"): states are copied to URL/NAME, from where another machine continues.
 
     Raises:
         UsageError: when options and environment contradict each other.
@@ -418,7 +417,7 @@ def _agree(transport: Transport, mine: Sequence[Any], device: torch.device | Non
 def finish() -> None:
     """End the run of this process: wait for the others, compare the models, write the result, let go.
 
-    Called automatically at exit. A rank whose script failed does not wait. A rank that ends while others go on makes
+    Called automatically at exit. A rank whose script failed does not wait. A rank that ends while others continue makes
     them raise, with both lines.
 
     Raises:

@@ -112,7 +112,7 @@ def _guard(order: RankTask, news: int, port: InheritedFile) -> Callable[[bool], 
 
 
 def _debugger(order: RankTask) -> None:
-    """Let `breakpoint()` open the debugger in rank 0; the others have no terminal and go on."""
+    """Let `breakpoint()` open the debugger in rank 0; the others have no terminal and continue."""
     journal = RunFolder(Path(order.run_folder)).journal(order.rank)
 
     def stop(*args: object, **kwargs: object) -> object:

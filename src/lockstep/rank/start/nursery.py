@@ -2,12 +2,12 @@
 
 `python -P -m lockstep.rank.start.nursery SOCKET MODULES LAUNCHER`. It has its own session (Ctrl-C reaches only the
 launcher), adopts every orphan below it, and reports every exit. When the launcher ends, however it died, the socket
-shows it, and the nursery kills all its descendants and ends; if it was stopped, the kernel lets it go on. Fork is safe
-because it has one thread and no CUDA context: it imports and does nothing else; if an import started a thread, it says
-so and new ranks become fresh interpreters.
+shows it, and the nursery kills all its descendants and ends; if it was stopped, the kernel lets it continue.
 
 A forked child leaves the loop by returning to the top level, so it ends like any interpreter: exit handlers, threads,
 buffered output.
+
+Runs in: the nursery, a process beside the launcher; `serve_store` in a child of it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ from lockstep.protocol.nursery_messages import (
 )
 from lockstep.protocol.rank_task import RankTask, apply_variables, read_task
 from lockstep.rank.start.entrance import run_rank
-from lockstep.rank.start.store_server import serve_store
 
 Task = Callable[[], int]
 """What a forked child does; its result is the exit code."""
@@ -172,7 +171,7 @@ class Nursery:
         return partial(serve_store, descriptors[0], message.port, message.world_size, parent)
 
     def _fork(self, what: str) -> int | None:
-        """As `os.fork`; None where the kernel makes no process more, which the launcher is told."""
+        """As `os.fork`; None where the kernel makes no process more, which is reported to the launcher."""
         try:
             return os.fork()
         except OSError as error:  # no memory, or no process more for this user
@@ -271,6 +270,9 @@ def _become_interpreter(told: RankTask, handed: Sequence[int], parent: int) -> N
 
 def _import_all(modules: list[str]) -> Ready | Broken:
     """Import, without collecting garbage in between: what is made here stays, in every rank."""
+    # [Note: why a fork is safe]
+    # The nursery has one thread and no CUDA context: it imports and does nothing else. If an import started a thread,
+    # `Ready.tasks` says so, and new ranks become fresh interpreters.
     began = time.monotonic_ns()
     gc.disable()
     try:
@@ -280,6 +282,31 @@ def _import_all(modules: list[str]) -> Ready | Broken:
         return Broken(module, traceback.format_exc()[-30_000:])
     gc.freeze()
     return Ready(time.monotonic_ns() - began, tasks=len(list(Path("/proc/self/task").iterdir())))
+
+
+def serve_store(listener: int, port: int, world_size: int, parent: int) -> int:
+    """Serve a `TCPStore` for scripts that make one at MASTER_PORT, until killed.
+
+    Args:
+        listener: a listening socket; this process takes it over.
+        port: its port.
+        world_size: the number of ranks.
+        parent: the nursery; when it ends, the store ends.
+    """
+    # [Note: a store on a socket that is already bound]
+    # torch's own server listens on all interfaces without a password; given a socket bound to 127.0.0.1 it keeps to that.
+    # The launcher has no torch, so a child of the nursery serves, from when a rank first wants it: most scripts need no port.
+    die_with_parent(parent)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    distributed = importlib.import_module("torch.distributed")
+    server = distributed.TCPStore(
+        "127.0.0.1", port, world_size, is_master=True, wait_for_workers=False, master_listen_fd=listener
+    )
+    while server is not None:
+        signal.pause()
+    return 0
 
 
 def main() -> int:

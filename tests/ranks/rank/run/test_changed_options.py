@@ -15,7 +15,7 @@ from tests.scripts import scenarios
 pytestmark = pytest.mark.ranks
 
 
-def train(place, options, milestones, stop_after=None):
+def train(place, options, milestones, stop_after=None, scale=1.0):
     os.chdir(place)
     os.dup2(os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)  # what forks ranks has a stderr of its own
     run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="1steps")
@@ -24,6 +24,7 @@ def train(place, options, milestones, stop_after=None):
     scheduler = MultiStepLR(optimizer, milestones, gamma=0.5)  # changes the rate in the state, not what was made
     loader = DataLoader(scenarios.digits(96), batch_size=32)
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
+    run.state.scale, run.state.best, run.state.more = scale, float("nan"), options.get("fused")
     for _ in run.epochs(2):
         for step in run.steps(loader):
             if step.number == stop_after:
@@ -51,6 +52,8 @@ def test_an_option_that_a_state_overrides_is_named_with_both_values_at_each_star
         "milestones=[1, 3] of scheduler1, which was [1, 2]",
     ):
         assert change in said
+    assert "scale=0.5 of run.state, which was 1.0" in start({"lr": 0.1}, [1, 2], 6, 0.5)[2]
+    assert "fused=True of optimizer1, which was None" in start({"lr": 0.1, "fused": True}, [1, 2], 7)[2]
     rate, is_named, said = start({"lr": 0.01}, [1, 2])
     assert is_named
     assert "lr=0.01 of optimizer1, which was 0.1" in said

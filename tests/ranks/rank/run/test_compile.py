@@ -27,6 +27,7 @@ def test_lanes_of_many_sizes_are_all_compiled_on_any_number_of_ranks():
     assert run_ranks(compiled.many_sizes, Started(4, timeout_s=240)) == [alone] * 4
 
 
+@pytest.mark.thorough
 @pytest.mark.compiles
 def test_compiled_before_or_after_prepare_the_bits_are_the_same():
     [alone] = run_ranks(compiled.before_and_after, Started(1, timeout_s=240))

@@ -190,7 +190,7 @@ class LoadPlan(PlannedParts):
         if others and self._run.components.transport.rank == 0:
             say(
                 f"the script makes {'; '.join(others[:3])}{'; …' * (len(others) > 3)}, and what the state has counts: to change "
-                "it, set it in the loop (`optimizer.param_groups[0]['lr'] = 0.01`), or choose another name to begin anew."
+                "it, set it in the loop (`optimizer.param_groups[0]['lr'] = 0.01`, `run.state.scale = 0.5`), or choose another name to begin anew."
             )
 
     def load_models(self) -> None:

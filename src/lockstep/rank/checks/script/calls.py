@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import nn
+import torch.nn.utils.parametrize
+from torch import Tensor, nn
 
 from lockstep.rank.checks.script import objects
 from lockstep.rank.checks.script.found import Found
@@ -46,6 +47,10 @@ class Functions(Places, ABC):
         self.stack: list[CodeType] = []
         self.is_act = False
         """Whether the last call was to a library that may do more than give a result."""
+
+    @abstractmethod
+    def opened(self, values: Sequence[Value], line: int) -> Value:
+        """What somebody gets who may call it."""
 
     @abstractmethod
     def body(self, node: Any, scope: Scope) -> Value:
@@ -106,12 +111,16 @@ class Functions(Places, ABC):
             return self.call(getter, [of], {})
         if isinstance(static, functools.singledispatchmethod):
             self.matters(*(self.call(one, [of], {}) for one in registered(static.dispatcher) if is_own(one)))
+        if isinstance(of.obj, nn.Module) and torch.nn.utils.parametrize.is_parametrized(of.obj, name):
+            self.opened([Value(of.obj.get_submodule(f"parametrizations.{name}"), text)], line)
         known = attribute_of(of.obj, name)
         if known is NEW and (self.env is None or place not in self.env):
             for hook, on in (("__getattr__", of), ("__getattribute__", of), ("__get__", Value(static, text))):
-                function = inspect.getattr_static(type(on.obj), hook, None)
+                is_module = isinstance(on.obj, ModuleType)
+                function = inspect.getattr_static(on.obj if is_module else type(on.obj), hook, None)
                 if is_own(function):
-                    return self.call(function, [self.look(on.obj, on.text, line), Value(name)], {})
+                    me = [] if is_module else [self.look(on.obj, on.text, line)]
+                    return self.call(function, [*me, Value(name)], {})
         value = self.read(place, known, text, line)
         return Value(value.obj, value.text, value.roots, value.of | of.of, value.is_held)
 
@@ -129,7 +138,7 @@ class Functions(Places, ABC):
                 self.call(function, args, {})
         if not self.found.is_held(of.obj) or (isinstance(of.obj, nn.Module) and not is_saved(of.obj, name)):
             self.store(("attribute", id(of.obj), name), value, f"{of.text}.{name}", line, of.obj)
-        else:
+        elif not value.is_held:
             self.matters(value)
 
 
@@ -195,6 +204,10 @@ class Calls(Functions):
             if is_own(function := function_of(inspect.getattr_static(on, name, None))):
                 first = new if name in ("__init__", "__post_init__") else self.look(kind, kind.__name__, 0)
                 self.call(function, [first, *(args if name != "__post_init__" else [])], named)
+        libraries = [one for one in kind.__mro__ if not is_users(one) and one is not object]
+        for name, function, _ in users_methods(None, kind.__mro__ if libraries else ()):
+            if _is_known(name, libraries):  # `run` of a thread, `visit_Name` of a visitor
+                self.call(function, [new], {})
         self.is_act = False
         return new
 
@@ -229,11 +242,12 @@ class Calls(Functions):
             if me is not None and not isinstance(me.obj, nn.Module):
                 everything.append(self._whole(me, line, is_its_own=True))
         if me is not None and not me.is_new and self.found.is_held(me.obj):
-            if name not in objects.READING:
+            is_prepare = is_our_own(me.obj) and name == "prepare"
+            if name not in objects.READING and not is_prepare:
                 self.matters(*everything)
             self._hooks(me.obj, me.text)
             new = self.made([] if is_our_own(me.obj) else [me], shares=True)
-            return Value(roots=new.roots, of=new.of, is_held=is_our_own(me.obj) and name == "prepare")
+            return Value(roots=new.roots, of=new.of, is_held=is_prepare)
         if name in objects.WRITERS:
             self.change(mixed(args[:2]), line, *everything)
         elif fills(name):
@@ -255,7 +269,11 @@ class Calls(Functions):
                     self.matters(self.called(value, [], {}, line))
             elif isinstance(thing, nn.Module):
                 self._module(thing, value.text)
+            elif isinstance(thing, BuiltinFunctionType) and not isinstance(thing.__self__, (type(None), ModuleType)):
+                self.called(value, [], {}, line)
             elif thing is not NEW:
+                if isinstance(thing, type) and is_users(thing):
+                    self._constructed(thing, [], {})
                 results.append(self._whole(value, line))
         return Value(of=mixed(results).of)
 
@@ -271,12 +289,19 @@ class Calls(Functions):
         kinds = [*type(me.obj).__mro__, *(me.obj.__mro__ if isinstance(me.obj, type) else ())]
         of_library = [one for one in kinds if not is_users(one)] if is_its_own or isinstance(me.obj, type) else None
         for name, function, is_bound in users_methods(me.obj, kinds):
-            if of_library is None or name.startswith("__") or any(hasattr(one, name) for one in of_library):
+            if of_library is None or name.startswith("__") or _is_known(name, of_library):
                 results.append(self.call(function, [me] if is_bound else [], {}))
         for name, part in parts_of(me.obj):
             results.append(self.opened([self.look(part, f"{me.text}.{name}", line)], line))
         self._opened[key] = mixed(results)
         return self._opened[key]
+
+    def look(self, thing: Any, text: str, line: int) -> Value:
+        value = super().look(thing, text, line)
+        if isinstance(thing, Tensor) and thing.requires_grad and id(thing) not in self._opened:
+            self._opened[id(thing)] = Value()
+            self._hooks(thing, text)
+        return value
 
     def _module(self, thing: nn.Module, text: str) -> None:
         """What runs when a module is called: `forward` and hooks, of it and of all that is in it."""
@@ -301,6 +326,11 @@ class Calls(Functions):
         """Functions that are registered at a module, an optimizer or a parameter."""
         for hook in hooks_of(thing):
             self.matters(self.called(Value(hook, text), args, {}, 0))
+
+
+def _is_known(name: str, libraries: Sequence[type]) -> bool:
+    """Whether a class of a library may call a method of its subclass."""
+    return name.startswith(objects.DISPATCHED) or any(hasattr(one, name) for one in libraries)
 
 
 def fills(name: str) -> bool:

@@ -93,13 +93,27 @@ class Expressions(Calls):
     def closure(self, node: Any, scope: Scope) -> Value:
         """A function or class that is made in the turn: it is read where it is made, as if it were called there."""
         inner = Scope(next(self.keys), bound_in(node), scope.around, outer=scope)
-        for one in ast.walk(node.args) if hasattr(node, "args") else ():
-            if isinstance(one, ast.arg):
-                self.assign(("variable", inner.key, one.arg), Value())
+        if not isinstance(node, ast.ClassDef):
+            for default in (*node.args.defaults, *node.args.kw_defaults):
+                self.value(default, scope)
+            for one in ast.walk(node.args):
+                if isinstance(one, ast.arg):
+                    self.assign(("variable", inner.key, one.arg), Value())
         before = dict(self.env) if self.env is not None else None
         self.matters(self.body(node, inner))
         self.env = meet([self.env, before])
+        for one in getattr(node, "decorator_list", ()):
+            self.called(self.value(one, scope), [Value()], {}, node.lineno)
+        if isinstance(node, ast.ClassDef):
+            self._class(node, scope)
         return Value()
+
+    def _class(self, node: ast.ClassDef, scope: Scope) -> None:
+        """What is called where a class is made: its metaclass, and by name what its bases and attributes may have."""
+        for one in node.keywords:
+            self.called(self.value(one.value, scope), [Value()], {}, node.lineno)
+        for name in ("__init_subclass__", "__set_name__"):
+            self.method_of_new(Value(), name, [], {}, node.lineno)
 
     _of_Lambda = closure
 

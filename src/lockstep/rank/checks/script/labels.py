@@ -73,7 +73,7 @@ def skips_states(run: RunState) -> bool:
 
 
 def _keep(run: RunState) -> None:
-    """Tell the launcher and later starts of the ranks, on each node."""
+    """Report to the launcher and to later starts of the ranks, on each node."""
     found = run.loop_state.script or []
     told = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
     if found and run.config.folder is not None and run.config.environment.position.local_rank == 0:

@@ -121,6 +121,9 @@ GIVING = frozenset({"decimal.getcontext"})
 CONSTRUCTING = ("__new__", "_missing_", "__init__", "__post_init__")
 """Methods that run when a class is called."""
 
+DISPATCHED = ("do_", "handle_", "visit_")
+"""How methods begin that libraries find by a part of their name."""
+
 NOT_CALLED = frozenset(
     "__delattr__ __init__ __new__ __del__ __post_init__ __init_subclass__ __reduce__ __setattr__ __setstate__".split()
 )
@@ -239,9 +242,8 @@ def attribute_of(thing: Any, name: str) -> Any:
     if isinstance(thing, nn.Module) and static is NEW:
         tables = (vars(thing).get(table) or {} for table in ("_parameters", "_buffers", "_modules"))
         return next((one[name] for one in tables if name in one), NEW)
-    if (static is NEW and not isinstance(thing, types.ModuleType)) or (
-        isinstance(static, property) and is_users(type(thing))
-    ):
+    is_module = isinstance(thing, types.ModuleType) and not is_own(vars(thing).get("__getattr__"))
+    if (static is NEW and not is_module) or (isinstance(static, property) and is_users(type(thing))):
         return NEW
     if is_users(type(static)) and hasattr(type(static), "__get__"):
         return NEW

@@ -78,15 +78,17 @@ class Places:
 
     def assign(self, place: Place, value: Value) -> None:
         if self.env is not None:
-            self.env[place] = replace(value, of=value.of | self.control) if self.control else value
+            # [Note: flags of what is prepared in the middle]
+            # A resumed start prepares the same things once more and the state is loaded into them, so a flag that decides
+            # whether they are made (`is_grown`) must begin anew: what `run.prepare` took depends on no control.
+            self.env[place] = value if value.is_held else replace(value, of=value.of | self.control)
 
     def store(self, place: Place, value: Value, text: str, line: int, owner: Any = None) -> None:
         """Assign to a place that outlives the turn."""
         self.assign(place, value)
-        if self.is_behind:
+        if self.is_behind or value.is_held:
             return
-        if not value.is_held:
-            self._stores.setdefault(place, (Seen(text, self.file, line), owner))
+        self._stores.setdefault(place, (Seen(text, self.file, line), owner))
         self._flows[place] |= value.of | self.control
 
     def change(self, value: Value, line: int, *by: Value) -> None:

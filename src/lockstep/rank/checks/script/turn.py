@@ -128,7 +128,15 @@ class Turn(Expressions):
     def _on_Return(self, node: ast.Return, scope: Scope) -> None:
         value = self.value(node.value, scope)
         values, ends = self._results[-1]
-        values.append(Value(value.obj, value.text, value.roots, value.of | self.control, value.is_held))
+        values.append(
+            Value(
+                value.obj,
+                value.text,
+                value.roots,
+                value.of if value.is_held else value.of | self.control,
+                value.is_held,
+            )
+        )
         ends.append(self.env)
         self.env = None
 

@@ -84,7 +84,7 @@ def record_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) 
 
 
 def record_before(run: RunState) -> None:
-    """Record what the next step begins with, where `verify` compares a run that goes on. Collective: call it on every rank."""
+    """Record what the next step begins with, where `verify` compares a resumed run. Collective: call it on every rank."""
     if run.components.recorder is not None:
         run.components.recorder.before_step(run.components.step_timer.step, _taken(run))
 
@@ -159,7 +159,7 @@ def _begin_rest(run: RunState, recorder: Recorder) -> None:
 
 
 def _end_here(recorder: Recorder, seconds: float) -> None:
-    """End a script that goes on and on. Every rank does so at about this time; seeing another's end is no failure."""
+    """End a script that never ends. Every rank does so at about this time; seeing another's end is no failure."""
     recorder.note_ending(reached=False, why=f"it did not end within {seconds:.0f} s")
     os._exit(0)
 

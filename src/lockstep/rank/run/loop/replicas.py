@@ -99,7 +99,7 @@ def begin_checks(run: RunState) -> None:
     tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
         return
-    # Optimizers have their states after the first step only, and a start that goes on must choose as the first one did.
+    # Optimizers have their states after the first step only, and a resumed start must choose as the first one did.
     updated = [one for one in tensors if one.requires_grad] * (2 if _torchs_optimizers(run) else 0)
     num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
     checks.every = checks.asked or chosen_steps(num_bytes, len(updated))
@@ -116,7 +116,7 @@ def nothing_to_check(run: RunState) -> str:
 
 
 def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
-    """What this rank tells the others about its bits in this pass, whose lanes are over; `is_first` of its step.
+    """What this rank reports to the others about its bits in this pass, whose lanes are over; `is_first` of its step.
 
     The sums of buffers that move belong to every pass: the others add to theirs what this rank makes of a damaged one.
     """
@@ -129,7 +129,7 @@ def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
 
 
 def hear(run: RunState, notes: dict[int, Any]) -> None:
-    """Take what all ranks told in `note` out of `notes`, and compare. Collective: call it on every rank.
+    """Take what all ranks reported in `note` out of `notes`, and compare. Collective: call it on every rank.
 
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
@@ -191,13 +191,13 @@ def _blame(run: RunState) -> None:
     damage = first_damage([hashes for _, hashes in told], run.config.mesh.part_of())
     if damage is None:
         return
-    _raise(rank, damage, max(step for step, _ in told))  # a rank that took a dead one's place has heard of none
+    _raise(rank, damage, max(step for step, _ in told))  # a rank that took a dead one's place has received none
 
 
 def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
     """Raise on the rank to blame where GPUs have found that ranks began a pass with different statistics. Not a collective.
 
-    The others go on to their next exchange, which that rank does not come to: some of them may know before it does.
+    The others continue to their next exchange, which that rank does not come to: some of them may know before it does.
 
     Args:
         run: the run.

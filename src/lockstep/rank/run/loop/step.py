@@ -37,7 +37,7 @@ class Step:
         self, run: RunState, plan: StepPlan, fetched: Batches, index: int, result: PassResult | None = None
     ) -> None:
         self.index = index
-        """The step's number in its epoch, from 0, also where a resumed run goes on in the middle of the epoch."""
+        """The step's number in its epoch, from 0, also where a resumed run continues in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
         self._passes, self._closed, self._result = 0, result is not None, result
@@ -330,7 +330,7 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
 
 
 def _hear(run: RunState, notes: dict[int, Any]) -> None:
-    """Take what all ranks told in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
+    """Take what all ranks reported in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
     hear(run, notes)
     run.loop_state.checkpointing.automatic.hear(notes.pop(ASKED, 0))
     if notes.pop(SNAPSHOT, 0):

@@ -107,7 +107,7 @@ class Tally:
         num_lanes: of the run.
         lanes: this rank's.
         exchange: hands a value to all ranks and returns everybody's.
-        changed: called when it is reset, or has heard what evaluations added.
+        changed: called when it is reset, or has received what evaluations added.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Tally:
         """What was added in the lanes of steps, on every rank: it travels with the gradients."""
         self._new: set[tuple[str, int]] = set()
         self.is_unheard = False
-        """Whether this rank added something in an evaluation that the others have not heard of."""
+        """Whether this rank added something in an evaluation that the others have not received."""
 
     def add(self, *, weight: float | None = None, **values: float | Tensor) -> None:
         """Add values of the current batch, inside a step's lanes or while iterating a prepared loader.

@@ -116,7 +116,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             run.loop_state.checkpointing.automatic.left_steps()
             run.loop_state.checkpointing.last.left_steps()
             run.loop_state.epochs.end_steps()
-            with suppress(LockstepError, RuntimeError):  # nobody would hear of it here; the end of the run raises it
+            with suppress(LockstepError, RuntimeError):  # nobody would see it here; the end of the run raises it
                 settle_losses(run)
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
             run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
@@ -140,7 +140,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
 
 
 def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
-    """The run can go on from here: between two steps, or after the last one."""
+    """The run can resume from here: between two steps, or after the last one."""
     loop_state = run.loop_state
     loop_state.epoch.inside = inside
     if is_last:

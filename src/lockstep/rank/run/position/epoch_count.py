@@ -81,7 +81,7 @@ class EpochCount:
         self.trained = True
 
     def position(self, *, inside: bool = False) -> dict[str, Any]:
-        """What a state keeps: the loop, and the epoch at which a resumed run goes on; `inside`: that of the current body."""
+        """What a state keeps: the loop, and the epoch at which a resumed run continues; `inside`: that of the current body."""
         if inside:
             return {"loop": self.loop, "next": self.next}
         self.saved = self.in_body and self.trained

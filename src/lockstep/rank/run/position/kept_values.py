@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lockstep.errors import UsageError
 from lockstep.rank.checkpoint.exact_json import encode
+from lockstep.rank.run.position.made_options import MadeOptions
 
 
 class KeptValues:
@@ -22,14 +23,17 @@ class KeptValues:
 
     Args:
         has_begun: whether the first loop over epochs or steps has begun.
+        made: gets the first values.
     """
 
-    __slots__ = ("__dict__", "_has_begun", "_loaded")
+    __slots__ = ("__dict__", "_has_begun", "_loaded", "_made")
     _has_begun: Callable[[], bool]
+    _made: MadeOptions
     _loaded: frozenset[str]
 
-    def __init__(self, has_begun: Callable[[], bool]) -> None:
+    def __init__(self, has_begun: Callable[[], bool], made: MadeOptions) -> None:
         object.__setattr__(self, "_has_begun", has_begun)
+        object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_loaded", frozenset())
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -50,6 +54,8 @@ class KeptValues:
                 "Keep what it is made of (numbers, texts, lists, dictionaries, tensors), or name an object that has a "
                 f"state_dict: run.track({name}=...).",
             ) from None
+        if not self._has_begun():
+            self._made.add_value(name, value)
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:  # only for what is not there
@@ -89,7 +95,7 @@ class Keeps(Protocol):
     """A tally."""
 
     is_unheard: bool
-    """Whether this rank added something in an evaluation that the others have not heard of."""
+    """Whether this rank added something in an evaluation that the others have not received."""
 
     def known(self) -> Sums:
         """What every rank knows: what was added in lanes of steps that have ended."""
@@ -162,12 +168,12 @@ class Tallies:
         return {"outside": self._outside.told(), "body": self._body.told() if inside else []}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on with what `encode` returned."""
+        """Continue with what `encode` returned."""
         self._outside.restore(saved["outside"])
         self._body.restore(saved["body"])
 
     def changed(self) -> None:
-        """A tally was reset, or has heard what evaluations added."""
+        """A tally was reset, or has received what evaluations added."""
         self.changes += 1
 
     @property

@@ -1,6 +1,6 @@
-"""The options that optimizers and schedulers were made with at the run's first start.
+"""The options of optimizers and schedulers, and the first values of `run.state`, as the script made them.
 
-A state brings back the options of its run, so a rate that somebody has edited in the script since has no effect; that is said.
+A state brings back those of its run, so a rate that somebody has edited in the script since has no effect; that is reported.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ DERIVED = frozenset(
 )
 """What follows from other options, or from the steps made."""
 
+VALUES = "run.state"
+"""The label of its first values."""
 Groups = list[dict[str, Any]]
 """Plain values by name, of each group of an optimizer; of a scheduler there is one."""
 
@@ -36,6 +38,11 @@ class MadeOptions:
     def add(self, label: str, thing: Any) -> None:
         """An optimizer or scheduler was prepared."""
         self.by_label[label] = _options_of(thing)
+
+    def add_value(self, name: str, value: Any) -> None:
+        """`run.state` got a first value."""
+        if (plain := _plain(value)) is not None:
+            self.by_label.setdefault(VALUES, [{}])[0][name] = plain
 
     def overridden(self, saved: Any) -> list[str]:
         """What this start made with other options than the run that was saved did.
@@ -53,10 +60,16 @@ class MadeOptions:
                 raise ValueError(groups)
             for number, (own, theirs) in enumerate(zip(mine, groups, strict=False)):
                 of = f"{label} (group {number})" if len(mine) > 1 else label
+                # [Note: a switch that is missing]
+                # None is not written, and torch's switches (`fused`, `foreach`) begin with it. Other values are
+                # missing on one side where another release of torch has one option more.
                 found += [
-                    f"{key}={own[key]!r} of {of}, which was {theirs[key]!r}"
-                    for key in sorted(own.keys() & theirs.keys())
-                    if own[key] != theirs[key]
+                    f"{key}={own.get(key)!r} of {of}, which was {theirs.get(key)!r}"
+                    for key in sorted(own.keys() | theirs.keys())
+                    if repr(own.get(key)) != repr(theirs.get(key))
+                    and (
+                        (key in own and key in theirs) or (label != VALUES and True in (own.get(key), theirs.get(key)))
+                    )
                 ]
         return found
 

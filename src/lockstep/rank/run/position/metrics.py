@@ -63,7 +63,7 @@ class EarlierLines:
 
 
 def kept(lines: list[str], step: int, saved_s: float) -> list[str]:
-    """The lines that a run keeps when it goes on from the state after `step`, which was saved at `saved_s`."""
+    """The lines that a run keeps when it resumes from the state after `step`, which was saved at `saved_s`."""
     return [line for line in lines if _counts(line, step, saved_s)]
 
 
@@ -127,7 +127,7 @@ class MetricsFile:
         self.listeners: list[Callable[[dict[str, float], int], None]] = []
         """Functions of `run.log_to`, on rank 0."""
         self.is_held = False
-        """Whether what is logged is in the file already: the body of an epoch runs again up to where its steps go on."""
+        """Whether what is logged is in the file already: the body of an epoch runs again up to where its steps continue."""
 
     def write(self, values: dict[str, float]) -> None:
         """Write one line: step, epoch, time, values."""

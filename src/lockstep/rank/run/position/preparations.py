@@ -23,7 +23,7 @@ MODEL, OPTIMIZER, SCHEDULER, LOADER = KINDS = "model", "optimizer", "scheduler",
 
 @dataclass(frozen=True)
 class Late:
-    """What a state tells of things that came in the middle."""
+    """What a state records of things that came in the middle."""
 
     first: Mapping[str, int]
     """How many of each kind were prepared before that."""
@@ -111,7 +111,7 @@ class Preparations:
         return [one for number, one in models.items() if number <= first[MODEL] or id(one) not in inside]
 
     def late(self, *, runs_again: bool) -> dict[str, Any] | None:
-        """What a state tells of things that came in the middle; None where none did.
+        """What a state records of things that came in the middle; None where none did.
 
         `runs_again`: whether the current body of `run.epochs` runs again up to its steps when the run resumes.
         """
@@ -244,7 +244,7 @@ class Modes:
 
     @classmethod
     def read(cls, told: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes | None:
-        """What a state tells, or None when it tells nothing that `told` gives, or names what these models do not have.
+        """What a state records, or None when it records nothing that `told` gives, or names what these models do not have.
 
         `may_lack`: whether they may lack what it names, because that is still to come.
         """

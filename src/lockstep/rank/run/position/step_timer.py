@@ -93,7 +93,7 @@ class StepTimer:
             )
 
     def lost(self, sentence: str) -> None:
-        """Tell the launcher that something could not be written."""
+        """Report to the launcher that something could not be written."""
         if self._journal is not None:
             self._journal.lost(sentence)
 

@@ -51,7 +51,7 @@ def _kind(thing: Any) -> str:
 
 
 def _note_modes(run: RunState) -> None:
-    """Let a state tell what the script switches in new models from here on."""
+    """Let a state record what the script switches in new models from here on."""
     first = run.loop_state.first_modes
     if first is not None:
         now = Modes.of(run.loop_state.prepared.models)

@@ -37,8 +37,7 @@ from lockstep.launcher.nodes.session import (
     address_bytes,
     nonce_in,
 )
-from lockstep.launcher.nodes.star import Loop
-from lockstep.launcher.nodes.wire import Message, Wire, WireEnded
+from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
 
 VERSION = 2
 """Of what is told in frames."""

@@ -26,8 +26,7 @@ from lockstep.launcher.nodes.session import (
     WrongAddress,
     WrongKey,
 )
-from lockstep.launcher.nodes.star import Loop
-from lockstep.launcher.nodes.wire import Wire, WireEnded
+from lockstep.launcher.nodes.wire import Loop, Wire, WireEnded
 
 MOST_OPENING, OPENING_S = 64, 5.0
 """How many calls may be opening at once, and for how long."""

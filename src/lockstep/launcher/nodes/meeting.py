@@ -12,7 +12,6 @@ of -1, and has it.
 from __future__ import annotations
 
 import itertools
-import select
 import socket
 import zlib
 from collections import defaultdict
@@ -25,7 +24,7 @@ from typing import Any
 from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.star import Star
 from lockstep.launcher.nodes.streams import Entrance, Exit
-from lockstep.launcher.nodes.wire import Wire, WireEnded
+from lockstep.launcher.nodes.wire import Message, Wire, WireEnded
 from lockstep.protocol.message import Unframing, framed
 
 FEWEST_PACKED, FEWEST_KEPT = 512, 256
@@ -233,23 +232,12 @@ class NodeMeeting:
             for descriptor in descriptors:
                 end, number = socket.socket(fileno=descriptor), next(self._numbers)
                 self._ranks[number] = wire = Wire(end, framed, Unframing().open)
-                self._star.loop.watch(wire, partial(self._ready, number))
+                wire.attach(self._star.loop, partial(self._questions, number), partial(self._forget, number))
 
-    def _forget(self, number: int) -> None:
-        wire = self._ranks.pop(number)
-        self._star.loop.forget(wire)
-        wire.close()
+    def _forget(self, number: int, _why: str = "") -> None:
+        self._ranks.pop(number).close()
 
-    def _ready(self, number: int, mask: int) -> None:
-        wire = self._ranks[number]
-        try:
-            if mask & select.EPOLLOUT:
-                wire.flush()
-                self._star.loop.watch(wire, partial(self._ready, number), wire.mask)
-            found = wire.receive() if mask & ~select.EPOLLOUT else []
-        except WireEnded:
-            self._forget(number)
-            return
+    def _questions(self, number: int, found: list[Message]) -> None:
         for told, blob in found:
             self._ask(number, told, blob)
 
@@ -298,4 +286,3 @@ class NodeMeeting:
             return  # it has ended, or waits no more; what came is kept for the others here
         with suppress(WireEnded):  # reading says so too
             wire.send(told, blob)
-        self._star.loop.watch(wire, partial(self._ready, number), wire.mask)

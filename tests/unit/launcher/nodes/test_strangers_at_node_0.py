@@ -142,7 +142,7 @@ def test_a_caller_with_the_key_that_says_nothing_more_is_closed_too(sky, monkeyp
 
 def test_what_is_no_frame_ends_its_own_connection_alone(sky):
     sky.joined("c")
-    wire = next(iter(sky.stars.pop("c")._wires()))
+    wire = next(iter(sky.stars.pop("c").wires().values()))
     wire._end.send(b"\0\0\0\2{}" + bytes(16))
     sky.until(lambda: "gone" in sky.kinds("a"))
     assert sky.host.nodes() == ["b"]

@@ -87,7 +87,9 @@ class HostStar(Star):
             self._send(node, wire, packed(told, blob))
 
     def bar(self, node: str, why: str) -> None:
-        """Give a node up, and let it in no more; its link may be cut, and come back."""
+        """Give a node up."""
+        # [Note: a node that was given up stays out]
+        # Its link may come back while its ranks still wait in a round that the others have left.
         self._barred.add(node)
         if (wire := self._nodes.get(node)) is not None:
             with suppress(WireEnded):
@@ -162,7 +164,8 @@ class HostStar(Star):
         self._say(entry)
 
     def _spread(self) -> None:
-        while self._fresh:  # a node that turns out to be gone adds that
+        # A node that turns out to be gone while it is sent something adds an entry.
+        while self._fresh:
             content = packed({"kind": "log", "entries": self._fresh})
             self._fresh = []
             for node, wire in list(self._nodes.items()):

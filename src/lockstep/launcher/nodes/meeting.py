@@ -5,8 +5,7 @@
 
 A rank gets the bell (`NodeMeeting.bell`), one end of a pair of sockets; whoever wants to ask makes a pair of its own and sends one end
 through it. So nothing listens, and threads and children of a rank ask side by side. A question names what is to be done (`do`), with
-which keys, and has values behind it as bytes. A value travels as its node packed it, and to each node once: who asks again gets a size
-of -1, and has it.
+which keys, and has values behind it as bytes, as the node packed them.
 """
 
 from __future__ import annotations
@@ -126,6 +125,8 @@ class Keys:
     def _get(self, waiting: _Waiting) -> tuple[dict[str, Any], bytes]:
         if (size := sum(len(self._values[key][0]) for key in waiting.keys)) > MOST_ANSWER_BYTES:
             return {"why": f"values of {size} bytes at once, and {MOST_ANSWER_BYTES} are the most"}, b""
+        # [Note: a value goes to each node once]
+        # With 1,024 ranks each reads an address of 8 kB of every other one: 8.8 GB from node 0, 0.2 GB this way.
         sizes, values, sent = [], [], self._sent[waiting.node]
         for key in waiting.keys:
             value, number = self._values[key]

@@ -28,7 +28,7 @@ BEAT_S = 0.5
 SILENT_S, GIVEN_UP_S = 4.5, 30.0
 """After how long without a word it is said that a node is silent, and after how long it is given up."""
 STILL_S = 1.5
-"""A loop that did not look for longer stood still itself: that time counts against nobody."""
+"""A loop that did not look for longer stood still itself."""
 BEAT = packed({"kind": "beat"})
 
 
@@ -66,6 +66,8 @@ class Star(ABC):
         now = time.monotonic()
         slept_s = now - self._looked_at
         self._looked_at = now
+        # [Note: time that a loop slept counts against nobody]
+        # A launcher that was stopped, or whose machine swapped, has read nothing meanwhile: the others need not be silent.
         if slept_s > STILL_S:
             for wire in self.wires().values():
                 wire.heard_at = min(now, wire.heard_at + slept_s)

@@ -18,8 +18,8 @@ from lockstep.launcher.nodes.star import Star
 from lockstep.launcher.nodes.wire import Pipe, WireEnded
 
 FORTH, BACK = "stream", "stream back"
+# Of all entrances of this node together, so what comes late for a stream of a closed one is not taken for another's.
 _numbers = itertools.count()
-"""Of the streams of this node, whichever entrance they have: what comes late for one is not taken for another."""
 Connect = Callable[[str], socket.socket | None]
 Send = Callable[[dict[str, Any], bytes], None]
 

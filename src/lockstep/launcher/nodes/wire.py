@@ -260,7 +260,9 @@ class Wire(Pipe):
             info = self._end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
         except OSError:
             return False
-        _, _, retransmits, probes = info[:4]  # of struct tcp_info: in vain since something was acknowledged
+        # [Note: a launcher that is stopped is not a machine that is gone]
+        # Its kernel goes on acknowledging. These fields of struct tcp_info count attempts since it last did.
+        _, _, retransmits, probes = info[:4]
         return retransmits == 0 and probes <= 1
 
 

@@ -7,6 +7,8 @@
 Each node gets one agent, a `lockstep run` that a Ray task starts and waits for. Ray places them on nodes of their own, hands
 them the run's key through its object store, shows what they print, and starts one again that was killed, elsewhere if its
 node is gone. Who meets whom, restarts of ranks and the bits are those of `lockstep run --nnodes`; nothing else of Ray is used.
+
+Runs in: the program that calls `run`, and a Ray worker on each node.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ that ranks left there, and takes a minute to notice that a node is gone (docs/de
 uses between nodes: the star and its rounds, served by a thread of the agent. Every round has a store of its own, so that no rank finds
 what ranks of an earlier one have left; node 0 serves it on 127.0.0.1, locked for all but the star (`door`), and on every node a port
 on 127.0.0.1 leads there. The key comes from LOCKSTEP_KEY, LOCKSTEP_KEY_FILE or, in a job of SLURM, munge.
+
+Runs in: torchrun's agent; between rounds in a thread of it, named lockstep-star.
 """
 
 from __future__ import annotations

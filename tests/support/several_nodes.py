@@ -29,15 +29,9 @@ def write_key(place: Path) -> Path:
 
 
 @contextlib.contextmanager
-def nodes(place: Path, count: int, *options: str) -> Iterator[list[Running]]:
-    """`lockstep run --nnodes COUNT OPTIONS` on each of `count` nodes; what still runs is killed at the end.
-
-    Args:
-        place: has a folder `node0` and so on for each afterwards.
-        count: how many.
-        options: the same on all; the script by its absolute path.
-    """
-    endpoint, started = f"127.0.0.1:{free_port()}", []
+def start_nodes(place: Path, count: int, port: int, *options: str) -> Iterator[list[Running]]:
+    """As `nodes`, with node 0 at this port."""
+    endpoint, started = f"127.0.0.1:{port}", []
     key = write_key(place)
     try:
         for number in range(count):
@@ -49,3 +43,14 @@ def nodes(place: Path, count: int, *options: str) -> Iterator[list[Running]]:
     finally:
         for run in started:
             run.clean_up()
+
+
+def nodes(place: Path, count: int, *options: str) -> contextlib.AbstractContextManager[list[Running]]:
+    """`lockstep run --nnodes COUNT OPTIONS` on each of `count` nodes; what still runs is killed at the end.
+
+    Args:
+        place: has a folder `node0` and so on for each afterwards.
+        count: how many.
+        options: the same on all; the script by its absolute path.
+    """
+    return start_nodes(place, count, free_port(), *options)

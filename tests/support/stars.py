@@ -69,7 +69,7 @@ class Sky:
     def close(self) -> None:
         """End all at once, without a farewell."""
         for star in self.stars.values():
-            for wire in star._wires():
+            for wire in star.wires().values():
                 wire.close()
             if isinstance(star, NodeStar):
                 star._is_over = True

@@ -173,7 +173,8 @@ def _reachable(endpoint: Endpoint, view: View, *, is_first: bool, are_elsewhere:
     if targets:
         return targets
     if is_first and (leading := [address for address in view.to_others if not is_loopback(address)]):
-        return leading  # Debian's /etc/hosts gives a machine's own name 127.0.1.1; the others know better
+        # Debian's /etc/hosts gives a machine's own name 127.0.1.1; the way to the others is known better.
+        return leading
     if are_elsewhere is False or (are_elsewhere is None and endpoint.is_loopback_by_intent):
         return found
     fix = f"Name an address of node 0 in --rdzv-endpoint{f': {_listed(view)}' if is_first else ''}."

@@ -3,6 +3,8 @@
 That nobody listens yet is usual, since nodes start in any order; that nothing answers at all is not waited for. Node 0 decides
 what becomes of the run, so a node that cannot start calls it, says its sentence, and goes. Node 0 itself lets in nobody then, and
 tells its sentence to all who come; where it cannot use its own key, it says just that.
+
+Runs in: threads of a launcher, named lockstep-call and lockstep-farewell.
 """
 
 from __future__ import annotations
@@ -37,8 +39,7 @@ from lockstep.launcher.nodes.session import (
     address_bytes,
     nonce_in,
 )
-from lockstep.launcher.nodes.star import Loop
-from lockstep.launcher.nodes.wire import Message, Wire, WireEnded
+from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
 
 VERSION = 2
 """Of what is told in frames."""

@@ -187,11 +187,9 @@ def of_torchrun(variables: Mapping[str, str]) -> Told:
 
 
 def of_kubernetes(variables: Mapping[str, str]) -> Facts | None:
-    """Kubernetes without an operator for torch: an indexed Job's number, and the variables of a LeaderWorkerSet.
-
-    An indexed Job says which pod this is (JOB_COMPLETION_INDEX), not how many there are: a Job of independent pods has it too,
-    so it counts only beside --nnodes.
-    """
+    """Kubernetes without an operator for torch: an indexed Job's number, and the variables of a LeaderWorkerSet."""
+    # [Note: an indexed Job counts only beside --nnodes]
+    # It says which pod this is, not how many there are, and a Job of independent pods has it too.
     return _leader_worker_set(variables) or _indexed_job(variables)
 
 

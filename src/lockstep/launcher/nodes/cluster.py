@@ -115,13 +115,12 @@ class Cluster:
     # What happens
 
     def read(self, is_there: Callable[[], bool] = lambda: False) -> None:
-        """Take what happened, up to what makes `is_there` true; does not block.
-
-        The rest is kept for the next time: a decision must be seen before the round that follows it.
-        """
+        """Take what happened, up to what makes `is_there` true; does not block."""
         self._unread += self.star.read()
         while self._unread:
             self._take(self._unread.popleft())
+            # [Note: a decision is seen before the round that follows it]
+            # Both may come in one reading, and the roster would clear the decision.
             if is_there():
                 self.star.loop.wake()
                 break

@@ -30,8 +30,9 @@ _MAPPED = bytes(10) + b"\xff\xff"
 def is_own_process(connection: socket.socket) -> bool:
     """Whether the other end of an IPv4 connection within this machine belongs to a process of our user.
 
-    An end that nobody holds any more counts as a stranger's: the kernel forgets its owner, and lists root in its place.
+    An end that nobody holds any more counts as a stranger's.
     """
+    # The kernel forgets the owner of such an end, and lists root in its place (`owner` looks at the inode).
     peer, own = connection.getpeername(), connection.getsockname()
     return any(owner(table.read_bytes(), peer, own) == os.geteuid() for table in _TABLES if table.exists())
 

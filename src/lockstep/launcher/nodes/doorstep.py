@@ -1,9 +1,4 @@
-"""Who called node 0 and has not proved the run's key yet: few bytes, little time, and a small place each.
-
-A call costs node 0 an `accept`, 49 bytes, and one HMAC at most. There are at most `MOST_OPENING` of them, the oldest gives way;
-no more than `MOST_IN_A_TURN` are taken at once and `MOST_IN_A_TICK` between two ticks, and the others wait in the kernel. So
-strangers keep newcomers waiting, and nobody inside.
-"""
+"""Who called node 0 and has not proved the run's key yet: few bytes, little time, and a small place each."""
 
 from __future__ import annotations
 
@@ -26,9 +21,11 @@ from lockstep.launcher.nodes.session import (
     WrongAddress,
     WrongKey,
 )
-from lockstep.launcher.nodes.star import Loop
-from lockstep.launcher.nodes.wire import Wire, WireEnded
+from lockstep.launcher.nodes.wire import Loop, Wire, WireEnded
 
+# [Note: strangers keep newcomers waiting, and nobody inside]
+# A call costs node 0 an `accept`, 49 bytes, and one HMAC at most. The oldest of too many gives way, and the loop takes few
+# between two messages of the nodes inside; the others wait in the kernel.
 MOST_OPENING, OPENING_S = 64, 5.0
 """How many calls may be opening at once, and for how long."""
 MOST_IN_A_TURN, MOST_IN_A_TICK = 8, 100
@@ -116,7 +113,8 @@ class Doorstep:
                 end, address = self._listener.accept()
             except BlockingIOError:
                 return None
-            except OSError:  # it is gone already, or files have run out
+            except OSError:
+                # It is gone already, or files have run out: then trying at once would spin.
                 return self._pause()
             self._taken += 1
             self._begin(end, str(address[0]))

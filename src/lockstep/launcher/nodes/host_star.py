@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from lockstep.launcher.nodes.calling import VERSION
@@ -15,7 +13,7 @@ from lockstep.launcher.nodes.doorstep import Doorstep
 from lockstep.launcher.nodes.key import Key
 from lockstep.launcher.nodes.roster import Withdrawal
 from lockstep.launcher.nodes.session import address_bytes
-from lockstep.launcher.nodes.star import BEAT, BEAT_S, GIVEN_UP_S, SILENT_S, Star
+from lockstep.launcher.nodes.star import BEAT_S, Star
 from lockstep.launcher.nodes.wire import Wire, WireEnded
 from lockstep.protocol.message import packed
 
@@ -25,15 +23,6 @@ MOST_STRANGERS = 3
 """Of so many addresses it is said that somebody there does not have the key."""
 OF_A_ROUND = frozenset({"waits", "said", "fall", "ended", "decision", "path"})
 """Entries that mean nothing once the next round begins, so late joiners need not read them."""
-
-
-@dataclass(eq=False)
-class _There:
-    """A node that is connected."""
-
-    wire: Wire
-    act: Callable[[int], None] = lambda _mask: None
-    is_silent: bool = False
 
 
 class HostStar(Star):
@@ -60,7 +49,7 @@ class HostStar(Star):
         self._doorstep = Doorstep(
             listener, key, own, self.loop, let_in=self._let_in, stranger=self._stranger, seal=seal
         )
-        self._nodes: dict[str, _There] = {}
+        self._nodes: dict[str, Wire] = {}
         self._barred: set[str] = set()
         self._log: list[dict[str, Any]] = []
         self._fresh: list[dict[str, Any]] = []
@@ -94,15 +83,17 @@ class HostStar(Star):
         """Send one node a message that is no entry; nothing happens where it is gone."""
         if node == self.node:
             self.takers[told["kind"]](node, told, blob)
-        elif (there := self._nodes.get(node)) is not None:
-            self._send(node, there, packed(told, blob))
+        elif (wire := self._nodes.get(node)) is not None:
+            self._send(node, wire, packed(told, blob))
 
     def bar(self, node: str, why: str) -> None:
-        """Give a node up, and let it in no more; its link may be cut, and come back."""
+        """Give a node up."""
+        # [Note: a node that was given up stays out]
+        # Its link may come back while its ranks still wait in a round that the others have left.
         self._barred.add(node)
-        if (there := self._nodes.get(node)) is not None:
+        if (wire := self._nodes.get(node)) is not None:
             with suppress(WireEnded):
-                there.wire.send({"kind": "given up", "why": why})
+                wire.send({"kind": "given up", "why": why})
             self._lose(node)
 
     def close(self) -> None:
@@ -111,15 +102,20 @@ class HostStar(Star):
         while self._nodes and (left_s := until - time.monotonic()) > 0:
             self.loop.wait(left_s)
             self._spread()
-        for there in self._nodes.values():
-            self.loop.forget(there.wire)
-            there.wire.close()
+        for wire in self._nodes.values():
+            wire.close()
         self._nodes.clear()
         self._doorstep.close()
         self.loop.close()
 
-    def _wires(self) -> Iterable[Wire]:
-        return [there.wire for there in self._nodes.values()]
+    def wires(self) -> Mapping[str, Wire]:
+        return self._nodes
+
+    def _give_up(self, node: str, why: str) -> None:
+        self.bar(node, why)
+
+    def _ended(self, node: str, why: str) -> None:  # noqa: ARG002 - of both sides
+        self._lose(node)
 
     def _stranger(self, address: str) -> None:
         if len(self._strangers) < MOST_STRANGERS and address not in self._strangers:
@@ -139,25 +135,12 @@ class HostStar(Star):
         except WireEnded:
             may_speak = False
         if may_speak and is_member:
-            self._nodes[node] = there = _There(wire)
-            there.act = lambda mask: self._on_wire(node, there, mask)
-            self.loop.watch(wire, there.act, wire.mask)
+            self._nodes[node] = wire
+            self._attach(node, wire)
             return
         if may_speak:
             self._add(Withdrawal.of(first).entry())
         wire.close()
-
-    def _on_wire(self, node: str, there: _There, mask: int) -> None:
-        try:
-            if mask & select.EPOLLOUT:
-                there.wire.flush()
-                self.loop.watch(there.wire, there.act, there.wire.mask)
-            found = there.wire.receive() if mask & ~select.EPOLLOUT else []
-        except WireEnded:
-            self._lose(node)
-            return
-        for told, blob in found:
-            self._take(node, told, blob)
 
     def _take(self, node: str, told: dict[str, Any], blob: bytes) -> None:
         match told.get("kind"):
@@ -181,37 +164,19 @@ class HostStar(Star):
         self._say(entry)
 
     def _spread(self) -> None:
-        while self._fresh:  # a node that turns out to be gone adds that
+        # A node that turns out to be gone while it is sent something adds an entry.
+        while self._fresh:
             content = packed({"kind": "log", "entries": self._fresh})
             self._fresh = []
-            for node, there in list(self._nodes.items()):
-                self._send(node, there, content)
-
-    def _send(self, node: str, there: _There, content: bytes) -> None:
-        try:
-            there.wire.send_packed(content)
-        except WireEnded:
-            self._lose(node)
-            return
-        if there.wire.left_bytes:
-            self.loop.watch(there.wire, there.act, there.wire.mask)
+            for node, wire in list(self._nodes.items()):
+                self._send(node, wire, content)
 
     def _lose(self, node: str) -> None:
         """A node is gone."""
-        if (there := self._nodes.pop(node, None)) is not None:
-            self.loop.forget(there.wire)
-            there.wire.close()
+        if (wire := self._nodes.pop(node, None)) is not None:
+            wire.close()
             self._add({"kind": "gone", "node": node})
 
-    def _tick(self, now: float) -> None:
-        self._doorstep.tick(now)
-        for node, there in list(self._nodes.items()):
-            silent_s = now - there.wire.heard_at
-            if (silent_s >= SILENT_S) != there.is_silent:
-                there.is_silent = not there.is_silent
-                kind = "silent" if there.is_silent else "heard"
-                self._say({"kind": kind, "node": node, "is_there": there.wire.is_acknowledged})
-            if silent_s >= GIVEN_UP_S and not there.wire.is_acknowledged:
-                self.bar(node, f"nothing was heard of it for {GIVEN_UP_S:.0f} s")
-            elif not there.wire.left_bytes:
-                self._send(node, there, packed(BEAT))
+    def _on_tick(self) -> None:
+        self._doorstep.tick(time.monotonic())
+        super()._on_tick()

@@ -26,7 +26,7 @@ import secrets
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -152,11 +152,6 @@ def read_key(path: str) -> Key:
     if status.st_uid not in (os.geteuid(), 0):
         raise UsageError(f"The owner of {name} is another user.", "Make a key file of your own.")
     return Key.of(content.decode("ascii", "surrogateescape"), name)
-
-
-def without_key(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a rank: without the key, and without the name of its file."""
-    return {name: value for name, value in environ.items() if name not in (VARIABLE, FILE_VARIABLE)}
 
 
 LONGEST_SEAL = 8192

@@ -5,14 +5,12 @@
 
 A rank gets the bell (`NodeMeeting.bell`), one end of a pair of sockets; whoever wants to ask makes a pair of its own and sends one end
 through it. So nothing listens, and threads and children of a rank ask side by side. A question names what is to be done (`do`), with
-which keys, and has values behind it as bytes. A value travels as its node packed it, and to each node once: who asks again gets a size
-of -1, and has it.
+which keys, and has values behind it as bytes, as the node packed them.
 """
 
 from __future__ import annotations
 
 import itertools
-import select
 import socket
 import zlib
 from collections import defaultdict
@@ -25,7 +23,7 @@ from typing import Any
 from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.star import Star
 from lockstep.launcher.nodes.streams import Entrance, Exit
-from lockstep.launcher.nodes.wire import Wire, WireEnded
+from lockstep.launcher.nodes.wire import Message, Wire, WireEnded
 from lockstep.protocol.message import Unframing, framed
 
 FEWEST_PACKED, FEWEST_KEPT = 512, 256
@@ -127,6 +125,8 @@ class Keys:
     def _get(self, waiting: _Waiting) -> tuple[dict[str, Any], bytes]:
         if (size := sum(len(self._values[key][0]) for key in waiting.keys)) > MOST_ANSWER_BYTES:
             return {"why": f"values of {size} bytes at once, and {MOST_ANSWER_BYTES} are the most"}, b""
+        # [Note: a value goes to each node once]
+        # With 1,024 ranks each reads an address of 8 kB of every other one: 8.8 GB from node 0, 0.2 GB this way.
         sizes, values, sent = [], [], self._sent[waiting.node]
         for key in waiting.keys:
             value, number = self._values[key]
@@ -233,23 +233,12 @@ class NodeMeeting:
             for descriptor in descriptors:
                 end, number = socket.socket(fileno=descriptor), next(self._numbers)
                 self._ranks[number] = wire = Wire(end, framed, Unframing().open)
-                self._star.loop.watch(wire, partial(self._ready, number))
+                wire.attach(self._star.loop, partial(self._questions, number), partial(self._forget, number))
 
-    def _forget(self, number: int) -> None:
-        wire = self._ranks.pop(number)
-        self._star.loop.forget(wire)
-        wire.close()
+    def _forget(self, number: int, _why: str = "") -> None:
+        self._ranks.pop(number).close()
 
-    def _ready(self, number: int, mask: int) -> None:
-        wire = self._ranks[number]
-        try:
-            if mask & select.EPOLLOUT:
-                wire.flush()
-                self._star.loop.watch(wire, partial(self._ready, number), wire.mask)
-            found = wire.receive() if mask & ~select.EPOLLOUT else []
-        except WireEnded:
-            self._forget(number)
-            return
+    def _questions(self, number: int, found: list[Message]) -> None:
         for told, blob in found:
             self._ask(number, told, blob)
 
@@ -298,4 +287,3 @@ class NodeMeeting:
             return  # it has ended, or waits no more; what came is kept for the others here
         with suppress(WireEnded):  # reading says so too
             wire.send(told, blob)
-        self._star.loop.watch(wire, partial(self._ready, number), wire.mask)

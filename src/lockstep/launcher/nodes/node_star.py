@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import queue
-import select
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,8 +17,9 @@ from lockstep.launcher.nodes.calling import ANSWER_S, NotYet, Silent, Unreachabl
 from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.key import Key, seal
 from lockstep.launcher.nodes.session import address_bytes
-from lockstep.launcher.nodes.star import BEAT, BEAT_S, GIVEN_UP_S, SILENT_S, Star
-from lockstep.launcher.nodes.wire import Message, Wire, WireEnded
+from lockstep.launcher.nodes.star import BEAT_S, Star
+from lockstep.launcher.nodes.wire import Message, Wire
+from lockstep.protocol.message import packed
 
 CALL_S = 0.1
 """Between two calls at node 0 before there is a connection."""
@@ -58,7 +58,7 @@ class NodeStar(Star):
         super().__init__(node, BEAT_S, self._take_answers)
         self._calling = calling
         self._wire: Wire | None = None
-        self._is_silent = self._is_over = self._has_said = False
+        self._is_over = self._has_said = False
         self._call_until = time.monotonic() + calling.patience_s
         self._answers: queue.SimpleQueue[tuple[Wire, list[Message]] | Exception] = queue.SimpleQueue()
         self._caller = threading.Thread(target=self._call, name="lockstep-call", daemon=True)
@@ -68,15 +68,8 @@ class NodeStar(Star):
         self.ask(told)
 
     def ask(self, told: dict[str, Any], blob: bytes = b"") -> None:
-        if self._wire is None:
-            return
-        try:
-            self._wire.send(told, blob)
-        except WireEnded as ended:
-            self._lose(f"node 0 is gone ({ended})")
-            return
-        if self._wire.left_bytes:
-            self.loop.watch(self._wire, self._on_wire, self._wire.mask)
+        if self._wire is not None:
+            self._send("", self._wire, packed(told, blob))
 
     def close(self) -> None:
         """Let node 0 hear what was told last, for at most `END_S`, and end."""
@@ -92,8 +85,8 @@ class NodeStar(Star):
         if not self._caller.is_alive():  # else the process ends before it
             self.loop.close()
 
-    def _wires(self) -> Iterable[Wire]:
-        return [self._wire] if self._wire is not None else []
+    def wires(self) -> Mapping[str, Wire]:
+        return {"": self._wire} if self._wire is not None else {}
 
     def _call(self) -> None:
         """Call until node 0 answers, or it is over. Runs in a thread of its own, because a call may wait for seconds."""
@@ -120,10 +113,10 @@ class NodeStar(Star):
                     self._fail(error)
                 case (wire, early):
                     self._wire = wire
-                    self.loop.watch(self._wire, self._on_wire, self._wire.mask)
+                    self._attach("", wire)
                     self._say({"kind": "there"})
                     for told, blob in early:
-                        self._take(told, blob)
+                        self._take("", told, blob)
 
     def _not_yet(self, error: NotYet, now: float) -> None:
         if isinstance(error, Silent):
@@ -145,20 +138,7 @@ class NodeStar(Star):
             problem, fix = error.problem, error.fix
         self._say({"kind": "failed", "is_usage": is_usage, "why": problem, "fix": fix})
 
-    def _on_wire(self, mask: int) -> None:
-        assert self._wire is not None
-        try:
-            if mask & select.EPOLLOUT:
-                self._wire.flush()
-                self.loop.watch(self._wire, self._on_wire, self._wire.mask)
-            found = self._wire.receive() if mask & ~select.EPOLLOUT else []
-        except WireEnded as ended:
-            self._lose(f"node 0 is gone ({ended})")
-            return
-        for told, blob in found:
-            self._take(told, blob)
-
-    def _take(self, told: dict[str, Any], blob: bytes) -> None:
+    def _take(self, node: str, told: dict[str, Any], blob: bytes) -> None:
         match told.get("kind"):
             case "log":
                 self._heard += told["entries"]
@@ -166,29 +146,21 @@ class NodeStar(Star):
             case "given up":
                 self._lose(f"node 0 gave this node up: {told['why']}")
             case kind if kind in self.takers:
-                self.takers[kind]("", told, blob)
+                self.takers[kind](node, told, blob)
 
     def _lose(self, why: str) -> None:
         """Node 0 is lost; said once."""
         if self._wire is None:
             return
-        self.loop.forget(self._wire)
         self._wire.close()
         self._wire, self._is_over = None, True
         self._say({"kind": "cut", "why": why})
 
-    def _tick(self, now: float) -> None:
-        if self._wire is None:
-            return
-        silent_s = now - self._wire.heard_at
-        if (silent_s >= SILENT_S) != self._is_silent:
-            self._is_silent = not self._is_silent
-            kind = "silent" if self._is_silent else "heard"
-            self._say({"kind": kind, "node": "", "is_there": self._wire.is_acknowledged})
-        if silent_s >= GIVEN_UP_S and not self._wire.is_acknowledged:
-            self._lose(f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s")
-        elif not self._wire.left_bytes:
-            self.ask(BEAT)
+    def _ended(self, node: str, why: str) -> None:  # noqa: ARG002 - of both sides
+        self._lose(f"node 0 is gone ({why})")
+
+    def _give_up(self, node: str, why: str) -> None:  # noqa: ARG002 - of both sides
+        self._lose(why)
 
 
 def begin_star(

@@ -24,7 +24,7 @@ from typing import Any
 
 from lockstep.launcher.nodes.address import family
 from lockstep.launcher.nodes.roster import Member, Refused
-from lockstep.launcher.nodes.star import Loop
+from lockstep.launcher.nodes.wire import Loop
 
 MOST_PAIRED = 64
 """Up to so many nodes, each one connects to each other one."""

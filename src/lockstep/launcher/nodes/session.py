@@ -7,8 +7,7 @@
     both                frames: a length, a content, a tag under a key of this connection and direction
 
 Both begin, so a caller soon knows what answers, also a program that waits for its client's first word. A proof is HMAC-SHA256
-under the run's key over the role, both nonces and the address. The caller's comes first, so whoever has no key gets nothing to
-try keys against. A tag covers the frame's running number, which both sides count, so a frame that was changed, repeated, left
+under the run's key over the role, both nonces and the address. A tag covers the frame's running number, which both sides count, so a frame that was changed, repeated, left
 out, or sent back to its sender has no tag that fits. A length says what is to come; memory grows with what has come.
 """
 
@@ -86,6 +85,8 @@ class HostHello:
         rest = hello.removeprefix(MAGIC)
         nonce, address = rest[:NONCE_BYTES], rest[NONCE_BYTES:-PROOF_BYTES]
         both = self.nonce + nonce + address
+        # [Note: the caller proves first]
+        # Whoever has no key gets nothing of node 0 against which keys could be tried at home.
         if self.key is None or not hmac.compare_digest(hello[-PROOF_BYTES:], _mac(self.key, _CALLER, both)):
             raise WrongKey("the caller does not have the key of this run")
         if address not in own:

@@ -15,97 +15,21 @@ They decide nothing about the run.
 
 from __future__ import annotations
 
-import os
-import select
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from lockstep.launcher.nodes.wire import Wire
-from lockstep.machine.clocks import ticking
-
-
-class Loop:
-    """Of one thread.
-
-    Args:
-        tick_s: how often `ticked` is called.
-        ticked: the timer's act, after those of all descriptors that are ready too.
-        awake: the act after `wake`.
-    """
-
-    def __init__(self, tick_s: float, ticked: Callable[[], None], awake: Callable[[], None] = lambda: None) -> None:
-        self._epoll = select.epoll()
-        self._acts: dict[int, Callable[[int], None]] = {}
-        self._ticked, self._awake = ticked, awake
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._timer = ticking(tick_s)
-        self.watch(self._wake, self._on_wake)
-        self.watch(self._timer, self._on_timer)
-
-    def fileno(self) -> int:
-        """For a selector: readable when `turn` has something to do."""
-        return self._epoll.fileno()
-
-    def turn(self) -> None:
-        """Do what is to be done now, without waiting."""
-        events = self._epoll.poll(0)
-        for descriptor, mask in sorted(events, key=lambda event: event[0] == self._timer):
-            if (act := self._acts.get(descriptor)) is not None:
-                act(mask)
-
-    def wait(self, limit_s: float) -> None:
-        """One turn, as soon as there is something to do, or without after so long."""
-        select.select([self], [], [], max(0.0, limit_s))
-        self.turn()
-
-    def watch(self, source: Any, act: Callable[[int], None], mask: int = select.EPOLLIN) -> None:
-        """Call `act` in `turn` when a descriptor is ready; watching it again changes for what."""
-        descriptor = source if isinstance(source, int) else source.fileno()
-        if descriptor in self._acts:
-            self._epoll.modify(descriptor, mask)
-        else:
-            self._epoll.register(descriptor, mask)
-        self._acts[descriptor] = act
-
-    def forget(self, source: Any) -> None:
-        """Watch it no more; call it before it is closed."""
-        descriptor = source if isinstance(source, int) else source.fileno()
-        if self._acts.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
-
-    def wake(self) -> None:
-        """Let there be a next turn at once, which calls `awake`. Any thread may call it."""
-        with suppress(OSError):
-            os.eventfd_write(self._wake, 1)
-
-    def close(self) -> None:
-        """Close what it made itself."""
-        for descriptor in (self._timer, self._wake):
-            self.forget(descriptor)
-            os.close(descriptor)
-        self._epoll.close()
-
-    def _on_wake(self, _mask: int) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        self._awake()
-
-    def _on_timer(self, _mask: int) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._timer, 8)
-        self._ticked()
-
+from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
+from lockstep.protocol.message import packed
 
 BEAT_S = 0.5
 """Between two beats of a connection."""
 SILENT_S, GIVEN_UP_S = 4.5, 30.0
 """After how long without a word it is said that a node is silent, and after how long it is given up."""
 STILL_S = 1.5
-"""A loop that did not look for longer stood still itself: that time counts against nobody."""
-BEAT = {"kind": "beat"}
+"""A loop that did not look for longer stood still itself."""
+BEAT = packed({"kind": "beat"})
 
 
 class Star(ABC):
@@ -136,16 +60,46 @@ class Star(ABC):
 
     def is_unanswered(self, now: float, for_s: float) -> bool:
         """Whether nothing came for so long on a connection, and what was sent is not acknowledged there either."""
-        return any(now - wire.heard_at >= for_s and not wire.is_acknowledged for wire in self._wires())
+        return any(now - wire.heard_at >= for_s and not wire.is_acknowledged for wire in self.wires().values())
 
     def _on_tick(self) -> None:
         now = time.monotonic()
         slept_s = now - self._looked_at
         self._looked_at = now
+        # [Note: time that a loop slept counts against nobody]
+        # A launcher that was stopped, or whose machine swapped, has read nothing meanwhile: the others need not be silent.
         if slept_s > STILL_S:
-            for wire in self._wires():
+            for wire in self.wires().values():
                 wire.heard_at = min(now, wire.heard_at + slept_s)
-        self._tick(now)
+        for node, wire in list(self.wires().items()):
+            self._look_at(node, wire, now)
+
+    def _look_at(self, node: str, wire: Wire, now: float) -> None:
+        """Report that a node is silent, or heard of again; give it up, or send it a beat."""
+        silent_s = now - wire.heard_at
+        if (silent_s >= SILENT_S) != wire.is_silent:
+            wire.is_silent = not wire.is_silent
+            kind = "silent" if wire.is_silent else "heard"
+            self._say({"kind": kind, "node": node, "is_there": wire.is_acknowledged})
+        if silent_s >= GIVEN_UP_S and not wire.is_acknowledged:
+            self._give_up(node, f"nothing was heard of {'it' if node else 'node 0'} for {GIVEN_UP_S:.0f} s")
+        elif not wire.left_bytes:
+            self._send(node, wire, BEAT)
+
+    def _attach(self, node: str, wire: Wire) -> None:
+        """Serve a new connection."""
+
+        def take(found: list[Message]) -> None:
+            for told, blob in found:
+                self._take(node, told, blob)
+
+        wire.attach(self.loop, take, lambda why: self._ended(node, why))
+
+    def _send(self, node: str, wire: Wire, content: bytes) -> None:
+        try:
+            wire.send_packed(content)
+        except WireEnded as ended:
+            self._ended(node, str(ended))
 
     def _happened(self) -> list[dict[str, Any]]:
         found, self._heard = self._heard, []
@@ -171,9 +125,17 @@ class Star(ABC):
         """Leave the star, once what was told has reached the others as far as they are there."""
 
     @abstractmethod
-    def _wires(self) -> Iterable[Wire]:
-        """The connections."""
+    def wires(self) -> Mapping[str, Wire]:
+        """The connections by node; node 0 is the empty word."""
 
     @abstractmethod
-    def _tick(self, now: float) -> None:
-        """Do what is to be done twice a second."""
+    def _take(self, node: str, told: dict[str, Any], blob: bytes) -> None:
+        """Take a message."""
+
+    @abstractmethod
+    def _ended(self, node: str, why: str) -> None:
+        """Its connection has ended."""
+
+    @abstractmethod
+    def _give_up(self, node: str, why: str) -> None:
+        """It counts as gone."""

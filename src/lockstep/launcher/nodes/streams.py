@@ -7,11 +7,9 @@ of the machine are closed (`door`).
 from __future__ import annotations
 
 import itertools
-import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from lockstep.launcher.nodes.door import is_own_process
@@ -20,8 +18,8 @@ from lockstep.launcher.nodes.star import Star
 from lockstep.launcher.nodes.wire import Pipe, WireEnded
 
 FORTH, BACK = "stream", "stream back"
+# Of all entrances of this node together, so what comes late for a stream of a closed one is not taken for another's.
 _numbers = itertools.count()
-"""Of the streams of this node, whichever entrance they have: what comes late for one is not taken for another."""
 Connect = Callable[[str], socket.socket | None]
 Send = Callable[[dict[str, Any], bytes], None]
 
@@ -35,46 +33,29 @@ class _Streams:
 
     def add(self, name: object, end: socket.socket, send: Send) -> None:
         """Hand on between a socket and the star."""
-        self._pipes[name] = Pipe(end), send
-        self._watch(name)
+        pipe = Pipe(end)
+        self._pipes[name] = pipe, send
+        pipe.attach(self._star.loop, lambda data: send({}, data), lambda _why: self._end(name))
 
     def take(self, name: object, told: dict[str, Any], data: bytes) -> None:
         """Take what came through the star for one of them; it may have ended."""
         if name not in self._pipes:
             return
         if told.get("ends"):
-            self._forget(name)
+            self._pipes.pop(name)[0].close()
             return
         with suppress(WireEnded):  # reading says so too
             self._pipes[name][0].write(data)
-        self._watch(name)
 
     def close(self) -> None:
         """End all, on both sides."""
-        for name, (_, send) in list(self._pipes.items()):
-            self._forget(name)
-            send({"ends": True}, b"")
+        for name in list(self._pipes):
+            self._end(name)
 
-    def _watch(self, name: object) -> None:
-        pipe, _ = self._pipes[name]
-        self._star.loop.watch(pipe, partial(self._ready, name), pipe.mask)
-
-    def _ready(self, name: object, mask: int) -> None:
-        pipe, send = self._pipes[name]
-        try:
-            if mask & select.EPOLLOUT:
-                pipe.flush()
-                self._watch(name)
-            if mask & ~select.EPOLLOUT and (data := pipe.read()):
-                send({}, data)
-        except WireEnded:
-            self._forget(name)
-            send({"ends": True}, b"")
-
-    def _forget(self, name: object) -> None:
-        pipe, _ = self._pipes.pop(name)
-        self._star.loop.forget(pipe)
+    def _end(self, name: object) -> None:
+        pipe, send = self._pipes.pop(name)
         pipe.close()
+        send({"ends": True}, b"")
 
 
 class Entrance:

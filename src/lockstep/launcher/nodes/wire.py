@@ -1,4 +1,4 @@
-"""Sockets that do not block: bytes (`Pipe`), or messages in frames (`Wire`), as between two launchers after their hello."""
+"""Sockets that do not block, and the loop that serves them (`Loop`): bytes (`Pipe`), or messages in frames (`Wire`), as between two launchers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from lockstep.launcher.nodes.session import Opener, Sealer
+from lockstep.machine.clocks import ticking
 from lockstep.protocol.message import packed, unpacked
 
 PIECE_BYTES, FAIR_PIECES = 1 << 17, 8
@@ -26,8 +27,80 @@ class WireEnded(Exception):  # noqa: N818 - a state of the world
     """The other side is gone, or sent what is no frame; the text says which."""
 
 
+class Loop:
+    """Of one thread.
+
+    Args:
+        tick_s: how often `ticked` is called.
+        ticked: the timer's act, after those of all descriptors that are ready too.
+        awake: the act after `wake`.
+    """
+
+    def __init__(self, tick_s: float, ticked: Callable[[], None], awake: Callable[[], None] = lambda: None) -> None:
+        self._epoll = select.epoll()
+        self._acts: dict[int, Callable[[int], None]] = {}
+        self._ticked, self._awake = ticked, awake
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._timer = ticking(tick_s)
+        self.watch(self._wake, self._on_wake)
+        self.watch(self._timer, self._on_timer)
+
+    def fileno(self) -> int:
+        """For a selector: readable when `turn` has something to do."""
+        return self._epoll.fileno()
+
+    def turn(self) -> None:
+        """Do what is to be done now, without waiting."""
+        events = self._epoll.poll(0)
+        for descriptor, mask in sorted(events, key=lambda event: event[0] == self._timer):
+            if (act := self._acts.get(descriptor)) is not None:
+                act(mask)
+
+    def wait(self, limit_s: float) -> None:
+        """One turn, as soon as there is something to do, or without after so long."""
+        select.select([self], [], [], max(0.0, limit_s))
+        self.turn()
+
+    def watch(self, source: Any, act: Callable[[int], None], mask: int = select.EPOLLIN) -> None:
+        """Call `act` in `turn` when a descriptor is ready; watching it again changes for what."""
+        descriptor = source if isinstance(source, int) else source.fileno()
+        if descriptor in self._acts:
+            self._epoll.modify(descriptor, mask)
+        else:
+            self._epoll.register(descriptor, mask)
+        self._acts[descriptor] = act
+
+    def forget(self, source: Any) -> None:
+        """Watch it no more; call it before it is closed."""
+        descriptor = source if isinstance(source, int) else source.fileno()
+        if self._acts.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def wake(self) -> None:
+        """Let there be a next turn at once, which calls `awake`. Any thread may call it."""
+        with suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Close what it made itself."""
+        for descriptor in (self._timer, self._wake):
+            self.forget(descriptor)
+            os.close(descriptor)
+        self._epoll.close()
+
+    def _on_wake(self, _mask: int) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        self._awake()
+
+    def _on_timer(self, _mask: int) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._timer, 8)
+        self._ticked()
+
+
 class Pipe:
-    """A socket whose bytes are sent when the kernel takes them, and read when they have come.
+    """A socket whose bytes are sent when the kernel takes them, and read when they have come; `attach` lets a loop do both.
 
     Args:
         end: connected; taken over.
@@ -36,6 +109,7 @@ class Pipe:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._end = end
+        self._loop: Loop | None = None
         self._left: deque[memoryview] = deque()
         self.left_bytes = 0
         """What this side wants to send and the kernel has not taken."""
@@ -44,18 +118,43 @@ class Pipe:
         """For a selector."""
         return self._end.fileno()
 
-    @property
-    def mask(self) -> int:
-        """What is to be waited for, as epoll names it."""
-        return select.EPOLLIN | (select.EPOLLOUT if self.left_bytes else 0)
+    def attach(self, loop: Loop, take: Callable[[Any], None], ended: Callable[[str], None]) -> None:
+        """Let a loop send what is left and read what comes, until `close`.
+
+        Args:
+            loop: of this thread.
+            take: gets what `receive` returns, when that is something.
+            ended: gets why the other side is gone; called at most once.
+        """
+        self._loop, self._take, self._ended = loop, take, ended
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._loop is not None:
+            self._loop.watch(self, self._ready, select.EPOLLIN | (select.EPOLLOUT if self.left_bytes else 0))
+
+    def _ready(self, mask: int) -> None:
+        try:
+            if mask & select.EPOLLOUT:
+                self.flush()
+                self._watch()
+            found = self.receive() if mask & ~select.EPOLLOUT else None
+        except WireEnded as ended:
+            self._ended(str(ended))
+            return
+        if found:
+            self._take(found)
 
     def write(self, data: bytes) -> None:
         """Send, now or when the kernel takes more (`flush`). Raises WireEnded."""
         if self.left_bytes + len(data) > MOST_LEFT_BYTES:
             raise WireEnded("it reads nothing any more")
         self._left.append(memoryview(data))
+        was_empty = not self.left_bytes
         self.left_bytes += len(data)
         self.flush()
+        if was_empty and self.left_bytes:
+            self._watch()
 
     def flush(self) -> None:
         """Send what is left, as far as the kernel takes it. Raises WireEnded."""
@@ -72,8 +171,11 @@ class Pipe:
         except OSError as error:
             raise WireEnded(_reason(error)) from None
 
-    def read(self) -> bytes:
-        """What has come; empty while that is nothing. Raises WireEnded."""
+    def receive(self) -> Any:
+        """What has come, bytes here and a list of messages in `Wire`; empty while that is nothing. Raises WireEnded."""
+        return self._read()
+
+    def _read(self) -> bytes:
         try:
             data = self._end.recv(PIECE_BYTES)
         except BlockingIOError:
@@ -90,7 +192,10 @@ class Pipe:
             self._end.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close it. Closing twice is fine."""
+        """Close it; its loop forgets it. Closing twice is fine."""
+        if self._loop is not None:
+            self._loop.forget(self)
+            self._loop = None
         with suppress(OSError):
             self._end.close()
 
@@ -111,6 +216,8 @@ class Wire(Pipe):
         self._seal, self._open = seal, open
         self.heard_at = time.monotonic()
         """When something came last."""
+        self.is_silent = False
+        """Whether that was said to be long ago."""
 
     @classmethod
     def between_nodes(cls, end: socket.socket, key_out: bytes, key_in: bytes) -> Wire:
@@ -131,7 +238,7 @@ class Wire(Pipe):
         found: list[Message] = []
         for _ in range(FAIR_PIECES):
             try:
-                data = self.read()
+                data = self._read()
             except WireEnded:
                 if found:
                     break
@@ -153,7 +260,9 @@ class Wire(Pipe):
             info = self._end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
         except OSError:
             return False
-        _, _, retransmits, probes = info[:4]  # of struct tcp_info: in vain since something was acknowledged
+        # [Note: a launcher that is stopped is not a machine that is gone]
+        # Its kernel goes on acknowledging. These fields of struct tcp_info count attempts since it last did.
+        _, _, retransmits, probes = info[:4]
         return retransmits == 0 and probes <= 1
 
 

@@ -6,6 +6,8 @@ are found among this process's, by the addresses at which the ranks listen, and
 a rank that leaves         says so to each rank before its connections end: the others go on
 a rank that dies           its connections end without that word; whoever looks at them knows
 a rank that lost another   cuts all of its connections, so the next ranks learn it, and its own exchanges fail at once
+
+Runs in: each rank, and threads of it, named lockstep watch and as `Errands` are.
 """
 
 from __future__ import annotations

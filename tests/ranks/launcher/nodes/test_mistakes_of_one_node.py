@@ -73,6 +73,7 @@ def test_every_mistake_that_a_node_finds_by_itself_is_said_on_the_first_one(tmp_
     check_second(tmp_path, *mistake)
 
 
+@pytest.mark.thorough
 def test_a_first_node_that_cannot_use_its_own_key_says_so_to_those_who_wait_for_it(tmp_path):
     port, key = free_port(), tmp_path / "run.key"
     key.write_text(KEY)
@@ -94,6 +95,7 @@ def test_a_mistake_of_the_first_node_is_said_on_those_who_wait_for_it(tmp_path):
     assert said[0].startswith("error: Node 0 (host ")
 
 
+@pytest.mark.thorough
 def test_who_comes_late_to_nodes_that_were_refused_hears_why(tmp_path):
     port = free_port()
     runs = [begin(tmp_path, port, number, "--lanes", str(4 + number), nnodes="3") for number in (0, 1)]

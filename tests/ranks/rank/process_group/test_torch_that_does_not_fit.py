@@ -67,6 +67,7 @@ def test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once(tmp_path: P
     assert json.loads(broken.out) == ["gloo", [2, 2], bits]
 
 
+@pytest.mark.thorough
 def test_asking_for_the_back_end_is_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, BREAK + MEET, "-q", "-n", "2", "--backend", "lockstep")
     assert (ended.code, ended.out) == (2, "")
@@ -97,7 +98,6 @@ def a_script_of_another_launcher(folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.thorough
 def test_a_script_under_another_launcher_hears_it_when_it_asks_for_the_back_end(tmp_path: Path) -> None:
     run_ranks(a_script_of_another_launcher, Started(1), str(tmp_path))
 

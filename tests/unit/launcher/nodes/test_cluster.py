@@ -17,7 +17,7 @@ import pytest
 from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes.cluster import Cluster, Interrupted
 from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.nodes.star import Loop
+from lockstep.launcher.nodes.wire import Loop
 from lockstep.protocol.meeting_place import Seat
 
 LIMIT_S = 20.0

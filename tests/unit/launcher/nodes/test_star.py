@@ -43,7 +43,7 @@ def test_whoever_comes_late_reads_what_still_counts(sky):
 
 def test_a_node_that_dies_is_gone_for_all_in_the_same_place_of_the_list(sky):
     sky.joined("b", "c", "d")
-    for wire in sky.stars.pop("b")._wires():
+    for wire in sky.stars.pop("b").wires().values():
         wire.close()
     sky.stars["c"].tell({"kind": "said"})
     sky.until(lambda: all(len(sky.entries(name)) == 2 for name in "acd"))
@@ -57,7 +57,7 @@ def test_a_node_that_turns_out_to_be_gone_while_something_is_sent_is_gone_after_
     def ended(_content):
         raise WireEnded("it has ended")
 
-    monkeypatch.setattr(sky.host._nodes["b"].wire, "send_packed", ended)
+    monkeypatch.setattr(sky.host._nodes["b"], "send_packed", ended)
     sky.host.tell({"kind": "said"})
     sky.until(lambda: len(sky.entries("c")) == 2)
     assert [one["kind"] for one in sky.entries("c")] == ["said", "gone"] == sky.kinds("a")[1:]
@@ -65,7 +65,7 @@ def test_a_node_that_turns_out_to_be_gone_while_something_is_sent_is_gone_after_
 
 def test_when_node_0_dies_the_others_know_why(sky):
     sky.joined("b")
-    for wire in sky.stars.pop("a")._wires():
+    for wire in sky.stars.pop("a").wires().values():
         wire.close()
     sky.until(lambda: "cut" in sky.kinds("b"))
     assert sky.heard["b"][-1]["why"] == "node 0 is gone (it has ended)"
@@ -132,9 +132,9 @@ def test_a_node_that_is_given_up_is_told_why_and_not_let_in_again(sky):
 
 
 def silence(monkeypatch, silent_s=0.3, given_up_s=0.6):
+    monkeypatch.setattr(star_module, "SILENT_S", silent_s)
+    monkeypatch.setattr(star_module, "GIVEN_UP_S", given_up_s)
     for module in (host_star, node_star):
-        monkeypatch.setattr(module, "SILENT_S", silent_s)
-        monkeypatch.setattr(module, "GIVEN_UP_S", given_up_s)
         monkeypatch.setattr(module, "BEAT_S", 0.05)
 
 
@@ -173,7 +173,7 @@ def test_a_node_that_stood_still_itself_blames_nobody(monkeypatch):
     sky.joined("b")
     monkeypatch.setattr("lockstep.launcher.nodes.wire.Wire.is_acknowledged", property(lambda _self: False))
     for star in sky.stars.values():
-        for wire in star._wires():
+        for wire in star.wires().values():
             wire.heard_at -= 5.0
         star._looked_at -= 5.0
     sky.until(lambda: True)

@@ -11,50 +11,8 @@ from lockstep.launcher.nodes import doorstep
 from lockstep.launcher.nodes.doorstep import MOST_IN_A_TICK, MOST_OPENING
 from lockstep.launcher.nodes.key import Key
 from lockstep.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
+from tests.scripts.strangers import STRANGERS
 from tests.support.stars import LIMIT_S, Sky
-
-STRANGERS = """
-import os, socket, sys
-from lockstep.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
-
-port, each = int(sys.argv[1]), int(sys.argv[2])
-here, replayed = address_bytes("127.0.0.1", port), []
-
-def hello(greeting):
-    replayed.append(CallerHello(b"a wrong key" * 4, here).hello(greeting))
-    return replayed[-1]
-
-KINDS = {
-    "random": lambda end, greeting: end.sendall(os.urandom(300)),
-    "http": lambda end, greeting: end.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".ljust(HELLO_BYTES)),
-    "wrong key": lambda end, greeting: end.sendall(hello(greeting)),
-    "replayed": lambda end, greeting: end.sendall(replayed[0]),
-    "reflected": lambda end, greeting: end.sendall((greeting * 2)[:HELLO_BYTES]),
-    "half": lambda end, greeting: end.sendall(hello(greeting)[:40]),
-    "slow": lambda end, greeting: end.sendall(b"l"),
-    "silent": lambda end, greeting: None,
-    "gone": lambda end, greeting: end.close(),
-    "half gone": lambda end, greeting: end.sendall(b"l") or end.shutdown(socket.SHUT_WR),
-}
-for _ in range(each // 10 or 1):
-    ends = []
-    for act in [*KINDS.values()] * min(each, 10):
-        end = socket.create_connection(("127.0.0.1", port))
-        end.settimeout(60)
-        try:
-            act(end, end.recv(GREETING_BYTES, socket.MSG_WAITALL))
-        except OSError:  # closed before it had said all
-            pass
-        ends.append(end)
-    for kind, end in zip([*KINDS] * 10, ends):
-        try:
-            while end.fileno() >= 0 and (piece := end.recv(4096)):
-                assert piece == b"wrong key".ljust(32, b"\\0"), kind
-        except OSError as error:
-            assert not isinstance(error, TimeoutError), kind
-        end.close()
-print(each * len(KINDS))
-"""
 
 FLOOD = """
 import socket, sys, time
@@ -142,7 +100,7 @@ def test_a_caller_with_the_key_that_says_nothing_more_is_closed_too(sky, monkeyp
 
 def test_what_is_no_frame_ends_its_own_connection_alone(sky):
     sky.joined("c")
-    wire = next(iter(sky.stars.pop("c")._wires()))
+    wire = next(iter(sky.stars.pop("c").wires().values()))
     wire._end.send(b"\0\0\0\2{}" + bytes(16))
     sky.until(lambda: "gone" in sky.kinds("a"))
     assert sky.host.nodes() == ["b"]

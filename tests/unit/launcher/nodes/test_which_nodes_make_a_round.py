@@ -31,46 +31,19 @@ def test_nodes_that_say_the_same_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "problem", "fix"),
+    ("other", "words"),
     [
-        (
-            record("b", 1, most=3),
-            "The nodes disagree about how many they are: host-first was told --nnodes 1:4, host-b --nnodes 1:3.",
-            "Give all of them the same.",
-        ),
-        (
-            record("b", 1, least=4),
-            "The nodes disagree about how many they are: host-first was told --nnodes 1:4, host-b --nnodes 4.",
-            "Give all of them the same.",
-        ),
-        (
-            record("b", 1, same={"the script": "b", "--lanes": "8"}),
-            "The nodes differ in the script: a on host-first, b on host-b.",
-            "The result would depend on it, so make it the same on all nodes.",
-        ),
-        (
-            record("b", 1, same={"the script": "a"}),
-            "The nodes differ in --lanes: 8 on host-first, nothing on host-b.",
-            "The result would depend on it, so make it the same on all nodes.",
-        ),
-        (
-            record("b", 4),
-            "Node 4 (host host-b) does not fit --nnodes 4: nodes count from 0.",
-            "Give it a --node-rank from 0 to 3.",
-        ),
-        (
-            record("b", 0),
-            "Two nodes, host-first and host-b, were started as node 0.",
-            "Give each its own --node-rank.",
-        ),
+        (record("b", 1, most=3), "host-first was told --nnodes 1:4, host-b --nnodes 1:3"),
+        (record("b", 1, least=4), "host-b --nnodes 4"),
+        (record("b", 1, same={"the script": "b", "--lanes": "8"}), "the script: a on host-first, b on host-b"),
+        (record("b", 1, same={"the script": "a"}), "--lanes: 8 on host-first, nothing on host-b"),
+        (record("b", 4), "Node 4 (host host-b) does not fit"),
+        (record("b", 0), "started as node 0"),
     ],
 )
-def test_the_one_who_contradicts_the_first_node_is_refused_in_a_sentence(
-    other: NodeRecord, problem: str, fix: str
-) -> None:
+def test_the_one_who_contradicts_the_first_node_is_refused_in_a_sentence(other: NodeRecord, words: str) -> None:
     refused = disagreement([FIRST, record("c", 2), other])
-    assert refused is not None
-    assert (refused.nodes, refused.problem, refused.fix) == (("b",), problem, fix)
+    assert refused is not None and refused.nodes == ("b",) and words in refused.problem
 
 
 def test_numbers_are_those_given_and_the_lowest_free_ones_for_the_others() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.errors import UsageError
+from lockstep.launcher.nodes import calling
 from lockstep.launcher.nodes.address import Choice, Interface, Place
 from lockstep.launcher.nodes.calling import hold, in_time, knock
 from lockstep.launcher.nodes.gathering import Gathering
@@ -65,9 +66,9 @@ def chosen(port):
     return Choice(Interface("lo", "127.0.0.1"), Place("127.0.0.1", port))
 
 
-def joining(port):
+def joining(node, port):
     """What a node is told that calls there."""
-    star, heard = NodeStar("b", Calling(Place("127.0.0.1", port), KEY, "", 10.0)), []
+    star, heard = NodeStar(node, Calling(Place("127.0.0.1", port), KEY, "", 10.0)), []
     while not any(one["kind"] == "failed" for one in heard):
         heard += star.read()
     star.close()
@@ -81,15 +82,14 @@ def joining(port):
         pytest.param(None, "cannot use its key, and says why.", "Look at what node 0 says", id="its own key"),
     ],
 )
-def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes(key, said, fix):
+def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes(monkeypatch, key, said, fix):
+    monkeypatch.setattr(calling, "MOST_S", 0.5)
     port = free_port()
     holding = threading.Thread(target=hold, args=(chosen(port), key, "", WHY.refused(), 2))
     holding.start()
-    for _ in range(2):
-        told = joining(port)
+    for node in "bc" if key else "b":
+        told = joining(node, port)
         assert said in told["why"] and fix in told["fix"] and told["is_usage"]
-        if key is None:
-            break
     holding.join(10)
     assert not holding.is_alive()
     listen(Place("127.0.0.1", port)).close()

@@ -1,6 +1,7 @@
 """How big the package is: printed, and held."""
 
 import ast
+from dataclasses import fields
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +37,9 @@ def test_the_package_does_not_grow_unsaid(capsys):
     assert len(files) <= MOST_FILES, f"the package has {len(files)} files. {reason}"
 
 
-def test_the_state_of_a_loop_stays_in_parts():
-    from dataclasses import fields
-
+def test_the_state_of_a_loop_and_a_launch_request_stay_in_parts():
+    from lockstep.launcher.request import LaunchRequest
     from lockstep.rank.run.run_state import LoopState
 
     assert len(fields(LoopState)) <= 20
+    assert len(fields(LaunchRequest)) <= 12

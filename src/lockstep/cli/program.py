@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from lockstep.machine.regular_file import other_kind
 from lockstep.machine.visible import visible
 from lockstep.protocol.late_settings import ranks_per_gpu
 from lockstep.protocol.layout.mesh import Form
+from lockstep.protocol.nursery_messages import not_installed
 
 
 def check_program(script: str, is_module: bool, command: str) -> None:
@@ -51,7 +54,7 @@ def _check_script(script: str, command: str) -> None:
 
 
 def check_here() -> None:
-    """Raise `UsageError` where the working directory has been removed: torch cannot be loaded there."""
+    """Raise `UsageError` where no rank could start: torch is not installed, or the working directory was removed."""
     try:
         Path.cwd()
     except OSError as error:
@@ -59,6 +62,10 @@ def check_here() -> None:
             f"The folder in which this command was started cannot be used: {error.strerror}.",
             "Change to one that exists: it may have been removed.",
         ) from None
+    # [Note: torch is missed before a rank starts]
+    # Fresh ranks import torch themselves, each would fail with a traceback. Looking for torch imports nothing.
+    if "torch" not in sys.modules and find_spec("torch") is None:
+        raise not_installed("torch")
 
 
 def machine_for(device: str, *, is_quiet: bool) -> Machine:

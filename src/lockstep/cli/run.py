@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,19 @@ from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nodes.key import KeySettings
 from lockstep.launcher.nodes.place import NodePlace
-from lockstep.launcher.request import LaunchRequest, OnDamage, OnStall, Recover, Recovery, Verbosity, Watching
+from lockstep.launcher.request import (
+    Computation,
+    EntryPoint,
+    LaunchRequest,
+    NodeOptions,
+    OnDamage,
+    OnStall,
+    Output,
+    Placement,
+    Recover,
+    Recovery,
+    Verbosity,
+)
 from lockstep.launcher.script_source import local_rank_option, source_of
 from lockstep.launcher.sizing import Size, Wish, size
 from lockstep.launcher.supervise.joining import may_be_first, node_name
@@ -196,18 +209,18 @@ def run(**options: Any) -> int:
     old = old_options(options)
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
-    source = source_of(request.title, request.module is not None) if request.args else None
-    for sentence in strays(request.args, MISPLACED, source):
+    source = source_of(request.title, request.entry.module is not None) if request.entry.args else None
+    for sentence in strays(request.entry.args, MISPLACED, source):
         Saying(terminal).line(Line("note", sentence))
-    if ignored and request.verbosity is not Verbosity.QUIET:
+    if ignored and request.output.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
-    for sentence in old if request.verbosity is not Verbosity.QUIET else ():
+    for sentence in old if request.output.verbosity is not Verbosity.QUIET else ():
         Saying(terminal).line(Line("note", sentence))
-    if request.crowded and request.verbosity is not Verbosity.QUIET:
-        Saying(terminal).line(Line("note", request.crowded))
+    if request.placement.crowded and request.output.verbosity is not Verbosity.QUIET:
+        Saying(terminal).line(Line("note", request.placement.crowded))
     outcome = launch(request, terminal)
-    if request.watching.trace_steps:
-        written = write_trace(RunFolder(request.run_folder))
+    if request.output.trace_steps:
+        written = write_trace(RunFolder(request.output.run_folder))
         text = f"{written}: open it in Perfetto" if written is not None else "nothing: no rank called lockstep.init()"
         Saying(terminal).line(Line("trace", text))
     sys.exit(outcome.exit_code)
@@ -234,47 +247,41 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         check_form(form, ranks, own["lanes"], decided.device)  # else when the nodes know how many ranks they have
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
-    recovery, grace_s = recovery_from(own, form), grace_from(own["grace"])
+    recovery = replace(
+        recovery_from(own, form), grace_s=grace_from(own["grace"]), resume_nonfinite=own["resume_nonfinite"]
+    )
     check_saving(own["name"], own["save_every"], own["keep"], own["states"])
     check_program(own["script"], own["module"], "run")
-    watching = _watching(own["track"], own["trace"])
+    check_trackers(own["track"])
+    trace_steps = _trace_steps(own["trace"])
     source = source_of(own["script"], own["module"])
     folder, base, saving = _folders(own, place)
-    return (
-        LaunchRequest(
-            script=None if own["module"] else Path(own["script"]),
-            module=own["script"] if own["module"] else None,
-            args=tuple(own["args"]),
-            ranks=ranks,
-            threads=decided.threads,
-            device=decided.device,
-            lanes=own["lanes"],
-            run_folder=folder.absolute() if base.is_absolute() else folder,
-            name=folder.name,
-            threads_given=own["threads"] is not None,
-            form=form,
-            arithmetic=arithmetic,
-            backend=own["backend"] or "",
-            saving=saving,
-            fresh=own["fresh"],
-            watching=watching,
-            verbosity=verbosity,
-            why=decided.why,
-            crowded=decided.crowded,
-            local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
-            recovery=recovery,
-            check_every=own["check_every"] or "",
-            resume_nonfinite=own["resume_nonfinite"],
-            grace_s=grace_s,
-            devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
-            shared_gpus=decided.shared_gpus,
-            started_ns=command_started_ns(),
-            place=place,
-            words=context.meta.get(WORDS, ()) if (context := click.get_current_context(silent=True)) else (),
-            key=KeySettings.take(own["key_file"], os.environ),
-        ),
-        ignored,
+    script, is_module = own["script"], own["module"]
+    context = click.get_current_context(silent=True)
+    entry = EntryPoint(
+        script=None if is_module else Path(script),
+        module=script if is_module else None,
+        args=tuple(own["args"]),
+        local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
     )
+    placement = Placement(
+        ranks=ranks,
+        threads=decided.threads,
+        device=decided.device,
+        threads_given=own["threads"] is not None,
+        devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
+        shared_gpus=decided.shared_gpus,
+        why=decided.why,
+        crowded=decided.crowded,
+        fresh=own["fresh"],
+    )
+    output = Output(
+        folder.absolute() if base.is_absolute() else folder, verbosity, command_started_ns(), own["track"], trace_steps
+    )
+    computation = Computation(own["lanes"], form, arithmetic, own["backend"] or "", own["check_every"] or "")
+    words = context.meta.get(WORDS, ()) if context else ()
+    nodes = NodeOptions(place, KeySettings.take(own["key_file"], os.environ), words)
+    return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
 
 
 MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--precision", "--fresh")
@@ -432,14 +439,11 @@ def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]
     return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"], url)
 
 
-def _watching(trackers: tuple[str, ...], trace: str | None) -> Watching:
-    check_trackers(trackers)
-    if trace is None:
-        return Watching(trackers)
-    found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", trace)
-    if found is None:
-        raise UsageError(f"--trace {trace!r} is no number of steps.", "Write 20steps.")
-    return Watching(trackers, int(found[1]))
+def _trace_steps(text: str | None) -> int:
+    found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", text) if text is not None else None
+    if text is not None and found is None:
+        raise UsageError(f"--trace {text!r} is no number of steps.", "Write 20steps.")
+    return int(found[1]) if found is not None else 0
 
 
 def grace_from(seconds: float) -> float:

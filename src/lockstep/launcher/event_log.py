@@ -82,8 +82,8 @@ class EventLog:
         first = {"schema": SCHEMA} if not self._attempts else {}
         fields = {
             "ranks": request.world_size,
-            "device": request.device,
-            "threads": request.threads,
+            "device": request.placement.device,
+            "threads": request.placement.threads,
             "host": platform.node(),
         }
         self.add(Kind.START, attempt=self._attempts, **fields, **first)
@@ -206,15 +206,15 @@ class EventLog:
         executed = executed_steps(events, self.last_steps)
         return {
             "schema": SCHEMA,
-            "script": str(request.script or request.module or (request.call.name if request.call else "")),
-            "args": list(request.args),
+            "script": request.title,
+            "args": list(request.entry.args),
             "began": events[0].time_s if events else None,
             **outcome,
             "versions": _versions(),
             "machine": f"{platform.system()} {platform.machine()}",
             "ranks": request.world_size,
-            "threads": request.threads,
-            "device": request.device,
+            "threads": request.placement.threads,
+            "device": request.placement.device,
             **{name: decided.get(name) for name in ("lanes", "batch_size", "strategy", "arithmetic")},
             "steps": self.step,
             "executed_steps": executed,

@@ -63,7 +63,7 @@ def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:
 
 def remove_run_folder(request: LaunchRequest) -> None:
     """Remove the folder of a run that never began."""
-    shutil.rmtree(request.run_folder, ignore_errors=True)
+    shutil.rmtree(request.output.run_folder, ignore_errors=True)
 
 
 def make_run_folder(request: LaunchRequest) -> RunFolder:
@@ -72,21 +72,21 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
     Raises:
         UsageError: when it cannot be made; nothing of it is left.
     """
-    folder, is_own = RunFolder(request.run_folder), False
+    folder, is_own = RunFolder(request.output.run_folder), False
     try:
-        request.run_folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        make_own(request.run_folder)
+        request.output.run_folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own(request.output.run_folder)
         is_own = True
         for path in folder.folders()[1:]:
             path.mkdir(mode=0o700)
-        if request.place.is_one_node:
+        if request.nodes.place.is_one_node:
             make_rank_files(request)
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
         if is_own:  # it was empty, or was not there
-            shutil.rmtree(request.run_folder, ignore_errors=True)
+            shutil.rmtree(request.output.run_folder, ignore_errors=True)
         raise UsageError(
-            f"The run folder {request.run_folder} cannot be created: {error.strerror}.",
+            f"The run folder {request.output.run_folder} cannot be created: {error.strerror}.",
             "Make room there, or choose another --log-dir.",
         ) from None
     return folder
@@ -94,7 +94,7 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
 
 def make_rank_files(request: LaunchRequest) -> None:
     """Make the journals of the ranks, and their logs if they have none. Raises OSError."""
-    folder = RunFolder(request.run_folder)
+    folder = RunFolder(request.output.run_folder)
     for rank in request.numbers:
         make_ring(folder.journal(rank), rank)
         with suppress(FileExistsError):
@@ -110,7 +110,7 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
     Raises:
         EnvironmentFailure: when files cannot be moved or made.
     """
-    folder, number = RunFolder(request.run_folder), request.restart.number + 1
+    folder, number = RunFolder(request.output.run_folder), request.restart.number + 1
     aside = folder.before(number)
     try:
         aside.mkdir(mode=0o700)
@@ -119,11 +119,11 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
                 path.rename(aside / path.name)
         for path in folder.folders():
             make_own(path)
-        if request.place.is_one_node:
+        if request.nodes.place.is_one_node:
             make_rank_files(request)
     except OSError as error:
         raise EnvironmentFailure(
-            f"The run folder {request.run_folder} cannot be used again: {error.strerror}."
+            f"The run folder {request.output.run_folder} cannot be used again: {error.strerror}."
         ) from None
     size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
     return Restart(number, request.restart.most, size)
@@ -138,24 +138,24 @@ def remove_copies(folder: RunFolder) -> None:
 def plan(request: LaunchRequest) -> dict[str, Any]:
     """What the launcher decided, for plan.json."""
     return {
-        "script": str(request.script) if request.script is not None else None,
-        "module": request.module,
-        "function": request.call.name if request.call is not None else None,
-        "args": list(request.args),
+        "script": str(request.entry.script) if request.entry.script is not None else None,
+        "module": request.entry.module,
+        "function": request.entry.call.name if request.entry.call is not None else None,
+        "args": list(request.entry.args),
         "folder": str(Path.cwd()),
-        "ranks": request.ranks,
-        "device": request.device,
-        "threads": request.threads,
-        "lanes": request.lanes,
-        "precision": request.arithmetic.precision,
-        "numerics": request.arithmetic.numerics,
-        "allow": list(request.arithmetic.allow),
-        "fresh": request.fresh,
+        "ranks": request.placement.ranks,
+        "device": request.placement.device,
+        "threads": request.placement.threads,
+        "lanes": request.computation.lanes,
+        "precision": request.computation.arithmetic.precision,
+        "numerics": request.computation.arithmetic.numerics,
+        "allow": list(request.computation.arithmetic.allow),
+        "fresh": request.placement.fresh,
         "recover": request.recovery.recover,
         "shrinks": request.recovery.shrinks,
         "max_restarts": request.recovery.max_restarts,
-        "nodes": [request.place.least, request.place.most],
-        "why": request.why,
+        "nodes": [request.nodes.place.least, request.nodes.place.most],
+        "why": request.placement.why,
         "launcher": [os.getpid(), began_ticks(os.getpid())],
     }
 

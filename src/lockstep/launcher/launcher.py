@@ -50,7 +50,7 @@ def launch(
     nursery: NurseryHandle | None = None,
     signals: CaughtSignals | None = None,
 ) -> Outcome:
-    """Run a script on `request.ranks` ranks until all have ended; no process of the run is left behind.
+    """Run a script on `request.placement.ranks` ranks until all have ended; no process of the run is left behind.
 
     Args:
         request: what to run.
@@ -64,27 +64,27 @@ def launch(
     """
     began_ns = time.monotonic_ns()
     _open_standard_streams()
-    if nursery is not None and nursery.threads != request.threads:
+    if nursery is not None and nursery.threads != request.placement.threads:
         raise UsageError(
             f"The nursery was started for {nursery.threads} thread{'s' * (nursery.threads != 1)} per rank, not "
-            f"{request.threads}.",
+            f"{request.placement.threads}.",
             "Start a nursery for each number of threads.",
         )
     saying = Saying(terminal)
     make_run_folder(request)
-    if request.verbosity is not Verbosity.QUIET:
+    if request.output.verbosity is not Verbosity.QUIET:
         saying.line(ranks_line(request))
     if nursery is not None:
         return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
-    with NurseryHandle(request.threads, modules_for(request)) as own:
+    with NurseryHandle(request.placement.threads, modules_for(request)) as own:
         return _launch(request, saying, own, (began_ns, signals or CaughtSignals()))
 
 
 def _launch(
     request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
-    request = replace(request, calls_init=calls_init(request))
-    if request.place.is_one_node:
+    request = replace(request, entry=replace(request.entry, calls_init=calls_init(request)))
+    if request.nodes.place.is_one_node:
         return _run(request, saying, nursery, start)
     cluster = None
     try:
@@ -109,22 +109,22 @@ def _run(
     cluster: Cluster | None = None,
 ) -> Outcome:
     began_ns, signals = start
-    cases = Cases(RunFolder(request.run_folder).findings)
+    cases = Cases(RunFolder(request.output.run_folder).findings)
     losses = Losses(saying, cases)
-    if request.crowded:
-        cases.add(CROWDED_CORES, request.crowded)
-    events = EventLog(RunFolder(request.run_folder))
+    if request.placement.crowded:
+        cases.add(CROWDED_CORES, request.placement.crowded)
+    events = EventLog(RunFolder(request.output.run_folder))
     tracking = start_tracking(request, saying)
     world = Attempts(request, nursery, losses, began_ns, signals, events, cluster).run()
     ending, verdict = world.ending, world.verdict
     lost = [*losses.sentences, *saying.lost()]
     if world.block is None:
-        block = failure_block(verdict, evidence_of(world, RunFolder(request.run_folder)))
+        block = failure_block(verdict, evidence_of(world, RunFolder(request.output.run_folder)))
     else:
         block = world.block
     outcome = Outcome(
         exit_code=verdict.exit_code or (1 if lost else 0),
-        run_folder=request.run_folder,
+        run_folder=request.output.run_folder,
         failure=verdict.culprit.failure if verdict.culprit is not None else None,
         block=block or lost_block(lost),
         joined=ending.joined or len(ending.ends) == 1,
@@ -141,7 +141,7 @@ def _run(
     if tracking is not None:
         tracking.close(outcome.exit_code)
     _say_ending(request, saying, outcome, world)
-    if request.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
+    if request.entry.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
         _say_trouble(request, saying, outcome, cases)
     return outcome
 
@@ -175,21 +175,21 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
     saying.settle()
     if outcome.interrupted_by:
         left = StatesLeft(world.ending.saved, world.newest_step, world.ending.waited_s) if world.saves else None
-        if request.call is None or request.verbosity is not Verbosity.QUIET:
-            saying.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.run_folder, left))
+        if request.entry.call is None or request.output.verbosity is not Verbosity.QUIET:
+            saying.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.output.run_folder, left))
         return
-    if not outcome.joined and outcome.exit_code == 0 and request.call is None:
+    if not outcome.joined and outcome.exit_code == 0 and request.entry.call is None:
         saying.line(alone_line(len(world.ending.ends)))
     if outcome.exit_code == 0 and not world.observer.uses_lockstep:
         for line in _in_vain(request):
             saying.line(line)
-    if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
+    if outcome.rank is None and request.output.verbosity is not Verbosity.QUIET:
         if world.first_node:
             numbers = [end.rank for end in world.ending.ends]
             saying.line(done_here_line(numbers, world.first_node, outcome.duration_s))
-            saying.line(Line("paths", str(request.run_folder)))
+            saying.line(Line("paths", str(request.output.run_folder)))
             return
-        for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
+        for line in done_lines(world.observer.result(), request.output.run_folder, outcome.duration_s):
             saying.line(line)
         for line in summary_lines(world.observer.summary(), world.observer.result()):
             saying.line(line)
@@ -197,14 +197,17 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
 
 def _in_vain(request: LaunchRequest) -> list[Line]:
     """What was asked of a script that does without `lockstep.init`."""
-    asked = (request.saving is not None, unsaved_line()), (request.check_every not in {"", OFF}, unchecked_line())
+    asked = (
+        (request.saving is not None, unsaved_line()),
+        (request.computation.check_every not in {"", OFF}, unchecked_line()),
+    )
     return [line for is_asked, line in asked if is_asked]
 
 
 def _say_trouble(request: LaunchRequest, saying: Saying, outcome: Outcome, cases: Cases) -> None:
     """Say which findings there were, and last of all how the run failed."""
-    found = cases.last_line(request.run_folder)
-    if found is not None and request.verbosity is not Verbosity.QUIET:
+    found = cases.last_line(request.output.run_folder)
+    if found is not None and request.output.verbosity is not Verbosity.QUIET:
         saying.line(found)
     if outcome.block:
         saying.block(outcome.block)

@@ -75,16 +75,10 @@ class Recovery:
     """Whether a kill is what somebody wanted to see: one at a step where there was one before stops nothing, and takes no rank."""
     shrinks: bool = False
     """Whether each start again has one rank less, as long as there is more than one."""
-
-
-@dataclass(frozen=True)
-class Watching:
-    """What a run shows besides its files."""
-
-    trackers: tuple[str, ...] = ()
-    """Who gets the values of `run.log`: "tensorboard", "wandb"."""
-    trace_steps: int = 0
-    """How many steps the ranks record for `trace.json`."""
+    resume_nonfinite: bool = False
+    """Whether the run resumes from the newest state even if that is not finite."""
+    grace_s: float = 30.0
+    """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
 
 
 @dataclass(frozen=True)
@@ -100,97 +94,125 @@ class FunctionCall:
 
 
 @dataclass(frozen=True)
-class LaunchRequest:
-    """What one node does of a run. One of `script`, `module` and `call` is set."""
+class EntryPoint:
+    """What the ranks run. One of `script`, `module` and `call` is set."""
 
-    script: Path | None
-    module: str | None
-    args: tuple[str, ...]
+    script: Path | None = None
+    module: str | None = None
+    call: FunctionCall | None = None
+    args: tuple[str, ...] = ()
+    local_rank_option: str = ""
+    """`--local_rank` or `--local-rank`, given to each rank with its number in front of `args`; empty: not given."""
+    folder: Path | None = None
+    """The ranks' working directory; None: that of this process."""
+    calls_init: bool = False
+    """Whether the source calls `lockstep.init`; the launcher looks."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks of this node compute."""
+
     ranks: int
     """On this node."""
     threads: int
     """Per rank."""
     device: Device
-    lanes: int | None
-    """None: the script decides."""
-    run_folder: Path
-    """Must not exist yet, or must be an empty folder."""
-    name: str
     threads_given: bool = False
     """Whether the threads were given on the command line; otherwise the script may choose others."""
-    form: Form = field(default_factory=Form)
-    """Strategy, mesh and schedule, as far as the command line names them."""
-    arithmetic: Arithmetic = field(default_factory=Arithmetic)
-    """Precision and numerics, likewise."""
-    backend: str = ""
-    """The backend of torch.distributed instead of the script's; empty for the script's."""
-    fresh: bool = False
-    """Start each rank as a new interpreter instead of a fork of the nursery."""
-    watching: Watching = field(default_factory=Watching)
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
-    saving: Saving | None = None
-    """Where and when the run saves its state by itself."""
-    verbosity: Verbosity = Verbosity.NORMAL
-    why: str = ""
-    """Where the numbers of ranks and threads come from, for the first line."""
-    crowded: str = ""
-    """What to say where far more threads than cores would compute at once; else empty."""
-    local_rank_option: str = ""
-    """`--local_rank` or `--local-rank`, given to each rank with its number in front of `args`; empty: not given."""
-    call: FunctionCall | None = None
-    folder: Path | None = None
-    """The ranks' working directory; None: that of this process."""
     devices: tuple[str, ...] = ()
     """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
     shared_gpus: int = 0
     """How many GPUs the ranks share; 0 where each has its own, or none."""
-    recovery: Recovery = field(default_factory=Recovery)
+    why: str = ""
+    """Where the numbers of ranks and threads come from, for the first line."""
+    crowded: str = ""
+    """The warning where far more threads than cores would compute at once; else empty."""
+    fresh: bool = False
+    """Start each rank as a new interpreter instead of a fork of the nursery."""
+
+
+@dataclass(frozen=True)
+class Computation:
+    """What the command line fixes about the training; the script decides the rest."""
+
+    lanes: int | None = None
+    form: Form = field(default_factory=Form)
+    """Strategy, mesh and schedule."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """Precision and numerics."""
+    backend: str = ""
+    """The backend of torch.distributed; empty for the script's."""
     check_every: str = ""
     """After how many steps ranks compare what all of them hold; empty: the script decides."""
-    resume_nonfinite: bool = False
-    """Whether the run resumes from the newest state even if that is not finite."""
-    grace_s: float = 30.0
-    """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
-    snapshots: SnapshotPlace | None = None
-    """Where the run keeps its snapshots; the launcher decides."""
-    restart: Restart = field(default_factory=Restart)
-    """Which start of its ranks this is; the launcher counts."""
-    calls_init: bool = False
-    """Whether the source calls `lockstep.init`; the launcher looks."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a person gets to see of the run."""
+
+    run_folder: Path
+    """Must not exist yet, or must be an empty folder; its name is that of the run."""
+    verbosity: Verbosity = Verbosity.NORMAL
     started_ns: int | None = None
     """time.monotonic_ns() when the command began; None: when `launch` was called."""
+    trackers: tuple[str, ...] = ()
+    """Who gets the values of `run.log`: "tensorboard", "wandb"."""
+    trace_steps: int = 0
+    """How many steps the ranks record for `trace.json`."""
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """What this node was given for a run over several nodes."""
+
     place: NodePlace = field(default_factory=NodePlace)
-    """Where this node is among several, as far as it was told."""
+    key: KeySettings = field(default_factory=KeySettings)
     words: tuple[str, ...] = ()
     """The command's own words, before the script, as the person wrote them."""
-    key: KeySettings = field(default_factory=KeySettings)
-    """What this node was told about the key that nodes need."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What one node does of a run. The last three fields are the launcher's own: it changes them between attempts."""
+
+    entry: EntryPoint
+    placement: Placement
+    output: Output
+    computation: Computation = field(default_factory=Computation)
+    recovery: Recovery = field(default_factory=Recovery)
+    saving: Saving | None = None
+    """Where and when the run saves its state by itself."""
+    nodes: NodeOptions = field(default_factory=NodeOptions)
+    snapshots: SnapshotPlace | None = None
+    restart: Restart = field(default_factory=Restart)
     seat: Seat | None = None
-    """This node among several; None on one node. The launcher learns it when the nodes meet."""
+    """This node among several, learned when the nodes meet; None on one node."""
 
     @property
     def title(self) -> str:
         """The script, module or function as the user knows it."""
-        if self.call is not None:
-            return self.call.name
-        return self.module if self.module is not None else str(self.script)
+        if self.entry.call is not None:
+            return self.entry.call.name
+        return self.entry.module if self.entry.module is not None else str(self.entry.script)
 
     @property
     def numbers(self) -> range:
         """The ranks that this launcher starts."""
         first = self.seat.first_rank if self.seat is not None else 0
-        return range(first, first + self.ranks)
+        return range(first, first + self.placement.ranks)
 
     @property
     def world_size(self) -> int:
         """The ranks of the run, on all nodes."""
-        return self.seat.world_size if self.seat is not None else self.ranks
+        return self.seat.world_size if self.seat is not None else self.placement.ranks
 
     def args_of(self, local_rank: int) -> tuple[str, ...]:
         """The arguments of one rank's script."""
-        legacy = (f"{self.local_rank_option}={local_rank}",) if self.local_rank_option else ()
-        return (*legacy, *self.args)
+        option = self.entry.local_rank_option
+        return (*((f"{option}={local_rank}",) if option else ()), *self.entry.args)
 
 
 @dataclass(frozen=True)

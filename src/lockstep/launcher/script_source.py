@@ -92,12 +92,12 @@ MOST_BYTES = 2 << 20
 
 def calls_init(request: LaunchRequest) -> bool:
     """Whether the request's script, module or function calls `lockstep.init`."""
-    if request.call is not None:
-        return request.call.calls_init
-    file = request.script if request.script is not None else module_file(request.module or "")
+    if request.entry.call is not None:
+        return request.entry.call.calls_init
+    file = request.entry.script if request.entry.script is not None else module_file(request.entry.module or "")
     if file is None:
         return False
-    return _script_calls_init(file, Path.cwd() if request.script is None else file.resolve().parent)
+    return _script_calls_init(file, Path.cwd() if request.entry.script is None else file.resolve().parent)
 
 
 @cache

@@ -215,19 +215,19 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
 
 def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:
     """Pass what a run logs on to its trackers; None where it has none, and on nodes other than the one with rank 0."""
-    if not request.watching.trackers or request.numbers.start:
+    if not request.output.trackers or request.numbers.start:
         return None
-    folder = RunFolder(request.run_folder)
+    folder = RunFolder(request.output.run_folder)
     # a run that saves its states has a folder for all of its starts
     memory = folder.path if request.saving is None else Path(request.saving.folder).parent
-    config = {"script": str(request.script or request.module or ""), "args": list(request.args), "ranks": request.ranks}
-    if "tensorboard" in request.watching.trackers:
+    config = {"script": request.title, "args": list(request.entry.args), "ranks": request.world_size}
+    if "tensorboard" in request.output.trackers:
         saying.line(Line("track", f"tensorboard --logdir {memory / 'tensorboard'}"))
     return Tracking(
-        request.watching.trackers,
+        request.output.trackers,
         folder.metrics,
         memory=memory,
-        name=request.name,
+        name=request.output.run_folder.name,
         config=config,
         say=lambda sentence: saying.line(Line("warning", sentence)),
     )

@@ -11,7 +11,7 @@ import pytest
 from lockstep.errors import UsageError
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from lockstep.protocol.journal.failure import FailureKind
 from tests.support.launching import run_script, write_script
 
@@ -30,7 +30,9 @@ SCRIPT = """
 
 
 def request_in(place: Path, ranks: int, name: str, *args: str) -> LaunchRequest:
-    return LaunchRequest(place / "script.py", None, args, ranks, 1, "cpu", None, place / "runs" / name, name)
+    return LaunchRequest(
+        EntryPoint(place / "script.py", args=args), Placement(ranks, 1, "cpu"), Output(place / "runs" / name)
+    )
 
 
 def test_several_runs_share_one_nursery_and_say_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +58,7 @@ def test_several_runs_share_one_nursery_and_say_nothing(tmp_path: Path, capfd: p
 def test_a_nursery_with_other_threads_is_refused(tmp_path: Path) -> None:
     write_script(tmp_path, SCRIPT)
     with NurseryHandle(threads=1, modules=()) as nursery, pytest.raises(UsageError, match="1 thread per rank"):
-        launch(replace(request_in(tmp_path, 1, "two"), threads=2), nursery=nursery)
+        launch(replace(request_in(tmp_path, 1, "two"), placement=Placement(1, 2, "cpu")), nursery=nursery)
 
 
 def test_an_import_that_starts_a_thread_means_fresh_ranks(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.errors import UsageError
 from lockstep.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
-from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement
 from lockstep.launcher.terminal.failure_block import Evidence, crash_stack, failure_block
 from lockstep.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
 from lockstep.launcher.terminal.report import StartTimes, done_here_line, done_lines, lanes_line, logs_line, ranks_line
@@ -23,7 +23,10 @@ from lockstep.protocol.journal.ring import Phase, Record
 from lockstep.protocol.run_folder import RunFolder, make_own
 
 REQUEST = LaunchRequest(
-    Path("train.py"), None, (), 2, 1, "cpu", 4, Path("lockstep-runs/x"), "x", why="2 cores by affinity"
+    EntryPoint(Path("train.py")),
+    Placement(2, 1, "cpu", why="2 cores by affinity"),
+    Output(Path("lockstep-runs/x")),
+    Computation(lanes=4),
 )
 NOTHING = Evidence([], Path("logs/1.log"), "", "")
 
@@ -31,8 +34,8 @@ NOTHING = Evidence([], Path("logs/1.log"), "", "")
 def test_the_three_lines_of_the_start() -> None:
     decided = {"lanes": 4, "batch_size": 256, "strategy": "ddp", "lane_sizes": [64, 64, 64, 64]}
     assert ranks_line(REQUEST).text == "2 ranks on cpu, 1 thread each (2 cores by affinity)"
-    assert ranks_line(replace(REQUEST, ranks=1, device="cuda", threads=8, why="")).text == "1 rank on cuda:0, 8 threads"
-    shared = replace(REQUEST, ranks=4, device="cuda", threads=1, why="", shared_gpus=1, devices=("NVIDIA T4",))
+    assert ranks_line(replace(REQUEST, placement=Placement(1, 8, "cuda"))).text == "1 rank on cuda:0, 8 threads"
+    shared = replace(REQUEST, placement=Placement(4, 1, "cuda", shared_gpus=1, devices=("NVIDIA T4",)))
     assert ranks_line(shared).text == "4 ranks on cuda:0 (NVIDIA T4), shared through host memory, 1 thread each"
     assert lanes_line(decided, 1).text == (
         "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp; same bits elsewhere with 4 lanes, 1 thread each"
@@ -249,7 +252,7 @@ def test_a_name_that_has_states_can_be_gone_on_with(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_run_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunFolder, "plan", tmp_path / "missing" / "plan.json")  # the last thing that is made
     with pytest.raises(UsageError, match=r"cannot be created: No such file or directory\. Make room there"):
-        make_run_folder(replace(REQUEST, run_folder=tmp_path / "runs" / "a"))
+        make_run_folder(replace(REQUEST, output=Output(tmp_path / "runs" / "a")))
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -260,7 +263,7 @@ def test_a_folder_or_link_of_a_stranger_is_not_taken_and_not_touched(tmp_path: P
         folder.mkdir() if name == "folder" else folder.symlink_to(tmp_path / "folder")
         os.chown(folder, 54321, -1, follow_symlinks=False)
         with pytest.raises(UsageError, match="belongs to another user"):
-            make_run_folder(replace(REQUEST, run_folder=folder))
+            make_run_folder(replace(REQUEST, output=Output(folder)))
         assert folder.exists()
     os.chown(tmp_path, 54321, -1)
     make_own(tmp_path / "folder")  # who owns the folder above may replace it anyway

@@ -3,14 +3,14 @@
 import pytest
 
 from lockstep.launcher.nursery.kept import modules_for
-from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 
 DYNAMO, OURS = "torch._dynamo", "lockstep.rank.run.start"
 
 
-def request(place, script="x.py", module=None, **options):
+def request(place, script="x.py", module=None, fresh=False):
     script = place / script if module is None else None
-    return LaunchRequest(script, module, (), 1, 1, "cpu", None, place / "run", "run", **options)
+    return LaunchRequest(EntryPoint(script, module), Placement(1, 1, "cpu", fresh=fresh), Output(place / "run"))
 
 
 @pytest.mark.parametrize(

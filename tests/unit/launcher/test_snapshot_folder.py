@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lockstep.launcher.request import LaunchRequest, Recover, Recovery
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
 from lockstep.launcher.supervise.starting import SnapshotFolder
 
 
 def test_it_is_made_when_ranks_start_and_removed_at_the_end(tmp_path: Path) -> None:
     recovery = Recovery(recover=Recover.AUTO)
-    request = LaunchRequest(Path("x.py"), None, (), 1, 1, "cpu", None, tmp_path / "run", "run", recovery=recovery)
+    request = LaunchRequest(
+        EntryPoint(Path("x.py")), Placement(1, 1, "cpu"), Output(tmp_path / "run"), recovery=recovery
+    )
     with SnapshotFolder(request) as snapshots:
         assert snapshots.place is not None
         folder = Path(snapshots.place.folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from lockstep.launcher.supervise.ending_ranks import Interruption
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd, Send, Verdict, after_bad_exit, after_failure, after_signal, due, judge
@@ -17,7 +17,7 @@ from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.run_folder import RunFolder
 
 RANKS = frozenset(range(4))
-REQUEST = LaunchRequest(Path("train.py"), None, (), 4, 1, "cpu", None, Path("run"), "run")
+REQUEST = LaunchRequest(EntryPoint(Path("train.py")), Placement(4, 1, "cpu"), Output(Path("run")))
 
 
 def failure(rank: int, kind: FailureKind, time_ns: int, error: str = "ValueError: no") -> Failure:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.launcher.folder import make_run_folder
-from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from lockstep.launcher.supervise.observer import PLAIN_LINE_S, Observer
 from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.report import Line
@@ -147,7 +147,7 @@ def test_labels_line_up(tmp_path: Path) -> None:
 
 
 def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_path: Path) -> None:
-    request = LaunchRequest(Path("x.py"), None, (), 1, 1, "cpu", None, tmp_path / "run", "run")
+    request = LaunchRequest(EntryPoint(Path("x.py")), Placement(1, 1, "cpu"), Output(tmp_path / "run"))
     folder = make_run_folder(request)
     journal = JournalWriter(folder.journal(0))
     folder.decided.write_text(json.dumps({"lanes": 1, "batch_size": 32, "strategy": "single", "lane_sizes": [32]}))

@@ -1,16 +1,20 @@
 """What is said when nobody is waited for any more: only what was seen."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from lockstep.launcher.diagnosis.stalls import Holdup, Judgement, Standing
-from lockstep.launcher.request import OnStall, Verbosity
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from lockstep.launcher.supervise.observer import STILL_ALONE_S, Observer
 from lockstep.launcher.supervise.stalls import Stalls
 
 RANK_1_STALLS = Judgement(Standing.STALLED, Holdup(frozenset({1}), frozenset({0}), 6.0), frozenset({1}))
 PIDS = {0: 100, 1: 101}
+
+
+REQUEST = LaunchRequest(EntryPoint(Path("x.py")), Placement(2, 1, "cpu"), Output(Path("run")))
 
 
 class Journal(SimpleNamespace):
@@ -43,7 +47,7 @@ def test_only_a_rank_that_moved_is_said_to_have_gone_on(monkeypatch, before, aft
         scenes=SimpleNamespace(journals={0: Journal(newest=1), 1: journal}, sentence=lambda *_: "6 s: ..."),
         cases=SimpleNamespace(add=lambda *_: None),
         saying=SimpleNamespace(line=lines.append),
-        request=SimpleNamespace(verbosity=Verbosity.NORMAL, recovery=SimpleNamespace(on_stall=OnStall.REPORT)),
+        request=REQUEST,
         kill=None,
         stop=None,
     )
@@ -60,7 +64,7 @@ def test_ranks_that_wait_for_each_other_do_not_train_alone(note):
         _warn_alone_at=STILL_ALONE_S,
         _journals={0: Journal(newest=0, note=note)},
         _saying=SimpleNamespace(line=lines.append),
-        _request=SimpleNamespace(ranks=2),
+        _request=REQUEST,
         met=False,
         paused=False,
     )

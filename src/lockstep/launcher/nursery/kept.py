@@ -27,7 +27,7 @@ READ_BYTES = 1 << 20
 
 def modules_for(request: LaunchRequest) -> tuple[str, ...]:
     """The modules for one run; none when every rank is a fresh interpreter."""
-    if request.fresh:
+    if request.placement.fresh:
         return ()
     text = _text(request)
     return (*(FOR_OPTIMIZERS if "optim" in text else TORCH), *(OURS if "lockstep" in text else ()))
@@ -35,7 +35,7 @@ def modules_for(request: LaunchRequest) -> tuple[str, ...]:
 
 def _text(request: LaunchRequest) -> str:
     """The beginning of the script, or of the module's file as far as a path leads to it; empty when there is none."""
-    paths = [request.script] if request.script is not None else _paths_of(request.module or "")
+    paths = [request.entry.script] if request.entry.script is not None else _paths_of(request.entry.module or "")
     for path in paths:
         try:
             return read_regular(path, most_bytes=READ_BYTES).decode("utf-8", "replace")

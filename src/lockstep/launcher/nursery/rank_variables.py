@@ -60,14 +60,14 @@ def rank_task(
     """
     return RankTask(
         rank=rank,
-        script=str(request.script) if request.script is not None else "",
-        module=request.module or "",
+        script=str(request.entry.script) if request.entry.script is not None else "",
+        module=request.entry.module or "",
         args=request.args_of(request.numbers.index(rank)),
-        folder=str(request.folder or Path.cwd()),
-        run_folder=str(request.run_folder.absolute()),
+        folder=str(request.entry.folder or Path.cwd()),
+        run_folder=str(request.output.run_folder.absolute()),
         variables={**changed, **rank_variables(request, rank, port, os.environ)},
-        calls_init=request.calls_init,
-        parcel=request.call.parcel if request.call is not None else "",
+        calls_init=request.entry.calls_init,
+        parcel=request.entry.call.parcel if request.entry.call is not None else "",
     )
 
 
@@ -87,34 +87,34 @@ def rank_variables(
     """
     seat, local_rank = request.seat, request.numbers.index(rank)
     settings = RankSettings(
-        run_folder=request.run_folder.absolute(),
-        threads=request.threads,
-        threads_given=request.threads_given,
-        lanes=request.lanes,
-        device=request.device,
-        backend=request.backend,
-        form=request.form,
-        arithmetic=request.arithmetic,
-        evidence=request.evidence,
+        run_folder=request.output.run_folder.absolute(),
+        threads=request.placement.threads,
+        threads_given=request.placement.threads_given,
+        lanes=request.computation.lanes,
+        device=request.placement.device,
+        backend=request.computation.backend,
+        form=request.computation.form,
+        arithmetic=request.computation.arithmetic,
+        evidence=request.computation.evidence,
         saving=request.saving,
-        check_every=request.check_every,
-        resume_nonfinite=request.resume_nonfinite,
+        check_every=request.computation.check_every,
+        resume_nonfinite=request.recovery.resume_nonfinite,
         restart=request.restart,
         snapshots=request.snapshots,
         shrinks=request.recovery.shrinks,
         recover=request.recovery.recover,
-        trace_steps=request.watching.trace_steps,
+        trace_steps=request.output.trace_steps,
         seat=request.seat,
     )
     node, num_nodes = (seat.node, seat.num_nodes) if seat is not None else (0, 1)
-    position = Position(rank, local_rank, request.world_size, request.ranks, node, num_nodes)
+    position = Position(rank, local_rank, request.world_size, request.placement.ranks, node, num_nodes)
     defaults = {name: value for name, value in _defaults(request).items() if name not in present}
     return {
         **dict.fromkeys(OUTER_LAUNCHERS),
         **{name: present.get(name) for name in IMPORT_ONLY},
         **defaults,
-        "OMP_NUM_THREADS": str(request.threads),
-        **encode(RankEnvironment(position, settings), port, request.name),
+        "OMP_NUM_THREADS": str(request.placement.threads),
+        **encode(RankEnvironment(position, settings), port, request.output.run_folder.name),
     }
 
 
@@ -124,7 +124,7 @@ def _defaults(request: LaunchRequest) -> dict[str, str]:
         **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
         cublas_workspace.NAME: cublas_workspace.VALUE,
         NCCL_DUMPS: "0",
-        "LT_DEVICES": str(request.ranks),
-        "LT_ACCELERATOR": request.device,
-        **({"ACCELERATE_USE_CPU": "true"} if request.device == "cpu" else {}),
+        "LT_DEVICES": str(request.placement.ranks),
+        "LT_ACCELERATOR": request.placement.device,
+        **({"ACCELERATE_USE_CPU": "true"} if request.placement.device == "cpu" else {}),
     }

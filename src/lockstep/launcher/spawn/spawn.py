@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,16 @@ from lockstep.errors import RankFailed, RankMisused, UsageError
 from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.kept import KeptNursery, main_file
-from lockstep.launcher.request import FunctionCall, LaunchRequest, Outcome, Verbosity
+from lockstep.launcher.request import (
+    Computation,
+    EntryPoint,
+    FunctionCall,
+    LaunchRequest,
+    Outcome,
+    Output,
+    Placement,
+    Verbosity,
+)
 from lockstep.launcher.script_source import file_calls_init, text_calls_init
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.sizing import Machine, Size, Wish, size
@@ -163,7 +172,7 @@ def spawn(
         check_backend(backend, sized[0].device, find_spec("lockstep._native") is not None)
     parcel = Parcel(fn, args)
     try:
-        request = replace(_request(fn, sized, quiet, parcel), backend=backend or "")
+        request = _request(fn, sized, quiet, parcel, backend or "")
         context = SpawnContext(request, parcel)
     except BaseException:
         parcel.close()
@@ -213,7 +222,7 @@ class SpawnContext:
         terminal = _terminal()
         outcome, error = None, None
         try:
-            with self._parcel, _kept.lend(self._request.threads) as nursery:
+            with self._parcel, _kept.lend(self._request.placement.threads) as nursery:
                 outcome = launch(self._request, terminal, nursery, self._signals)
         except BaseException as raised:  # noqa: BLE001 - raised again by `join`, in the thread that calls it
             error = raised
@@ -284,26 +293,26 @@ def _check(fn: object, args: object, nprocs: object) -> None:
     check_spawn(os.environ)
 
 
-def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, parcel: Parcel) -> LaunchRequest:
+def _request(
+    fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, parcel: Parcel, backend: str
+) -> LaunchRequest:
     name = str(getattr(fn, "__name__", None) or type(fn).__name__)
     decided, why = sized
     base = runs_folder(os.environ)
     folder = reserve_run_folder(base, None, name, datetime.now().astimezone())
-    return LaunchRequest(
-        script=None,
-        module=None,
-        args=(),
+    placement = Placement(
         ranks=decided.ranks,
         threads=decided.threads,
         device=decided.device,
-        lanes=None,
-        run_folder=folder.absolute(),
-        name=folder.name,
-        verbosity=Verbosity.QUIET if quiet else Verbosity.NORMAL,
-        why=why,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
         shared_gpus=decided.shared_gpus,
-        call=FunctionCall(parcel.path, name, _calls_init(fn)),
+        why=why,
+    )
+    return LaunchRequest(
+        EntryPoint(call=FunctionCall(parcel.path, name, _calls_init(fn))),
+        placement,
+        Output(folder.absolute(), Verbosity.QUIET if quiet else Verbosity.NORMAL),
+        Computation(backend=backend),
     )
 
 

@@ -163,13 +163,13 @@ class Attempts:
         request = replace(
             request,
             seat=seat,
-            threads=view.threads,
-            lanes=view.lanes or request.lanes,
+            placement=replace(request.placement, threads=view.threads),
+            computation=replace(request.computation, lanes=view.lanes or request.computation.lanes),
             restart=replace(request.restart, number=seat.round),
         )
         make_rank_files(request)
-        add_line(RunFolder(request.run_folder).nodes, _roster(seat, view.members))
-        if request.verbosity is not Verbosity.QUIET:
+        add_line(RunFolder(request.output.run_folder).nodes, _roster(seat, view.members))
+        if request.output.verbosity is not Verbosity.QUIET:
             self.losses.saying.line(nodes_line(request, [member.text for member in view.members]))
             for note in (note for note in view.notes if note not in self._said_notes):
                 self._said_notes.add(note)
@@ -181,7 +181,7 @@ class Attempts:
     ) -> tuple[Attempt, Decision]:
         """Tell the other nodes how the ranks here ended, and hear what follows."""
         scene = self._scene(request, world)
-        cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
+        cluster.tell_ended(_told_of(scene, world, RunFolder(request.output.run_folder)).encode())
         if cluster.is_host:
             cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
             self._wait(cluster, cluster.view.is_over)
@@ -224,7 +224,7 @@ class Attempts:
         return decide(over, self.request.recovery, history)
 
     def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> Attempt:
-        folder = RunFolder(request.run_folder)
+        folder = RunFolder(request.output.run_folder)
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
@@ -272,14 +272,14 @@ class Attempts:
             observer.uses_lockstep,
             last,
             can_start=not world.ending.nursery_is_gone,
-            ranks=request.ranks,
+            ranks=request.placement.ranks,
             can_shrink=request.seat is None and _can_shrink(request, observer),
         )
 
 
 def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
     """The newest of what is on the disk and in memory, as ranks choose it; the beginning, where states lack something."""
-    names = unsaved(RunFolder(request.run_folder), "names") if request.recovery.recover is Recover.EXACT else []
+    names = unsaved(RunFolder(request.output.run_folder), "names") if request.recovery.recover is Recover.EXACT else []
     if names:
         return Whence(why=f"no state holds {', '.join(names[:MOST_NAMED])}{' and more' * (len(names) > MOST_NAMED)}")
     kept = newest_kept(Path(request.snapshots.folder)) if request.snapshots is not None else None
@@ -303,15 +303,15 @@ def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
     if not observer.uses_lockstep:
         return request.recovery.shrinks
     decided = observer.decided()
-    return shrinks(request.form) and bool(decided.get("lanes")) and not decided.get("ranks_are_fixed")
+    return shrinks(request.computation.form) and bool(decided.get("lanes")) and not decided.get("ranks_are_fixed")
 
 
 def _regrouped(request: LaunchRequest, decision: Regroup, world: Attempt) -> LaunchRequest:
     """The next world of ranks, on other nodes; lanes stay."""
     told = {"regroup": decision.changes, "step": world.whence.step, "in_memory": world.whence.in_memory}
-    add_line(RunFolder(request.run_folder).restarts, told)
-    lanes = world.observer.decided().get("lanes") or request.lanes
-    return replace(request, lanes=lanes, restart=renew_run_folder(request))
+    add_line(RunFolder(request.output.run_folder).restarts, told)
+    lanes = world.observer.decided().get("lanes") or request.computation.lanes
+    return replace(request, computation=replace(request.computation, lanes=lanes), restart=renew_run_folder(request))
 
 
 def _next(request: LaunchRequest, decision: RestartAll, world: Attempt) -> LaunchRequest:
@@ -319,15 +319,19 @@ def _next(request: LaunchRequest, decision: RestartAll, world: Attempt) -> Launc
     told = {
         "restart": decision.number,
         "lost": decision.loss.sentence,
-        "ranks": decision.ranks or request.ranks,
+        "ranks": decision.ranks or request.placement.ranks,
         "step": world.whence.step,
         "in_memory": world.whence.in_memory,
         "steps_again": world.whence.num_again(decision.loss),
         "no_snapshot": world.whence.why,
     }
-    add_line(RunFolder(request.run_folder).restarts, told)
-    lanes = world.observer.decided().get("lanes") if decision.ranks else request.lanes
-    fewer = replace(request, ranks=decision.ranks or request.ranks, lanes=lanes or request.lanes)
+    add_line(RunFolder(request.output.run_folder).restarts, told)
+    lanes = world.observer.decided().get("lanes") if decision.ranks else request.computation.lanes
+    fewer = replace(
+        request,
+        placement=replace(request.placement, ranks=decision.ranks or request.placement.ranks),
+        computation=replace(request.computation, lanes=lanes or request.computation.lanes),
+    )
     return replace(fewer, restart=replace(renew_run_folder(fewer), most=decision.most))
 
 
@@ -335,7 +339,7 @@ def _restart_fields(request: LaunchRequest, decision: RestartAll, world: Attempt
     """For the event of a restart."""
     return {
         "restart": decision.number,
-        "ranks": decision.ranks or request.ranks,
+        "ranks": decision.ranks or request.placement.ranks,
         "said": decision.loss.sentence,
         "from": world.whence.step,
         "in_memory": world.whence.in_memory,

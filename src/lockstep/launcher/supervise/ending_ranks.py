@@ -53,7 +53,7 @@ class Interruption:
             may_ask: whether nothing else is stopping the run.
         """
         again, self.by = bool(self.by), self.by or number
-        now, grace_s = time.monotonic(), self.request.grace_s
+        now, grace_s = time.monotonic(), self.request.recovery.grace_s
         if again or not (may_ask and grace_s and running):
             self.is_asked = False
             return verdict.after_signal(now, number, running, again)
@@ -62,21 +62,21 @@ class Interruption:
             return verdict.after_signal(now, number, running, again)
         asking.ask(number)
         self.is_asked = True
-        if self.request.verbosity is not Verbosity.QUIET:
+        if self.request.output.verbosity is not Verbosity.QUIET:
             self.saying.line(asked_line(number, grace_s))
         return verdict.after_signal(now + grace_s, number, running, again)
 
     def leave(self, number: int, running: frozenset[int]) -> verdict.Plan:
         """The run goes on without this node, and says when the ranks here may end; they end by themselves if it is late."""
         self.by = number
-        return verdict.after_signal(time.monotonic() + self.request.grace_s, number, running, again=False)
+        return verdict.after_signal(time.monotonic() + self.request.recovery.grace_s, number, running, again=False)
 
     def gave_up(self, end: RankEnd, running: frozenset[int]) -> verdict.Plan | None:
         """What follows when a rank does not end as it was asked to: the others would wait for it."""
         if not self.is_asked or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):
             return None
         self.is_asked = False
-        self.waited_s = self.request.grace_s if end.stopped else 0.0
+        self.waited_s = self.request.recovery.grace_s if end.stopped else 0.0
         return None if end.stopped else verdict.after_signal(time.monotonic(), self.by, running, again=False)
 
     def ended(self, ends: Iterable[RankEnd]) -> int:

@@ -50,7 +50,7 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     Raises:
         UsageError: when this node's address or port cannot be used.
     """
-    place = request.place
+    place = request.nodes.place
     patience_s = reach_s = place.join_s if place.join_s is not None else JOIN_S
     chosen, is_host = choose_here(place)
     listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
@@ -61,16 +61,16 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     star = begin_star(node, chosen, listener, Key(key.encode()) if key else None, job=job, patience_s=reach_s)
 
     def say(label: str, text: str) -> None:
-        if request.verbosity is not Verbosity.QUIET:
+        if request.output.verbosity is not Verbosity.QUIET:
             saying.line(Line(label, text))
 
     def hear(told: dict[str, Any]) -> None:
         if told["finding"]:
             Case(told["finding"], f"{told['label']} {told['text']}", tuple(told["ranks"])).add_to(cases)
-        if request.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
+        if request.output.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
             saying.line(Line(told["label"], told["text"]))
 
-    cases = RunFolder(request.run_folder).findings
+    cases = RunFolder(request.output.run_folder).findings
     record = record_of(request, node, is_host=is_host)
     total = partial(check_total, request)
     own = chosen.own
@@ -88,10 +88,10 @@ def check_total(request: LaunchRequest, ranks: Sequence[int], lanes: int | None)
         lanes: those that the run has had so far; None before its first round.
     """
     total = sum(ranks)
-    lanes = lanes or request.lanes
+    lanes = lanes or request.computation.lanes
     try:
-        mesh = choose_mesh(request.form, total)
-        mesh.check_device(request.device)
+        mesh = choose_mesh(request.computation.form, total)
+        mesh.check_device(request.placement.device)
         if lanes is not None:
             mesh.check_lanes(lanes)
     except UsageError as error:
@@ -157,7 +157,7 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
         UsageError: when this node cannot know it.
         EnvironmentFailure: when munge cannot seal it.
     """
-    settings = request.key
+    settings = request.nodes.key
     source = settings.source(is_first=is_host, has_munge=has_munge(), can_show=sys.stderr.isatty())
     match source:
         case Source.MUNGE if is_host:
@@ -177,11 +177,13 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
 
 def _command(request: LaunchRequest, chosen: Choice) -> str:
     """The line for the other nodes, without its key."""
-    place = request.place
+    place = request.nodes.place
     nodes = str(place.most) if place.least == place.most else f"{place.least}:{place.most}"
     program = ["python", "-m", "lockstep"] if Path(sys.argv[0]).name == "__main__.py" else ["lockstep"]
     where = ["--nnodes", nodes, "--rdzv-endpoint", str(chosen.gate)]
-    return shlex.join([*program, "run", *where, *words_for_others(request.words), request.title, *request.args])
+    return shlex.join(
+        [*program, "run", *where, *words_for_others(request.nodes.words), request.title, *request.entry.args]
+    )
 
 
 OWN_WORDS = ("nnodes", "node-rank", "rdzv-endpoint", "master-addr", "master-port", "local-addr", "key-file")
@@ -203,7 +205,7 @@ def words_for_others(words: Sequence[str]) -> list[str]:
 
 def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord:
     """What this node says about itself."""
-    place = request.place
+    place = request.nodes.place
     return NodeRecord(
         node=node,
         host=platform.node() or "unnamed",
@@ -211,8 +213,8 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
         is_host=is_host,
         least=place.least,
         most=place.most,
-        ranks=request.ranks,
-        threads=request.threads,
+        ranks=request.placement.ranks,
+        threads=request.placement.threads,
         launcher=os.getpid(),
         same=_same(request),
         alike=_alike(),
@@ -225,23 +227,28 @@ OPEN = "the script's"
 
 def _same(request: LaunchRequest) -> dict[str, str]:
     """What the results depend on, by the names that people know."""
-    source = source_of(request.title, request.module is not None)
+    source = source_of(request.title, request.entry.module is not None)
     digest = hashlib.sha256((source or "").encode()).hexdigest()[:12]
-    form, arithmetic, saving, recovery = request.form, request.arithmetic, request.saving, request.recovery
+    form, arithmetic, saving, recovery = (
+        request.computation.form,
+        request.computation.arithmetic,
+        request.saving,
+        request.recovery,
+    )
     return {
         "their version of lockstep": importlib.metadata.version("lockstep-train"),
         "their version of torch": importlib.metadata.version("torch"),
         "their version of Python": ".".join(platform.python_version_tuple()[:2]),
         "the script": f"{Path(request.title).name} (sha256 {digest})",
-        "the script's arguments": " ".join(request.args) or "none",
-        "--lanes": str(request.lanes or OPEN),
-        "--device": request.device,
+        "the script's arguments": " ".join(request.entry.args) or "none",
+        "--lanes": str(request.computation.lanes or OPEN),
+        "--device": request.placement.device,
         "strategy and mesh": f"{form.strategy or OPEN} {form.mesh or ''}".strip(),
         "precision and numerics": f"{arithmetic.precision or ''} {arithmetic.numerics or ''}".strip() or OPEN,
         "--allow": ",".join(arithmetic.allow) or "nothing",
-        "--backend": request.backend or OPEN,
-        "--check-every": request.check_every or OPEN,
-        "--resume-nonfinite": "yes" if request.resume_nonfinite else "no",
+        "--backend": request.computation.backend or OPEN,
+        "--check-every": request.computation.check_every or OPEN,
+        "--resume-nonfinite": "yes" if request.recovery.resume_nonfinite else "no",
         "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or OPEN}, "
         f"--states {saving.url or 'none'}"
         if saving is not None

@@ -61,7 +61,7 @@ class Observer:
         """Whether the lines about lanes and numerics were said; said once, however often the ranks start."""
         self._decided_at: float | None = None
         self._next_plain: float | None = None
-        self._warn_alone_at = math.inf if request.ranks == 1 else 0.0
+        self._warn_alone_at = math.inf if request.placement.ranks == 1 else 0.0
         """When we say that ranks have not met; 0: `STILL_ALONE_S` after the first look."""
 
     def look(self, now: float) -> None:
@@ -71,7 +71,7 @@ class Observer:
         self._events.look(now, self._all_gauges.of(own), self._journals)
         if self._all_gauges.tell(own, now) and self._nodes is not None:
             self._nodes.cluster.tell_saved(*self.newest())
-        if not self._is_first or self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
+        if not self._is_first or self._saying.terminal is None or self._request.output.verbosity is Verbosity.QUIET:
             return
         if not self.has_said_decided:
             self._say_decided(now)
@@ -122,18 +122,23 @@ class Observer:
             self._warn_alone_at = math.inf
             is_waited_for = any(journal.waiting() is not None for journal in self._journals.values())
             if not (joined or self.met or self.paused or is_waited_for):
-                self._saying.line(still_alone_line(self._request.ranks, STILL_ALONE_S))
+                self._saying.line(still_alone_line(self._request.placement.ranks, STILL_ALONE_S))
 
     def last_words(self) -> None:
         """Say what a short run decided or lost since the last look."""
         self._look_for_losses()
         decided = self.decided()
-        if decided and self._is_first and not self.has_said_decided and self._request.verbosity is not Verbosity.QUIET:
+        if (
+            decided
+            and self._is_first
+            and not self.has_said_decided
+            and self._request.output.verbosity is not Verbosity.QUIET
+        ):
             self._say_lanes(decided)
 
     def _say_lanes(self, decided: Mapping[str, Any]) -> None:
         self.has_said_decided = True
-        self._saying.line(lanes_line(decided, self._request.threads))
+        self._saying.line(lanes_line(decided, self._request.placement.threads))
         if decided.get("arithmetic"):
             self._saying.line(numerics_line(decided))
 

@@ -152,7 +152,7 @@ class Stalls:
         self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset(), *, is_needed: bool
     ) -> None:
         """Say a line here and on the other nodes; one that is needed where little is said, too."""
-        if is_needed or self.request.verbosity is not Verbosity.QUIET:
+        if is_needed or self.request.output.verbosity is not Verbosity.QUIET:
             self.saying.line(line)
         if self.nodes is not None:
             self.nodes.say(line, finding, ranks)

@@ -121,7 +121,7 @@ class Start:
     def __init__(self, request: LaunchRequest, nursery: NurseryHandle, store: RunStore, saying: Saying) -> None:
         self._request, self._nursery, self._store, self._saying = request, nursery, store, saying
         self._ready_ns = time.monotonic_ns()
-        self._fresh = request.fresh
+        self._fresh = request.placement.fresh
         tasks = nursery.ready.tasks if nursery.ready is not None else 1
         if tasks != 1 and not self._fresh:
             self._fresh = True
@@ -164,17 +164,17 @@ class Start:
             pids: by rank.
         """
         request = self._request
-        if request.verbosity is Verbosity.QUIET or self._saying.terminal is None:
+        if request.output.verbosity is Verbosity.QUIET or self._saying.terminal is None:
             return
         times = StartTimes(
-            command_s=(began_ns - (request.started_ns or began_ns)) / 1e9,
+            command_s=(began_ns - (request.output.started_ns or began_ns)) / 1e9,
             import_s=(self._ready_ns - began_ns) / 1e9,
             fork_s=(time.monotonic_ns() - self._ready_ns) / 1e9,
         )
         if not request.restart.number:
-            self._saying.line(logs_line(request.run_folder, times, self._fresh))
-        if request.verbosity is Verbosity.DETAILED:
-            folder = RunFolder(request.run_folder)
+            self._saying.line(logs_line(request.output.run_folder, times, self._fresh))
+        if request.output.verbosity is Verbosity.DETAILED:
+            folder = RunFolder(request.output.run_folder)
             for line in rank_lines(pids, {number: folder.log(number) for number in pids}):
                 self._saying.line(line)
 
@@ -200,7 +200,11 @@ class SnapshotFolder:
     def __enter__(self) -> Self:
         remove_left_folders()
         recovery = self.request.recovery
-        if most_restarts(recovery, uses_lockstep=True) and recovery.keeping.is_on and not self.request.evidence:
+        if (
+            most_restarts(recovery, uses_lockstep=True)
+            and recovery.keeping.is_on
+            and not self.request.computation.evidence
+        ):
             self._path = SHARED_MEMORY / SNAPSHOTS_KEPT.format(os.getpid(), secrets.token_hex(8))
         return self
 

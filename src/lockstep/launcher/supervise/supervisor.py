@@ -120,7 +120,7 @@ class Supervisor:
         regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
         self._ending = EndingRanks(self._ranks, self._orders, self._interruption, regrouping, self.cluster, last)
-        scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
+        scenes = Scenes(str(self.request.entry.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
             scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self.nodes
         )
@@ -213,7 +213,7 @@ class Supervisor:
                 raise message.failure
             case Spawned():
                 self._ranks.began(message.rank, message.pid)
-                if not self._has_begun and len(self._ranks.pids) == self.request.ranks:
+                if not self._has_begun and len(self._ranks.pids) == self.request.placement.ranks:
                     self._has_begun = True
                     self._start.say(self.began_ns, self._ranks.pids)
             case Exited():
@@ -254,7 +254,7 @@ class Supervisor:
                     self._ending.last.hear(news)
 
     def _say_plain(self) -> None:
-        if self.request.verbosity is not Verbosity.QUIET and not self.request.restart.number:
+        if self.request.output.verbosity is not Verbosity.QUIET and not self.request.restart.number:
             self.saying.line(plain_line())
 
     def _on_signal(self) -> None:

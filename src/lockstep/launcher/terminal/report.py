@@ -48,13 +48,15 @@ class StartTimes:
 
 def ranks_line(request: LaunchRequest) -> Line:
     """Ranks, devices, threads, and why."""
-    why = f" ({request.why})" if request.why else ""
-    replicas = choose_mesh(request.form, request.ranks).copies if request.place.is_one_node else 0
-    devices = "cpu" if request.device == "cpu" else _gpus(max(request.ranks, replicas), request)
-    threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
-    each = " each" if max(request.ranks, replicas) > 1 else ""
+    why = f" ({request.placement.why})" if request.placement.why else ""
+    replicas = (
+        choose_mesh(request.computation.form, request.placement.ranks).copies if request.nodes.place.is_one_node else 0
+    )
+    devices = "cpu" if request.placement.device == "cpu" else _gpus(max(request.placement.ranks, replicas), request)
+    threads = "1 thread" if request.placement.threads == 1 else f"{request.placement.threads} threads"
+    each = " each" if max(request.placement.ranks, replicas) > 1 else ""
     inside = f" with {_count(replicas, 'replica')}" if replicas else ""
-    return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
+    return Line("lockstep", f"{_count(request.placement.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
 
 
 def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
@@ -68,9 +70,9 @@ def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
 
 def _gpus(count: int, request: LaunchRequest) -> str:
     """Their names; ranks that share some exchange through host memory, which is worth a word."""
-    if not request.shared_gpus:
-        return device_names(count, request.devices)
-    return f"{device_names(request.shared_gpus, request.devices)}, shared through host memory"
+    if not request.placement.shared_gpus:
+        return device_names(count, request.placement.devices)
+    return f"{device_names(request.placement.shared_gpus, request.placement.devices)}, shared through host memory"
 
 
 def device_names(count: int, names: Sequence[str]) -> str:

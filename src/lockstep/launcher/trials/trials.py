@@ -16,7 +16,18 @@ from typing import Any
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.kept import FOR_OPTIMIZERS, OURS
-from lockstep.launcher.request import Device, LaunchRequest, OnStall, Outcome, Recovery, Verbosity
+from lockstep.launcher.request import (
+    Computation,
+    Device,
+    EntryPoint,
+    LaunchRequest,
+    OnStall,
+    Outcome,
+    Output,
+    Placement,
+    Recovery,
+    Verbosity,
+)
 from lockstep.launcher.trials.workplace import Workplaces
 from lockstep.machine.held_folder import is_left, make_held
 from lockstep.machine.private_view import remove_tree
@@ -179,23 +190,12 @@ class Trials(AbstractContextManager["Trials"]):
         place = self._places.begin(num_runs)
         began = time.monotonic()
         request = LaunchRequest(
-            script=place.script(program.script),
-            module=program.module,
-            args=program.args,
-            ranks=started,
-            form=told,
-            arithmetic=program.arithmetic,
-            threads=program.threads,
-            threads_given=program.threads_given,
-            device=program.device,
-            lanes=lanes,
-            run_folder=self.base / name,
-            name=name,
-            evidence=dict(evidence),
-            saving=saving,
-            verbosity=Verbosity.QUIET,
-            recovery=Recovery(on_stall=OnStall.STOP),  # nobody sees a line about it
-            folder=place.folder,
+            EntryPoint(place.script(program.script), program.module, args=program.args, folder=place.folder),
+            Placement(started, program.threads, program.device, threads_given=program.threads_given),
+            Output(self.base / name, Verbosity.QUIET),
+            Computation(lanes, told, program.arithmetic, evidence=dict(evidence)),
+            Recovery(on_stall=OnStall.STOP),  # nobody sees a line about it
+            saving,
         )
         outcome = launch(request, None, self._nursery)
         self._places.end()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.kept import modules_for
-from lockstep.launcher.request import LaunchRequest, Outcome, Recover, Recovery, Verbosity
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Outcome, Output, Placement, Recover, Recovery
 from lockstep.launcher.terminal.terminal import Terminal
 from lockstep.protocol.events import Kind, of_kind
 from lockstep.protocol.run_folder import RunFolder
@@ -61,10 +61,10 @@ class Demo:
             say: prints a line.
         """
         first = self._request("demo-undisturbed", 1, ())
-        with NurseryHandle(first.threads, modules_for(first)) as nursery:
+        with NurseryHandle(first.placement.threads, modules_for(first)) as nursery:
             say("demo      first an undisturbed run, on 1 rank")
-            self._undisturbed, before = LiveRun(first.run_folder), launch(first, None, nursery)
-            undisturbed = read_record(RunFolder(first.run_folder))
+            self._undisturbed, before = LiveRun(first.output.run_folder), launch(first, None, nursery)
+            undisturbed = read_record(RunFolder(first.output.run_folder))
             loss = undisturbed.curves.loss
             if before.exit_code or loss is None:
                 say(before.block)
@@ -73,7 +73,7 @@ class Demo:
             self._reference = {"steps": steps, "values": values, "bits": undisturbed.summary.get("bits", "")}
             second = self._request("demo", self.ranks, (str(PAUSE_S),))
             say(f"demo      now {self.ranks} ranks: kill any of them, as often as you like")
-            self._run = LiveRun(second.run_folder)
+            self._run = LiveRun(second.output.run_folder)
             stop = threading.Event()
             if self.auto:
                 threading.Thread(target=self._kill_some, args=(self._run, stop), daemon=True).start()
@@ -82,7 +82,7 @@ class Demo:
             finally:
                 stop.set()
         self._end()
-        return self._tell(outcome, read_record(RunFolder(second.run_folder)), say)
+        return self._tell(outcome, read_record(RunFolder(second.output.run_folder)), say)
 
     def _end(self) -> bool:
         self._is_over = True
@@ -101,8 +101,8 @@ class Demo:
     def _request(self, title: str, ranks: int, args: tuple[str, ...]) -> LaunchRequest:
         folder = reserve_run_folder(self.base, None, title, datetime.now().astimezone())
         recovery = Recovery(Recover.AUTO, max_restarts=MOST_RESTARTS, forgives_kills=True)
-        request = LaunchRequest(SCRIPT, None, args, ranks, 1, "cpu", None, folder, folder.name)
-        return replace(request, threads_given=True, recovery=recovery, verbosity=Verbosity.NORMAL)
+        entry, placement = EntryPoint(SCRIPT, args=args), Placement(ranks, 1, "cpu", threads_given=True)
+        return LaunchRequest(entry, placement, Output(folder), recovery=recovery)
 
     def kill(self, rank: int) -> None:
         """End a rank of the second run, as `kill -9` does; nothing happens where it does not run."""

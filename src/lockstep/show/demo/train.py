@@ -45,11 +45,11 @@ model, optimizer, scheduler, loader, test_loader = run.prepare(model, optimizer,
 for _ in run.epochs(EPOCHS):
     model.train()
     for step in run.steps(loader):
+        time.sleep(PAUSE_S)
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
         optimizer.step()
         optimizer.zero_grad()
         run.log(loss=step.loss)
-        time.sleep(PAUSE_S)
     scheduler.step()
     model.eval()
     tally = run.tally()

@@ -10,19 +10,19 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Group
 from rich.live import Live
-from rich.text import Text
 
 from lockstep.cli.under_way import screen
 from lockstep.launcher.watch.places import run_at
 from lockstep.launcher.watch.table import table_of, total_of
-from lockstep.launcher.watch.view import View, Viewer
+from lockstep.launcher.watch.view import Viewer
 from lockstep.machine.tables import show_table
 from lockstep.machine.visible import visible
 from lockstep.protocol.run_folder import runs_folder
 from lockstep.show.live import LiveRun, show_in_browser
+from lockstep.show.screen import screen_of
 from lockstep.show.server import LivePage
+from lockstep.show.story import read_record
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below lockstep-runs.
@@ -31,8 +31,8 @@ The run is not disturbed: its journals are read, and no process of it takes part
 \b
 Exit code: 0, also after Ctrl-C; 2 when RUN is no run."""
 EVERY_S = 0.5
-HEADER_ROWS = 5
-"""Around the rows of the table: run, ranks, headings, the end."""
+HEADER_ROWS = 2
+"""Around the screen: the run, the end."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -62,7 +62,8 @@ def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, b
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while True:
                 view = viewer.look()
-                live.update(_shown(view, console.height - HEADER_ROWS, console.width), refresh=True)
+                record = read_record(found.folder)
+                live.update(screen_of(record, view, console.height - HEADER_ROWS, console.width), refresh=True)
                 if view.is_over:
                     break
                 time.sleep(EVERY_S)
@@ -79,7 +80,3 @@ def _serve(path: Path, port: int, *, browser: bool) -> None:
             threading.Event().wait()
         except KeyboardInterrupt:
             sys.exit(0)
-
-
-def _shown(view: View, most_rows: int, width: int) -> Group:
-    return Group(Text(total_of(view)), table_of(view, most_rows, width))

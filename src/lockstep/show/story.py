@@ -128,7 +128,7 @@ def _sub(record: Record) -> str:
     parts = [
         record.name,
         began,
-        f"{_time_text(seconds)}" if math.isfinite(seconds) else "",
+        f"{time_text(seconds)}" if math.isfinite(seconds) else "",
         f"torch {torch}" if torch else "",
     ]
     parts.append(str(record.plan.get("device") or ""))
@@ -273,7 +273,7 @@ def event_text(event: Event) -> str:  # noqa: PLR0911 - one for each kind
             origin = f"from step {get('from')}" if get("from") is not None else "from the beginning"
             return f"{event.said}; {origin}, {_count(get('steps_again'), 'step')} again"
         case Kind.END:
-            return f"exit code {get('exit_code')} after {_time_text(event.number('seconds'))}"
+            return f"exit code {get('exit_code')} after {time_text(event.number('seconds'))}"
     return event.said
 
 
@@ -323,7 +323,8 @@ def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _time_text(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """`4.2 s`, `12 min`, `3.1 h`; a question mark for what is no number."""
     if not math.isfinite(seconds):
         return "?"
     if seconds < 120:

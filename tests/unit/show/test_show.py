@@ -17,6 +17,7 @@ from lockstep.protocol.run_folder import RunFolder
 from lockstep.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
 from lockstep.show.pages import embedded, page
 from lockstep.show.report import compare, slower
+from lockstep.show.screen import AXIS, braille
 from lockstep.show.server import LivePage
 from lockstep.show.story import read_record, story_of
 
@@ -121,6 +122,15 @@ def test_a_run_is_slower_by_more_than_a_share_and_one_of_unknown_speed_too(tmp_p
     first = run("first", 1.0)
     compared = [compare(first, run("same", 1.05)), compare(first, run("slow", 1.3)), compare(first, run("none", 0))]
     assert [one.name for one in slower(compared, 0.1)] == ["slow", "none"]
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=400), st.integers(1, 60), st.integers(1, 8))
+def test_a_curve_of_a_terminal_fits_and_has_a_dot_for_each_value_that_has_a_column(values, width, height):
+    rows = braille(values, width, height)
+    assert len(rows) == height
+    assert {len(row) for row in rows} == {width + AXIS}
+    dots = sum((ord(letter) - 0x2800).bit_count() for row in rows for letter in row[AXIS:])
+    assert dots == min(len(values), 2 * width)
 
 
 def asked(url, path, method="GET", host=None):

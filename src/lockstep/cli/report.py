@@ -75,5 +75,5 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise UsageError(f"--fail-slower {text} is no share.", "Write 10% or 0.1.")
+        raise UsageError(f"--fail-slower {text} is not a share.", "Write 10% or 0.1.")
     return share

@@ -442,7 +442,7 @@ def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]
 def _trace_steps(text: str | None) -> int:
     found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", text) if text is not None else None
     if text is not None and found is None:
-        raise UsageError(f"--trace {text!r} is no number of steps.", "Write 20steps.")
+        raise UsageError(f"--trace {text!r} is not a number of steps.", "Write 20steps.")
     return int(found[1]) if found is not None else 0
 
 

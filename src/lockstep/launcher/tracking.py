@@ -91,7 +91,7 @@ def check_trackers(names: Sequence[str]) -> None:
         if name not in TRACKERS:
             raise UsageError(f"There is no tracker {name!r}.", f"Choose {' or '.join(TRACKERS)}.")
         if importlib.util.find_spec(name) is None:
-            raise UsageError(f"--track {name} needs {name}, which is not installed.", f"pip install {name}")
+            raise UsageError(f"--track {name} needs {name}, which is not installed.", f"Install it: pip install {name}")
 
 
 @dataclass

@@ -23,7 +23,7 @@ from lockstep.rank.run.loop.lane_sum import lane_sum
 from lockstep.rank.run.loop.loop_variables import note_loop_variables, restore_loop_variables
 from lockstep.rank.run.loop.recording import is_over, settle
 from lockstep.rank.run.loop.tally import Agreed, Tally
-from lockstep.rank.run.loop.training import Steps, StepsOfEpochs
+from lockstep.rank.run.loop.training import Steps, StepsOfEpochs, checked_loader
 from lockstep.rank.run.position.kept_values import KeptValues
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.prepare.preparation import prepare
@@ -191,25 +191,12 @@ class Run:
                 with `epochs` inside `run.epochs`.
         """
         self._require_present()
-        if not isinstance(loader, PreparedLoader):
-            raise UsageError(
-                "run.steps needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
-            )
-        if not any(loader is own for own in self._run.loop_state.prepared.loaders):
-            raise UsageError(
-                "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
-            )
-        if self._run.loop_state.position.region is not Region.SCRIPT and not is_over(self._run.components):
-            raise UsageError("run.steps was called inside another step.", f"Take one step at a time:\n{RIGHT_FORM}")
-        if not self._run.loop_state.prepared.models:
-            raise UsageError(
-                "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
-            )
+        prepared = checked_loader(self._run, loader)
         if epochs is None:
-            return Steps(self._run, loader)
+            return Steps(self._run, prepared)
         if self._run.loop_state.epochs.in_body:
             raise UsageError("run.steps(epochs=) was called inside run.epochs.", "Leave epochs= out there.")
-        return StepsOfEpochs(self._run, loader, epochs, self.epochs(epochs))
+        return StepsOfEpochs(self._run, prepared, epochs, self.epochs(epochs))
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
         """Run the backward of the current lane's loss; several in one lane add up.

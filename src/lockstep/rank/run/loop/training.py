@@ -71,6 +71,25 @@ def _train_epochs(run: RunState, loader: PreparedLoader, epochs: Iterator[int]) 
         yield from Steps(run, loader)
 
 
+def checked_loader(run: RunState, loader: object) -> PreparedLoader:
+    """The loader, if steps over it may begin now; raise `UsageError` if not."""
+    if not isinstance(loader, PreparedLoader):
+        raise UsageError(
+            "run.steps needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
+        )
+    if not any(loader is own for own in run.loop_state.prepared.loaders):
+        raise UsageError(
+            "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
+        )
+    if run.loop_state.position.region is not Region.SCRIPT and not is_over(run.components):
+        raise UsageError("run.steps was called inside another step.", f"Take one step at a time:\n{RIGHT_FORM}")
+    if not run.loop_state.prepared.models:
+        raise UsageError(
+            "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
+        )
+    return loader
+
+
 @dataclass(frozen=True)
 class _Epoch:
     """One epoch of a loader, as this rank trains on it."""

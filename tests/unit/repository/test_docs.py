@@ -15,6 +15,7 @@ import pytest
 import lockstep
 from lockstep.cli.main import commands
 from lockstep.launcher.diagnosis.findings import FINDINGS
+from lockstep.protocol.events import Kind
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has the name too
@@ -125,6 +126,7 @@ def test_generated_parts_say_what_the_code_says() -> None:
     assert "`-n N|auto`" in shown["command line"].replace("\\|", "|")
     assert "`metrics.jsonl`" in shown["run folder"]
     assert "`logs/rank-00000.log`" in shown["run folder"]
+    assert [kind for kind in Kind if f"| `{kind}` |" not in shown["events"]] == []
     assert "130 for Ctrl-C" in shown["exit codes"]
     errors = [name for name in lockstep.__all__ if name.endswith("Error") and getattr(lockstep, name).__name__ == name]
     assert [name for name in errors if f"`lockstep.{name}`" not in shown["errors"]] == []

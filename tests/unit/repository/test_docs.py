@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has th
 from reference import PARTS  # noqa: E402
 
 PAGES = sorted(
-    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml")]
+    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md", "llms.txt", "mkdocs.yml")]
     + [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
 )
 DESIGN = sorted((ROOT / "docs" / "design").glob("[0-9]*.md"))

@@ -37,6 +37,13 @@ LINK = re.compile(r"(?P<label>!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\((?P<target>[^()\
 BEFORE_LIST = re.compile(r"^(?! *([-*]|\d+\.) |\s|$)(.+)\n(?=([-*]|1\.) )", re.MULTILINE)
 BOOSTS = {"guide/": 8, "quickstart": 4, "findings/": 4, "design/": 0.2, "benchmarks/": 0.2, "changelog": 0.2}
 """How much a hit counts in the search, by how the page's path begins: guide pages come first."""
+WORDS = {
+    "guide/gpus.md": ["nccl", "cuda"],
+    "guide/save.md": ["resume", "checkpoint"],
+    "guide/see-a-run.md": ["tensorboard", "wandb", "report", "trace"],
+    "guide/when-something-fails.md": ["out of memory", "killed", "restart"],
+}
+"""Words whose search leads to a page before all others, whatever the headings of others say."""
 PLACE = re.compile(r"<!-- generated: (.+) -->")
 
 
@@ -51,6 +58,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """The page as the site shows it."""
     here = page.file.src_uri
     page.meta["search"] = {"boost": next((boost for begin, boost in BOOSTS.items() if here.startswith(begin)), 1)}
+    if here in WORDS:
+        page.meta["tags"] = WORDS[here]
     if here == "index.md":
         page.meta["hide"] = ["navigation", "toc"]  # the landing page
     text = PLACE.sub(lambda found: _generated(found[1], here), markdown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -50,6 +51,10 @@ def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_ne
     assert done.returncode == 0, done.stderr
     api = (tmp_path / "reference" / "api.html").read_text()
     assert [name for name in lockstep.__all__ if name != "__version__" and f'id="lockstep.{name}"' not in api] == []
+    indexed = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    led = {word: one["location"] for one in indexed for word in one.get("tags", ())}
+    for word in ("out of memory", "nccl", "resume", "tensorboard"):
+        assert led[word].startswith("guide/"), word
     for page in tmp_path.rglob("*.html"):
         text = page.read_text()
         assert re.findall(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"', text) == [], (

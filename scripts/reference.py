@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import click  # noqa: E402
 
 import lockstep  # noqa: E402
 from lockstep.cli.main import COMMANDS, commands  # noqa: E402
+from lockstep.protocol.events import Kind  # noqa: E402
 from lockstep.protocol.run_folder import RunFolder  # noqa: E402
 
 EXIT_CODE = "Exit code:"
@@ -97,6 +99,17 @@ def run_folder() -> str:
     return "\n".join(["| file (of rank 0) | what is in it |", "|---|---|", *rows])
 
 
+def events() -> str:
+    """Every kind of event with its fields, as `Kind` documents them."""
+    tree = ast.parse(inspect.getsource(Kind))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    rows = []
+    for member, text in itertools.pairwise(body):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            rows.append(f"| `{ast.literal_eval(member.value)}` | {_cell(_text(ast.literal_eval(text.value)))} |")
+    return "\n".join(["| event | when, and its fields |", "|---|---|", *rows])
+
+
 def errors() -> str:
     """The tree of exceptions, parents first."""
     found = {one.name: one for one in _error_classes()}
@@ -126,6 +139,7 @@ PARTS = {
     "api": api,
     "command line": command_line,
     "errors": errors,
+    "events": events,
     "exit codes": exit_codes,
     "run folder": run_folder,
 }

@@ -35,6 +35,15 @@ OUTSIDE = {
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?P<label>!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\((?P<target>[^()\s]+)\)")
 BEFORE_LIST = re.compile(r"^(?! *([-*]|\d+\.) |\s|$)(.+)\n(?=([-*]|1\.) )", re.MULTILINE)
+BOOSTS = {"guide/": 8, "quickstart": 4, "findings/": 4, "design/": 0.2, "benchmarks/": 0.2, "changelog": 0.2}
+"""How much a hit counts in the search, by how the page's path begins: guide pages come first."""
+WORDS = {
+    "guide/gpus.md": ["nccl", "cuda"],
+    "guide/save.md": ["resume", "checkpoint"],
+    "guide/see-a-run.md": ["tensorboard", "wandb", "report", "trace"],
+    "guide/when-something-fails.md": ["out of memory", "killed", "restart"],
+}
+"""Words whose search leads to a page before all others, whatever the headings of others say."""
 PLACE = re.compile(r"<!-- generated: (.+) -->")
 
 
@@ -48,6 +57,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """The page as the site shows it."""
     here = page.file.src_uri
+    page.meta["search"] = {"boost": next((boost for begin, boost in BOOSTS.items() if here.startswith(begin)), 1)}
+    if here in WORDS:
+        page.meta["tags"] = WORDS[here]
+    if here == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]  # the landing page
     text = PLACE.sub(lambda found: _generated(found[1], here), markdown)
     return outside_fences(text, lambda part: separate_lists(rewrite_links(part, here)))
 

@@ -1,4 +1,4 @@
-"""The README's picture: the same training on 1, 2 and 4 ranks, under plain DDP and under lockstep, and a planted bug.
+"""The picture of the guide to verify: the same training on 1, 2 and 4 ranks, under plain DDP and under lockstep, and a planted bug.
 
     python docs/pictures/drift.py              draws drift.png from drift.json
     python docs/pictures/drift.py --measure    trains and verifies again first (a minute on two cores)

@@ -43,6 +43,7 @@ NOT_KILLED = {
     "examples/notes/spawn_lockstep.py": "it starts its ranks itself",
 }
 FRAGMENTS = {
+    ("docs/guide/loop.md", "for step in run.steps(loader, epochs=10)"): "shows the short form of the loop",
     ("docs/guide/save.md", "model, optimizer, scheduler, loader = run.prepare("): "shows where states are saved",
     ("docs/guide/save.md", "average = AveragedModel("): "shows what a state holds",
 }

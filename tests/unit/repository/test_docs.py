@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,10 +10,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
 import lockstep
+from lockstep.cli.main import commands
 from lockstep.launcher.diagnosis.findings import FINDINGS
+from lockstep.protocol.events import Kind
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has the name too
@@ -20,7 +24,7 @@ sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has th
 from reference import PARTS  # noqa: E402
 
 PAGES = sorted(
-    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml")]
+    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md", "llms.txt", "mkdocs.yml")]
     + [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
 )
 DESIGN = sorted((ROOT / "docs" / "design").glob("[0-9]*.md"))
@@ -47,6 +51,10 @@ def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_ne
     assert done.returncode == 0, done.stderr
     api = (tmp_path / "reference" / "api.html").read_text()
     assert [name for name in lockstep.__all__ if name != "__version__" and f'id="lockstep.{name}"' not in api] == []
+    indexed = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    led = {word: one["location"] for one in indexed for word in one.get("tags", ())}
+    for word in ("out of memory", "nccl", "resume", "tensorboard"):
+        assert led[word].startswith("guide/"), word
     for page in tmp_path.rglob("*.html"):
         text = page.read_text()
         assert re.findall(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"', text) == [], (
@@ -99,12 +107,17 @@ def test_design_pages_have_one_form_and_are_in_the_navigation(page: Path) -> Non
     assert f"({page.name})" in (ROOT / "docs/design/index.md").read_text()
 
 
-def test_output_in_the_readme_is_an_excerpt_of_that_in_the_guide() -> None:
-    guide = "".join((ROOT / "docs" / "guide" / name).read_text() for name in ("see-a-run.md", "verify.md"))
-    blocks = re.findall(r"```console\n(\$ lockstep .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if line]
-    assert len(lines) == 10
-    assert [line for line in lines if line not in guide.splitlines()] == []
+def test_the_readme_has_95_lines_at_most_and_names_commands_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 95
+    lines = re.findall(r"(?:^\$ |`)lockstep ([a-z][^`\n]*)", text, re.MULTILINE)
+    assert len(lines) >= 5
+    for line in lines:
+        command, *words = line.split()
+        found = commands.get_command(click.Context(commands), command)
+        assert found is not None, line
+        known = {name for option in found.params for name in option.opts}
+        assert {word for word in words if word.startswith("-")} <= known, line
 
 
 def test_generated_parts_say_what_the_code_says() -> None:
@@ -118,6 +131,7 @@ def test_generated_parts_say_what_the_code_says() -> None:
     assert "`-n N|auto`" in shown["command line"].replace("\\|", "|")
     assert "`metrics.jsonl`" in shown["run folder"]
     assert "`logs/rank-00000.log`" in shown["run folder"]
+    assert [kind for kind in Kind if f"| `{kind}` |" not in shown["events"]] == []
     assert "130 for Ctrl-C" in shown["exit codes"]
     errors = [name for name in lockstep.__all__ if name.endswith("Error") and getattr(lockstep, name).__name__ == name]
     assert [name for name in errors if f"`lockstep.{name}`" not in shown["errors"]] == []

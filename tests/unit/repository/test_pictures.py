@@ -1,4 +1,4 @@
-"""The README's picture: its data says what the README says, and it can be drawn from them."""
+"""The pictures of README and guide: their data say what the pages say, and they can be drawn from them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
 LIMIT_BYTES = 150_000
+
+
+def test_in_the_data_of_the_demo_ranks_were_killed_and_losses_and_bits_are_those_of_the_undisturbed_run() -> None:
+    found = json.loads((PICTURES / "demo.json").read_text())
+    run, undisturbed = found["run"], found["undisturbed"]
+    assert {rank for _, rank in found["kills"]} == set(range(run["ranks"]))
+    assert run["losses"] == undisturbed["losses"]
+    assert run["bits"] == undisturbed["bits"]
 
 
 def test_in_the_data_of_the_picture_plain_ddp_drifts_and_lockstep_does_not() -> None:
@@ -19,9 +29,10 @@ def test_in_the_data_of_the_picture_plain_ddp_drifts_and_lockstep_does_not() -> 
     assert any("the loss is multiplied by the number of ranks" in line for line in bug["verify"])
 
 
-def test_the_picture_is_drawn_from_its_data(tmp_path: Path) -> None:
-    target = tmp_path / "drift.png"
-    subprocess.run([sys.executable, PICTURES / "drift.py", "--target", target], check=True, timeout=60, cwd=tmp_path)
-    for path in (target, PICTURES / "drift.png"):
+@pytest.mark.parametrize("name", ["demo", "drift"])
+def test_a_picture_is_drawn_from_its_data(tmp_path: Path, name: str) -> None:
+    target = tmp_path / f"{name}.png"
+    subprocess.run([sys.executable, PICTURES / f"{name}.py", "--target", target], check=True, timeout=60, cwd=tmp_path)
+    for path in (target, PICTURES / f"{name}.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
         assert path.stat().st_size < LIMIT_BYTES

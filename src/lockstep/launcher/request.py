@@ -118,6 +118,8 @@ class LaunchRequest:
     name: str
     threads_given: bool = False
     """Whether the threads were given on the command line; otherwise the script may choose others."""
+    cores: int = 0
+    """Of a node, where nobody named the threads; 0 where somebody did."""
     form: Form = field(default_factory=Form)
     """Strategy, mesh and schedule, as far as the command line names them."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)

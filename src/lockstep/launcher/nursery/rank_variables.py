@@ -90,6 +90,7 @@ def rank_variables(
         run_folder=request.run_folder.absolute(),
         threads=request.threads,
         threads_given=request.threads_given,
+        cores=request.cores,
         lanes=request.lanes,
         device=request.device,
         backend=request.backend,

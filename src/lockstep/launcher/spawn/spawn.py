@@ -295,6 +295,7 @@ def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, pa
         args=(),
         ranks=decided.ranks,
         threads=decided.threads,
+        cores=decided.cores,
         device=decided.device,
         lanes=None,
         run_folder=folder.absolute(),

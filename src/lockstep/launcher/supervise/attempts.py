@@ -164,6 +164,7 @@ class Attempts:
             request,
             seat=seat,
             threads=view.threads,
+            cores=view.cores,
             lanes=view.lanes or request.lanes,
             restart=replace(request.restart, number=seat.round),
         )
@@ -183,7 +184,9 @@ class Attempts:
         scene = self._scene(request, world)
         cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
         if cluster.is_host:
-            cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
+            decided = world.observer.decided()
+            cluster.lanes = decided.get("lanes") or cluster.lanes
+            cluster.threads = decided.get("threads") or cluster.threads
             self._wait(cluster, cluster.view.is_over)
         if cluster.is_host and not cluster.cut:
             world.observer.last_gauges = _gauges_elsewhere(cluster)

@@ -51,7 +51,8 @@ def ranks_line(request: LaunchRequest) -> Line:
     why = f" ({request.why})" if request.why else ""
     replicas = choose_mesh(request.form, request.ranks).copies if request.place.is_one_node else 0
     devices = "cpu" if request.device == "cpu" else _gpus(max(request.ranks, replicas), request)
-    threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
+    most = "up to " if request.cores and request.threads > 1 else ""  # lanes decide, and the script may name them
+    threads = f"{most}{_count(request.threads, 'thread')}"
     each = " each" if max(request.ranks, replicas) > 1 else ""
     inside = f" with {_count(replicas, 'replica')}" if replicas else ""
     return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
@@ -100,7 +101,8 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     """Lanes and batch as rank 0 decided them, and what gives the same bits elsewhere."""
     lanes = decided.get("lanes")
     threads = int(decided.get("threads") or threads)
-    parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
+    note = decided.get("lanes_note") or ""
+    parts = [_count(int(lanes), "lane") + note if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
     text = ", ".join(part for part in parts if part)
     needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
     same = f"; same bits elsewhere with {needed}" if lanes else ""

@@ -68,7 +68,7 @@ def test_a_core_binding_that_nobody_asked_for_is_undone_and_one_that_was_asked_f
         assert done.returncode == 0, done.stderr
         told = read(tmp_path)
         assert [rank["cores"] for rank in told] == [expected, expected]
-        assert {rank["threads"] for rank in told} == {min(expected, max(1, cores // 2))}
+        assert {rank["threads"] for rank in told} == {min(expected, max(1, cores // 4))}
 
 
 @pytest.mark.parametrize("name", [OPEN_MPI, MPICH])

@@ -27,7 +27,7 @@ class Configuration:
     ranks: int
     """Under `dp`, replicas of its one rank."""
     lanes: int | None
-    """None: the script's, or one."""
+    """None: the script's."""
     threads: int
     """Per rank."""
     all_cores: bool = False
@@ -131,7 +131,7 @@ def configurations(bench: Bench, script_lanes: int | None, threads: int) -> list
     single = [Configuration("single", 1, count, threads) for count in dict.fromkeys(lanes)]
     found = [single[0], *wide, *single[1:]]
     if bench.program.device == "cpu" and (threads, usual) != (bench.cores, named or 1):
-        found.append(Configuration("single", 1, named, bench.cores, all_cores=True))
+        found.append(Configuration("single", 1, named or 1, bench.cores, all_cores=True))
     return list(dict.fromkeys(found))
 
 

@@ -73,7 +73,7 @@ Examples:
 
 \b
 Everything after SCRIPT belongs to the script. torchrun's options are accepted
-in both spellings. Without --lanes and lanes= there is one lane per rank.
+in both spellings. Without --lanes and lanes= there are 4, or one per rank.
 A script whose argparse declares --local_rank or --local-rank gets it, as from
 torch.distributed.launch (--use-env: never; --no-use-env: always).
 
@@ -111,7 +111,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     metavar="|".join(BACKENDS),
     help="Backend for torch.distributed. [default: the script's]",
 )
-@click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / ranks]")
+@click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / lanes]")
 @click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
 @click.option(
     "--save-every", "--save_every", default=None, metavar="500steps|10min|epoch", help="Save the state by itself."
@@ -269,6 +269,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         threads=decided.threads,
         device=decided.device,
         threads_given=own["threads"] is not None,
+        cores=decided.cores,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
         shared_gpus=decided.shared_gpus,
         why=decided.why,

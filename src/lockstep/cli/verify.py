@@ -65,7 +65,9 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
     },
 )
 @click.option("--ranks", default=None, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
-@click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
+@click.option(
+    "--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else 4 or the most ranks]"
+)
 @accept_form_options
 @accept_arithmetic_options
 @click.option("--steps", type=int, default=None, help=f"Steps to compare. [default: {DEFAULT_STEPS}, or the file's]")

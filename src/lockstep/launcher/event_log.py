@@ -213,7 +213,7 @@ class EventLog:
             "versions": _versions(),
             "machine": f"{platform.system()} {platform.machine()}",
             "ranks": request.world_size,
-            "threads": request.placement.threads,
+            "threads": decided.get("threads", request.placement.threads),
             "device": request.placement.device,
             **{name: decided.get(name) for name in ("lanes", "batch_size", "strategy", "arithmetic")},
             "steps": self.step,

@@ -118,6 +118,8 @@ class Placement:
     threads: int
     """Per rank."""
     device: Device
+    cores: int = 0
+    """Of a node, where nobody named the threads; 0 where somebody did."""
     threads_given: bool = False
     """Whether the threads were given on the command line; otherwise the script may choose others."""
     devices: tuple[str, ...] = ()

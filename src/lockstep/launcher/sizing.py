@@ -71,6 +71,8 @@ class Size:
     """What to say where far more threads than cores would compute at once; else empty."""
     shared_gpus: int = 0
     """How many GPUs the ranks share; 0 where each has its own, or none."""
+    cores: int = 0
+    """Of this node, where nobody named the threads: ranks of `lockstep.init` take what their lanes leave. 0: somebody did."""
 
 
 def size(wish: Wish, machine: Machine) -> Size:
@@ -101,7 +103,8 @@ def size(wish: Wish, machine: Machine) -> Size:
     threads, why_threads = _threads(wish, machine, ranks)
     why = "; ".join(reason for reason in (why_threads, why_ranks) if reason)
     crowded = _crowded(ranks, threads, machine) if device == "cpu" else ""
-    return Size(ranks, device, threads, why, crowded, machine.gpus if shares else 0)
+    cores = 0 if wish.threads is not None or machine.omp_threads else machine.cores.count
+    return Size(ranks, device, threads, why, crowded, machine.gpus if shares else 0, cores)
 
 
 def _crowded(ranks: int, threads: int, machine: Machine) -> str:

@@ -58,6 +58,8 @@ class RankSettings:
     """Per rank."""
     threads_given: bool = True
     """Whether `threads` was given on the command line; otherwise the script's `init(threads=...)` wins."""
+    cores: int = 0
+    """Of a node, where nobody named the threads: a data-parallel run divides them by its lanes. 0: somebody named them."""
     lanes: int | None = None
     device: str = "cpu"
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""

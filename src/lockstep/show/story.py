@@ -281,7 +281,7 @@ def _bits(record: Record) -> dict[str, Any]:
     bits = str(record.summary.get("bits") or "")
     without = record.summary.get("resumed_without")
     arithmetic = record.decided.get("arithmetic")
-    lanes, threads = record.decided.get("lanes"), record.plan.get("threads")
+    lanes, threads = record.decided.get("lanes"), record.decided.get("threads")
     facts = [_count(lanes, "lane") if lanes else "", f"{_count(threads, 'thread')} per rank" if threads else ""]
     if isinstance(arithmetic, dict):
         facts += [

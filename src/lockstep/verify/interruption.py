@@ -103,23 +103,14 @@ def _until_the_stop(wanted: Interruption, trials: Trials, found: Continued, stat
     found.lanes, found.threads = int(decided["lanes"]), int(decided["threads"])
     if decided["not_exact"]:
         raise UsageError(f"There are no bits to compare: {decided['not_exact']}", "Leave out --interrupt.")
-    _check_lanes(wanted, found.lanes, lanes_named=bool(decided["lanes_named"]))
+    if found.lanes < (most := max(wanted.ranks)):
+        problem = f"Each rank needs a lane, but there are {found.lanes} for {most} ranks."
+        raise UsageError(problem, f"Add --lanes {most}.")
     names = sorted(path.name for path in states.iterdir() if path.name.startswith("step-"))
     if not names:
         raise _no_state(wanted.after, made.evidence.num_steps)
     found.stopped_after = int(names[-1].partition("-")[2])
     return made
-
-
-def _check_lanes(wanted: Interruption, lanes: int, *, lanes_named: bool) -> None:
-    most = max(wanted.ranks)
-    if wanted.ranks[0] != wanted.ranks[1] and not lanes_named:
-        raise UsageError(
-            "The script sets no lanes, so its bits change with the ranks.",
-            f"Add --lanes {most}, or name one number of ranks.",
-        )
-    if lanes < most:
-        raise UsageError(f"Each rank needs a lane, but there are {lanes} for {most} ranks.", f"Add --lanes {most}.")
 
 
 def _no_state(after: int, num_steps: int) -> UsageError:

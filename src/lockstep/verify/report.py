@@ -109,11 +109,11 @@ def sentences(result: Result) -> Iterator[tuple[str, str]]:
         if plain.batch_norms:
             layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
             yield f"{layers}: each lane normalizes its own samples, as a data-parallel rank does.", ""
-    if not result.lanes_named:
+    if not result.lanes_named and result.usual_lanes != {result.lanes}:
         yield (
             (
-                f"The script sets no lanes, so `lockstep run` would use one per rank, and the bits would change with "
-                f"the ranks. These bits need lanes={result.lanes} in lockstep.init, or --lanes {result.lanes}."
+                f"The script sets no lanes, so `lockstep run` would not use {result.lanes} on each number of ranks, and the bits "
+                f"would change. These bits need lanes={result.lanes} in lockstep.init, or --lanes {result.lanes}."
             ),
             BAD,
         )

@@ -181,7 +181,9 @@ class Result:
     steps_wanted: int
     lanes: int = 0
     lanes_named: bool = True
-    """Whether the script or the command line named the lanes; else a run has as many as ranks, and its own bits."""
+    """Whether the script or the command line named the lanes."""
+    usual_lanes: set[int] = field(default_factory=set)
+    """Those of `lockstep run` on these numbers of ranks where nobody names any."""
     numerics: str = "exact"
     """As the script or the command line chose it."""
     allow: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.launcher.trials.trials import Program, Trial, Trials
 from lockstep.machine.regular_file import read_regular
+from lockstep.protocol.layout.mesh import choose_mesh, launched, on_ranks
 from lockstep.verify.comparison import comparable, first_difference, rows_of
 from lockstep.verify.evidence import Evidence, read_evidence
 from lockstep.verify.explanation import Compared, Scene, expected, explain
@@ -114,11 +115,15 @@ class Proof:
                 f"Add --accept {SCRIPT} if both should do the same.",
             )
 
-    @property
-    def lanes_without_the_script(self) -> int:
-        """The lanes where neither the script nor a person names any."""
+    def lanes_without_the_script(self, usual: int) -> int:
+        """The lanes where neither the script nor a person names any; `usual` is what the script has then."""
         then = int(self.against[1].facts["lanes"]) if self.against is not None else 0
-        return self.lanes or max(then, *self.ranks)
+        return self.lanes or max(then or usual, *self.ranks)
+
+    def usual_lanes(self) -> set[int]:
+        """The lanes of `lockstep run` on these numbers of ranks where nobody names any."""
+        placed = (launched(on_ranks(self.program.form, count), count) for count in self.ranks)
+        return {choose_mesh(form, ranks).default_lanes() for ranks, form in placed}
 
     @property
     def wanted(self) -> dict[str, Any]:
@@ -237,21 +242,20 @@ def _plain_row(proof: Proof, trials: Trials, result: Result) -> Plain:
         raise RunError(Failed(first.label, nothing_recorded(first), 2))
     decided = json.loads(first.folder.decided.read_text())
     own, result.threads = int(decided["lanes"]), int(decided["threads"])
-    result.lanes_named = bool(decided["lanes_named"])
+    result.lanes_named, result.usual_lanes = bool(decided["lanes_named"]), proof.usual_lanes()
     result.not_exact = decided["not_exact"]
     result.numerics = str(decided["arithmetic"]["numerics"])
     result.allow = tuple(decided["arithmetic"]["allow"])
     if result.not_exact and (proof.save is not None or proof.against is not None):
         problem = f"There are no bits to save or to compare with a file: {result.not_exact}"
         raise UsageError(problem, "Leave out --save and --against.")
-    if own > 1:
+    if own > 1 and result.lanes_named:
         proof.check_lanes(own, f"lanes={own} in the script")
-        result.lanes = own
-        return _judge(result, first, _run(trials, _lanes(1), 1, PLAIN))
-    result.lanes = proof.lanes_without_the_script
+    result.lanes = own if own > 1 and result.lanes_named else proof.lanes_without_the_script(own)
     if result.lanes == 1:
         return Plain(Agreement.ONE_LANE, 1)
-    return _judge(result, _run(trials, _lanes(result.lanes), result.lanes, PLAIN), first)
+    many, one = (first if own == lanes else _run(trials, _lanes(lanes), lanes, PLAIN) for lanes in (result.lanes, 1))
+    return _judge(result, many, one)
 
 
 def _judge(result: Result, lanes_trial: Trial, whole_trial: Trial) -> Plain:

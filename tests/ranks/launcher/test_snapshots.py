@@ -97,7 +97,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 def test_ranks_become_fewer_and_go_on_from_memory_with_the_same_bits(tmp_path: Path, undisturbed: Finished) -> None:
-    options = ("-n", "3", "--strategy", "zero1", "--shrink", "--snapshots", f"{EVERY}steps")
+    options = ("-n", "3", "--lanes", "3", "--strategy", "zero1", "--shrink", "--snapshots", f"{EVERY}steps")
     run = start(tmp_path, *options, write_script(tmp_path, TRAIN), env={"DIES": "0:6 1:20"})
     ended = run.finish()
     assert bits(ended) == bits(undisturbed)
@@ -235,7 +235,7 @@ def test_what_a_body_changes_before_its_steps_is_not_changed_twice(tmp_path: Pat
     (tmp_path / "straight").mkdir()
     (tmp_path / "killed").mkdir()
     straight = run_script(tmp_path / "straight", text, "-n", "1", "--lanes", "2")
-    options = ("-n", "2", "--strategy", strategy, "--snapshots", f"{EVERY}steps", "--shrink")
+    options = ("-n", "2", "--lanes", "2", "--strategy", strategy, "--snapshots", f"{EVERY}steps", "--shrink")
     ended = run_script(tmp_path / "killed", text, *options, env={"DIES": "0:12"})
     assert bits(ended) == bits(straight)
     [told] = restarts(ended)

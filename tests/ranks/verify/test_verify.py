@@ -162,10 +162,10 @@ def test_a_script_that_ends_early_is_proved_as_far_as_it_goes(verified: Verifier
 
 
 @pytest.mark.thorough
-def test_without_lanes_in_the_script_the_most_ranks_decide(verified: Verifier) -> None:
+def test_without_lanes_in_the_script_there_are_four_or_the_most_ranks(verified: Verifier) -> None:
     result = verified(lanes=None)
     assert result.proved
-    assert result.lanes == 2
+    assert result.lanes == 4
     assert all(any(row.key == kind for row in result.rows) for kind in (Kind.BUFFER, Kind.VALUE))
 
 

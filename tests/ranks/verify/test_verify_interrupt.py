@@ -231,7 +231,7 @@ def test_where_no_state_can_be_saved_the_next_place_is_taken(interrupted):
 REFUSED = {
     "The script makes 15 steps, so it cannot be stopped after step 16. Choose an earlier step.": (16, {}),
     "No state could be saved after step 7": (7, {"epochs": "range(3)"}),
-    "The script sets no lanes, so its bits change with the ranks": (7, {"init": ""}),
+    "Each rank needs a lane, but there are 4 for 8 ranks": (7, {"init": ""}),
     "There are no bits to compare": (7, {"init": "lanes=2, numerics='fast'"}),
 }
 
@@ -242,7 +242,7 @@ REFUSED = {
 def test_what_cannot_be_proved_is_one_sentence(interrupted, words):
     after, slots = REFUSED[words]
     with pytest.raises(UsageError) as caught:
-        interrupted(after, (1, 2) if not slots.get("init", "lanes") else (1, 1), **slots)
+        interrupted(after, (1, 8) if not slots.get("init", "lanes") else (1, 1), **slots)
     assert words in str(caught.value)
 
 

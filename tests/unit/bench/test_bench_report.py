@@ -73,7 +73,7 @@ def test_without_lanes_in_the_script_the_most_ranks_decide_and_a_pipeline_has_it
         ("single", 8),
         ("single", 16),
         ("single", 1),
-        ("1 rank, all cores", None),
+        ("1 rank, all cores", 1),
     ]
     assert len({one.key for one in found}) == len(found)
 

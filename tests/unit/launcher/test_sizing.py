@@ -13,7 +13,7 @@ SERVER = Machine(Cores(64, "affinity"), gpus=8)
 
 
 def test_two_ranks_share_twelve_cores() -> None:
-    assert size(Wish("2"), LAPTOP) == Size(2, "cpu", 6, "12 cores by affinity")
+    assert size(Wish("2"), LAPTOP) == Size(2, "cpu", 6, "12 cores by affinity", cores=12)
 
 
 def test_far_more_threads_than_cores_are_said() -> None:
@@ -34,7 +34,7 @@ def test_auto_without_a_gpu_is_one_rank_per_core_up_to_four_and_up_to_the_lanes(
     assert size(Wish(), LAPTOP).ranks == 4
     assert size(Wish(lanes=3), LAPTOP).ranks == 3
     assert size(Wish(), Machine(Cores(1, "affinity"), 0)) == Size(
-        1, "cpu", 1, "1 core by affinity; -n auto: one rank per core, at most 4"
+        1, "cpu", 1, "1 core by affinity; -n auto: one rank per core, at most 4", cores=1
     )
 
 

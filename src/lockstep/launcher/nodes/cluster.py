@@ -68,6 +68,8 @@ class Cluster:
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""
+    threads: int = 0
+    """Likewise; 0 before the first round."""
     own: str = ""
     """This node's address for exchanges with others."""
     is_there: bool = False
@@ -187,7 +189,7 @@ class Cluster:
                 return self._seat()
             now = time.monotonic()
             if self.is_host and self.record.node in self.view.asking:
-                self._gathering.decide(self.lanes, began, now)
+                self._gathering.decide(self.lanes, began, now, self.threads)
             if now - began > self.patience_s:
                 raise EnvironmentFailure(f"After {self.patience_s:.0f} s {self._missing()}.")
             if now - said >= SAY_EVERY_S:

@@ -40,20 +40,21 @@ class Gathering:
         asking = sorted(self.view.asking.values(), key=lambda record: (not record.is_host, record.node not in old))
         return asking or [self.record]
 
-    def decide(self, lanes: int | None, began: float, now: float) -> None:
+    def decide(self, lanes: int | None, began: float, now: float, threads: int = 0) -> None:
         """Begin the next round, if its nodes are there and nothing is against it.
 
         Args:
             lanes: those of the rounds before.
             began: when this node began to wait for the others.
             now: the time.
+            threads: those of the rounds before; 0 where the nodes' own decide.
         """
         asking = self.asking()
         self.enough_since = (self.enough_since or now) if len(asking) >= self.record.least else 0.0
         if (refused := disagreement(asking) or self._lacking()) is not None:
             self._refuse(refused)
         elif not self._waits(asking, began, now):
-            self._settle(asking[: self.record.most], lanes)
+            self._settle(asking[: self.record.most], lanes, threads)
 
     def _lacking(self) -> Refused | None:
         """Why a run that needs all its nodes cannot begin: one of them could not start."""
@@ -78,7 +79,7 @@ class Gathering:
         complete = is_complete(asking, away if now - began <= AWAY_S else [], since, now)
         return not self.enough_since or not complete or ("roster", self.view.round + 1) in self._told
 
-    def _settle(self, asking: list[NodeRecord], lanes: int | None) -> None:
+    def _settle(self, asking: list[NodeRecord], lanes: int | None, threads: int) -> None:
         """Begin the round with these nodes, unless something is against it or not known yet."""
         members = numbered(asking, self.view.numbers())
         refused, check = self._too_many_ranks(members, lanes), None
@@ -95,7 +96,8 @@ class Gathering:
                 "kind": "roster",
                 "round": self.view.round + 1,
                 "lanes": lanes,
-                "threads": min(member.record.threads for member in members),
+                "threads": threads or min(member.record.threads for member in members),
+                "cores": 0 if threads else min(member.record.cores for member in members),
                 "notes": notes(members),
                 "members": [[member.number, member.record.node] for member in members],
             }

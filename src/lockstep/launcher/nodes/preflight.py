@@ -123,7 +123,7 @@ def _threads(members: Sequence[Member]) -> list[str]:
     told = ", ".join(
         f"{count} on {_named([one for one in members if one.record.threads == count])}" for count in sorted(counts)
     )
-    return [f"threads per rank differ ({told}), and bits depend on them, so all ranks take {min(counts)}"]
+    return [f"threads per rank differ ({told}), and bits depend on them, so every rank takes at most {min(counts)}"]
 
 
 def _named(members: Sequence[Member]) -> str:

@@ -32,6 +32,8 @@ class NodeRecord:
     """What must be the same on all nodes, by what people call it."""
     alike: dict[str, str] = field(default_factory=dict)
     """What the bits may depend on."""
+    cores: int = 0
+    """Where nobody named the threads; 0 where somebody did."""
 
     def encode(self) -> dict[str, Any]:
         """For an entry of the log."""

@@ -24,6 +24,8 @@ class RunView:
     """Of that round."""
     threads: int = 0
     """Per rank, in that round."""
+    cores: int = 0
+    """Of each node, where nobody named the threads; 0 where somebody did, or a round before decided them."""
     lanes: int | None = None
     """As the rounds before had them; None while the script decides."""
     gone: set[str] = field(default_factory=set)
@@ -131,6 +133,7 @@ class RunView:
     def _begin(self, entry: dict[str, Any]) -> None:
         self.notes = list(entry.get("notes", []))
         self.round, self.threads, self.lanes = int(entry["round"]), int(entry["threads"]), entry["lanes"]
+        self.cores = int(entry.get("cores", 0))
         self.members = [Member(number, self.records[node]) for number, node in entry["members"]]
         for member in self.members:
             self.asking.pop(member.record.node, None)

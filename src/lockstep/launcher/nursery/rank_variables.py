@@ -90,6 +90,7 @@ def rank_variables(
         run_folder=request.output.run_folder.absolute(),
         threads=request.placement.threads,
         threads_given=request.placement.threads_given,
+        cores=request.placement.cores,
         lanes=request.computation.lanes,
         device=request.placement.device,
         backend=request.computation.backend,

@@ -303,6 +303,7 @@ def _request(
     placement = Placement(
         ranks=decided.ranks,
         threads=decided.threads,
+        cores=decided.cores,
         device=decided.device,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
         shared_gpus=decided.shared_gpus,

@@ -163,7 +163,7 @@ class Attempts:
         request = replace(
             request,
             seat=seat,
-            placement=replace(request.placement, threads=view.threads),
+            placement=replace(request.placement, threads=view.threads, cores=view.cores),
             computation=replace(request.computation, lanes=view.lanes or request.computation.lanes),
             restart=replace(request.restart, number=seat.round),
         )
@@ -183,7 +183,9 @@ class Attempts:
         scene = self._scene(request, world)
         cluster.tell_ended(_told_of(scene, world, RunFolder(request.output.run_folder)).encode())
         if cluster.is_host:
-            cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
+            decided = world.observer.decided()
+            cluster.lanes = decided.get("lanes") or cluster.lanes
+            cluster.threads = decided.get("threads") or cluster.threads
             self._wait(cluster, cluster.view.is_over)
         if cluster.is_host and not cluster.cut:
             world.observer.last_gauges = _gauges_elsewhere(cluster)

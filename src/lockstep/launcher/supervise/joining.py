@@ -218,6 +218,7 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
         launcher=os.getpid(),
         same=_same(request),
         alike=_alike(),
+        cores=request.placement.cores,
     )
 
 

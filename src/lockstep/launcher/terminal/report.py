@@ -53,7 +53,10 @@ def ranks_line(request: LaunchRequest) -> Line:
         choose_mesh(request.computation.form, request.placement.ranks).copies if request.nodes.place.is_one_node else 0
     )
     devices = "cpu" if request.placement.device == "cpu" else _gpus(max(request.placement.ranks, replicas), request)
-    threads = "1 thread" if request.placement.threads == 1 else f"{request.placement.threads} threads"
+    most = (
+        "up to " if request.placement.cores and request.placement.threads > 1 else ""
+    )  # lanes decide, and the script may name them
+    threads = f"{most}{_count(request.placement.threads, 'thread')}"
     each = " each" if max(request.placement.ranks, replicas) > 1 else ""
     inside = f" with {_count(replicas, 'replica')}" if replicas else ""
     return Line("lockstep", f"{_count(request.placement.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
@@ -102,7 +105,8 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     """Lanes and batch as rank 0 decided them, and what gives the same bits elsewhere."""
     lanes = decided.get("lanes")
     threads = int(decided.get("threads") or threads)
-    parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
+    note = decided.get("lanes_note") or ""
+    parts = [_count(int(lanes), "lane") + note if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
     text = ", ".join(part for part in parts if part)
     needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
     same = f"; same bits elsewhere with {needed}" if lanes else ""

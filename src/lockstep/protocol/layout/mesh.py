@@ -46,6 +46,10 @@ ALIASES = {
 STRATEGIES = tuple(dict.fromkeys(ALIASES.values()))
 STAGED = ("model_parallel", "pipeline")
 """The strategies that cut a model into stages."""
+DATA_PARALLEL = ("single", "ddp", "zero1")
+"""Those under which each rank computes lanes alone, so that a run has the same bits on any number of ranks."""
+LEAST_LANES = 4
+"""So many lanes a data-parallel run has by default: 1 to 4 ranks have the same bits."""
 
 SCHEDULES = ("1f1b", "gpipe")
 
@@ -116,8 +120,19 @@ class Mesh:
         return tuple(map(self.stage, range(self.num_ranks)))
 
     def default_lanes(self) -> int:
-        """The number of lanes by default: one for each replica; four micro-batches for each stage of a pipeline."""
+        """The number of lanes by default: one for each replica, and at least four where each rank computes lanes alone; four
+        micro-batches for each stage of a pipeline. Stages, `dp` and `hogwild` need no more to use all their ranks.
+        """
+        if self.strategy in DATA_PARALLEL:
+            return max(LEAST_LANES, self.replicas)
         return self.replicas * (4 * self.stages if self.strategy == "pipeline" and self.stages > 1 else 1)
+
+    def default_threads(self, cores: int, num_lanes: int, ranks_here: int) -> int:
+        """The threads per rank by default, on a node with `cores` and `ranks_here`: its cores are shared by its lanes, so that
+        fewer ranks, with more lanes each, have the same bits. Where lanes do not move between ranks, the ranks share them.
+        """
+        lanes_here = -(-num_lanes * ranks_here // self.num_ranks)
+        return max(1, cores // (lanes_here if self.strategy in DATA_PARALLEL else ranks_here))
 
     def check_lanes(self, num_lanes: int) -> None:
         """Raise `UsageError` when a pipeline would have fewer micro-batches than stages."""

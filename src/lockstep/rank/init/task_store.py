@@ -216,15 +216,7 @@ def undo_binding(variables: Mapping[str, str]) -> None:
         os.sched_setaffinity(0, os.sched_getaffinity(server))
 
 
-def threads_of(task: Task, variables: Mapping[str, str]) -> int:
-    """An equal share of the node's cores that the launcher may use, but no more than this task may.
-
-    Invariant: at least 1, and the same on all tasks of a node that are bound alike.
-    """
-    return max(1, min(len(os.sched_getaffinity(0)), _together(task, variables) // task.local_size))
-
-
-def _together(task: Task, variables: Mapping[str, str]) -> int:
+def cores_of(task: Task, variables: Mapping[str, str]) -> int:
     """The cores that all tasks of this node have together."""
     given = variables.get("SLURM_CPUS_ON_NODE", "")
     if task.command == "srun" and given.isdecimal():

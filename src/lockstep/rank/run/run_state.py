@@ -192,7 +192,7 @@ class Config:
     arithmetic: Arithmetic
     """Precision and numerics, as decided."""
     lanes_named: bool
-    """Whether the script or the command line named the number of lanes; otherwise it is the number of ranks."""
+    """Whether script, command line or the state that is resumed named the number of lanes; otherwise it is the default."""
     mesh: Mesh
     placement: Placement
     """Lanes on replicas."""

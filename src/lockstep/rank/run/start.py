@@ -24,7 +24,7 @@ from lockstep.protocol.environment import MEASURE, RankEnvironment, decode
 from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.failure import describe, write_failure
 from lockstep.protocol.late_settings import ranks_per_gpu, say_too_late
-from lockstep.protocol.layout.mesh import Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
+from lockstep.protocol.layout.mesh import DATA_PARALLEL, Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.protocol.layout.placement import place
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.protocol.run_folder import RunFolder
@@ -33,6 +33,7 @@ from lockstep.protocol.tasks.innermost import innermost
 from lockstep.rank.checkpoint.outlive.last_snapshot import outlive
 from lockstep.rank.checkpoint.saving.asked import LauncherAsks, NobodyAsks, SignalAsks
 from lockstep.rank.checkpoint.saving.automatic import Automatic
+from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.snapshots import Snapshots
 from lockstep.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from lockstep.rank.checks.unreduced_metrics import UnreducedMetrics
@@ -50,7 +51,7 @@ from lockstep.rank.init.numerics import (
 )
 from lockstep.rank.init.numerics import allow as allow_operators
 from lockstep.rank.init.streams import Streams
-from lockstep.rank.init.task_store import threads_of, undo_binding
+from lockstep.rank.init.task_store import cores_of, undo_binding
 from lockstep.rank.recording.calm import calm, calm_random_numbers, compile_nothing
 from lockstep.rank.recording.lane_watch import LaneWatch
 from lockstep.rank.recording.meter import Meter
@@ -100,13 +101,13 @@ def init(
 
     Args:
         seed: every random stream of the run comes from it.
-        lanes: by default as many as ranks. More lanes cost speed and let the same bits be computed on more ranks later.
+        lanes: by default 4, or one per rank where there are more: 1 to 4 ranks have the same bits. One rank is fastest with lanes=1.
         strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "auto" (see 0014).
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two stages with two
             replicas each. The last name is the inner one: such ranks are neighbours, on one node. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
-        threads: CPU threads per rank; they change bits. By default cores / ranks: name a number where bits must not change.
+        threads: CPU threads per rank; they change bits. By default cores / lanes: name a number where bits must not change.
         precision: "32", "bf16-mixed" or "16-mixed" (also as Lightning Fabric and Accelerate spell them): in which dtype
             the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled
             after the lanes, and an update whose gradient overflowed is skipped on every rank.
@@ -132,7 +133,7 @@ def init(
         finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
-    run = _assemble(environment, _decide(environment, wanted))
+    run = _assemble(environment, _decide(environment, wanted, saving))
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 
@@ -239,10 +240,10 @@ class _Decided:
     seed: int
     arithmetic: Arithmetic
     lanes_named: bool
-    """Whether somebody named the number of lanes."""
+    """Whether somebody named the number of lanes, or the state that is resumed."""
 
 
-def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
+def _decide(environment: RankEnvironment, wanted: _Wanted, saving: Saving | None) -> _Decided:
     """Put the command line over the script's arguments, and these over the defaults; pin the device."""
     settings, position = environment.settings, environment.position
     arithmetic = (settings.arithmetic.over(wanted.said) if settings else wanted.said).decided()
@@ -252,12 +253,8 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     if position.local_world_size != position.world_size:
         check_over_nodes(form)
     arranged = choose_mesh(form, position.world_size)
-    num_lanes = (settings.lanes if settings else None) or wanted.lanes or arranged.default_lanes()
+    num_lanes, threads, lanes_named = _lanes_and_threads(environment, wanted, arranged, saving)
     arranged.check_lanes(num_lanes)
-    threads = wanted.threads
-    if settings is not None and (settings.threads_given or wanted.threads is None):
-        threads = settings.threads
-    threads = threads or _default_threads(environment)
     device = settings.device if settings else wanted.device
     pinned = pin_device(device, position, ranks_per_gpu(os.environ))
     if device is None and pinned.type == "cpu":
@@ -265,8 +262,34 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     say_too_late(os.environ, rank=position.rank, on_gpu=pinned.type == "cuda")
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
-    lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
     return _Decided(arranged, num_lanes, pinned, threads, wanted.seed, arithmetic, lanes_named)
+
+
+def _lanes_and_threads(
+    environment: RankEnvironment, wanted: _Wanted, mesh: Mesh, saving: Saving | None
+) -> tuple[int, int, bool]:
+    """What somebody named; else what the state has that the run resumes from; else the defaults. And whether lanes are no default."""
+    settings = environment.settings
+    lanes, threads = (settings.lanes if settings else None) or wanted.lanes, wanted.threads
+    if settings is not None and (settings.threads_given or (threads is None and not settings.cores)):
+        threads = settings.threads
+    asks = saving is not None and not (lanes and threads)
+    name, facts = Ring(Path(saving.folder), saving.kept).newest_facts() if saving is not None and asks else ("", {})
+    kept_lanes = lanes or _between(mesh.num_ranks, facts.get("lanes"), 1 << 16)  # nobody means more
+    kept_threads = threads or _between(1, facts.get("threads"), len(os.sched_getaffinity(0)))
+    num_lanes = kept_lanes or mesh.default_lanes()
+    num_threads = kept_threads or _default_threads(environment, mesh, num_lanes)
+    usual = lanes or mesh.default_lanes()
+    is_usual = (num_lanes, num_threads) == (usual, threads or _default_threads(environment, mesh, usual))
+    if not is_usual and environment.position.rank == 0 and not (settings and settings.restart.number):
+        many = f"{num_lanes} lane{'s' * (num_lanes > 1)} and {num_threads} thread{'s' * (num_threads > 1)} per rank"
+        say(f"{many}, as in {name}, from which the run resumes; lanes= and threads= change that, and the bits.")
+    return num_lanes, num_threads, bool(kept_lanes)
+
+
+def _between(least: int, value: object, most: int) -> int | None:
+    """A state's number, where it is one that this run can have."""
+    return value if isinstance(value, int) and least <= value <= most else None
 
 
 def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
@@ -368,10 +391,14 @@ def _meter(
     return Meter(folder, environment.position.rank, wanted[MEASURE], step_timer, device)
 
 
-def _default_threads(environment: RankEnvironment) -> int:
-    if environment.task is not None:
-        return threads_of(environment.task, os.environ)
-    return max(len(os.sched_getaffinity(0)) // environment.position.local_world_size, 1)
+def _default_threads(environment: RankEnvironment, mesh: Mesh, num_lanes: int) -> int:
+    settings, here, bound = environment.settings, environment.position.local_world_size, len(os.sched_getaffinity(0))
+    if settings is None:
+        cores = bound if environment.task is None else cores_of(environment.task, os.environ)
+        return min(bound, mesh.default_threads(cores, num_lanes, here))
+    if mesh.strategy not in DATA_PARALLEL:
+        return settings.threads
+    return mesh.default_threads(settings.cores, num_lanes, max(settings.seat.sizes) if settings.seat else here)
 
 
 def _whole_number(seed: Any) -> int:

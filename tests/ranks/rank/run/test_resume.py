@@ -433,7 +433,7 @@ SCRIPT = """
 
 
 def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
-    first = run_script(tmp_path, SCRIPT, "-n", "2", args=("2",))
+    first = run_script(tmp_path, SCRIPT, "-n", "2", "--lanes", "2", args=("2",))
     assert (first.code, first.out.count("epoch")) == (0, 2), first.err
     (tmp_path / "state").rename(tmp_path / ".state.previous")  # as when a program ends while it replaces a state
     second = start(tmp_path, "-n", "1", "--lanes", "4", "--threads", "1", "script.py", "3").finish()

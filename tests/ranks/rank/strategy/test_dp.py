@@ -128,7 +128,7 @@ def learned(form_independent):
 
 def test_gradients_of_all_replicas_arrive_and_the_whole_batch_is_learned_from():
     [(split, _, parameters)] = run_ranks(learned, Started(1, form=TWO), True)
-    [(whole, _, expected)] = run_ranks(learned, Started(1), True)
+    [(whole, _, expected)] = run_ranks(learned, Started(1, lanes=1), True)
     assert split == pytest.approx(whole, rel=1e-5)
     for one, other in zip(parameters, expected, strict=True):
         torch.testing.assert_close(torch.tensor(one), torch.tensor(other))

@@ -144,7 +144,7 @@ def test_processors_and_threads_that_differ_are_named():
     members = numbered([replace(FIRST, alike=alike[0]), replace(SECOND, alike=alike[1], threads=4)], {})
     assert notes(members) == [
         "instruction sets differ, and bits may depend on them: avx2 avx512f on node 0 (host a); avx2 on node 1 (host b)",
-        "threads per rank differ (2 on node 0 (host a), 4 on node 1 (host b)), and bits depend on them, so all ranks take 2",
+        "threads per rank differ (2 on node 0 (host a), 4 on node 1 (host b)), and bits depend on them, so every rank takes at most 2",
     ]
     assert notes(PAIR) == []
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import LockstepError
 from lockstep.protocol.saving import state_name, step_of
@@ -36,6 +37,15 @@ class Ring:
     def newest_first(self) -> list[Path]:
         """The states, perhaps damaged ones."""
         return [path for _, path in sorted(self._states(), reverse=True)]
+
+    def newest_facts(self) -> tuple[str, Mapping[str, Any]]:
+        """The name of the newest state whose manifest can be read, and what that says; empty where there is none."""
+        with suppress(OSError):
+            for path in self.newest_first():
+                with suppress(LockstepError):
+                    if (found := StateFolder(path).read_manifest()) is not None:
+                        return path.name, found[1].facts
+        return "", {}
 
     def prune(self) -> None:
         """Remove the states that are too old, and what a killed save left. Only what lockstep wrote, and nobody writes, is touched."""

@@ -249,10 +249,20 @@ def _write_decisions(run: RunState) -> None:
         "seed": run.config.seed,
         "threads": run.config.threads,
         "lanes_named": run.config.lanes_named,
+        "lanes_note": _lanes_note(run.config),
         "fingerprint": fingerprint(run.config.device, run.config.threads),
         "arithmetic": _arithmetic(run.config),
     }
     keep(run.config.folder.decided, json.dumps(decided), run.components.step_timer)
+
+
+def _lanes_note(config: Config) -> str:
+    """What to add to a number of lanes that nobody named."""
+    if config.lanes_named:
+        return ""
+    if config.environment.position.world_size == 1 < config.placement.num_lanes:
+        return " (default; one rank alone is faster with lanes=1: other bits on more ranks)"
+    return " (default; lanes= changes it)"
 
 
 def _why_not_exact(config: Config) -> str:
@@ -276,7 +286,7 @@ def _say_decisions(run: RunState, batch_size: int | None) -> None:
     if not run.loop_state.said.decisions:
         run.loop_state.said.decisions = True
         ranks, lanes = run.components.transport.world_size, run.config.placement.num_lanes
-        needed = f"{lanes} lane{'s' * (lanes > 1)}, {run.config.threads} thread{'s' * (run.config.threads > 1)} each"
+        needed = f"{lanes} lane{'s' * (lanes > 1)}{_lanes_note(run.config)}, {run.config.threads} thread{'s' * (run.config.threads > 1)} each"
         same = "" if _why_not_exact(run.config) else f"same bits elsewhere with {needed}; "
         batch = "global batches of batch_sampler" if batch_size is None else f"global batch {batch_size}"
         say(

@@ -66,6 +66,7 @@ MEETINGS = """
     if "LOCKSTEP_RANK" in os.environ:
         main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     else:
+        import lockstep
         lockstep.spawn(main, args=(2,))
 """
 

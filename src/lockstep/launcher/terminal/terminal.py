@@ -69,6 +69,10 @@ END_OF_STRING, END_OF_STYLES = b"\x1b\\", b"\x1b[0m"
 """What a script may have left open: an escape sequence that swallows text, colours."""
 LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 """How wide a line of the launcher is, however narrow or wide the terminal."""
+ENDLESS = 1 << 30
+"""How wide it is elsewhere."""
+GAP = "   "
+"""Before what is said less loudly."""
 
 
 class Terminal:
@@ -102,11 +106,15 @@ class Terminal:
             self._left_open = self._left_open or b"\x1b" in data
         return self._write(stream, data)
 
-    def say(self, text: str, label: str = "", style: str = "") -> None:
+    def say(self, text: str, label: str = "", style: str = "", aside: str = "") -> None:
         """Write a line of the launcher to standard error; on a terminal as several, if it is long, aligned after the label."""
-        rows = [visible(text)]
+        most = ENDLESS
         if label and self._is_terminal[ERR]:
-            rows = folded(rows[0], max(min(self.width, MOST_COLUMNS) - len(label), LEAST_COLUMNS))
+            most = max(min(self.width, MOST_COLUMNS) - len(label), LEAST_COLUMNS)
+        rows, dim = folded(visible(text), most), [self.style(row, DIM) for row in folded(visible(aside), most) if row]
+        if len(dim) == 1 and columns(rows[-1]) + len(GAP) + columns(visible(aside)) <= most:
+            rows[-1] += GAP + dim.pop()
+        rows += dim
         under = "\n" + " " * len(label)
         self._begin_line()
         self._write(ERR, f"{self.style(label, style) if label else ''}{under.join(rows)}\n".encode())
@@ -196,7 +204,7 @@ class Saying:
     def line(self, line: Line) -> None:
         """Say one line with its label."""
         if self.terminal is not None:
-            self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM))
+            self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM), line.aside)
 
     def plain(self, text: str) -> None:
         """Say text without a label."""

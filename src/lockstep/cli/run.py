@@ -192,6 +192,9 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     help="tensorboard or wandb: give it every value of run.log, once, through kills and resumes.",
 )
 @click.option("--trace", metavar="STEPS", default=None, help="Record the first steps for Perfetto: 20steps.")
+@click.option(
+    "--full-traceback", "--full_traceback", is_flag=True, help="Show the frames inside torch and lockstep too."
+)
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
@@ -276,7 +279,12 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         fresh=own["fresh"],
     )
     output = Output(
-        folder.absolute() if base.is_absolute() else folder, verbosity, command_started_ns(), own["track"], trace_steps
+        folder.absolute() if base.is_absolute() else folder,
+        verbosity,
+        command_started_ns(),
+        own["track"],
+        trace_steps,
+        own["full_traceback"],
     )
     computation = Computation(own["lanes"], form, arithmetic, own["backend"] or "", own["check_every"] or "")
     words = context.meta.get(WORDS, ()) if context else ()
@@ -313,6 +321,7 @@ OWN_OPTIONS = (
         "trace",
         "log_dir",
         "fresh",
+        "full_traceback",
         "quiet",
         "verbose",
     ),
@@ -442,7 +451,7 @@ def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]
 def _trace_steps(text: str | None) -> int:
     found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", text) if text is not None else None
     if text is not None and found is None:
-        raise UsageError(f"--trace {text!r} is no number of steps.", "Write 20steps.")
+        raise UsageError(f"--trace {text!r} must be a number of steps.", "Write 20steps.")
     return int(found[1]) if found is not None else 0
 
 

@@ -360,6 +360,7 @@ def evidence_of(world: Attempt, folder: RunFolder) -> Evidence:
         stack=crash_stack(_written_since(log, world.log_bytes[rank])),
         kill_reason=known.why_killed,
         finding=EARLY_LEAVER if world.verdict.left_early else known.finding,
+        folds=world.observer.folds_tracebacks,
     )
 
 

@@ -170,6 +170,11 @@ class Observer:
         if (numerics := numerics_line(self._request, decided)) is not None:
             self._saying.line(numerics)
 
+    @property
+    def folds_tracebacks(self) -> bool:
+        """Whether frames of libraries are left out of what a person reads."""
+        return not self._request.output.full_traceback
+
     def _pid_of(self, rank: int) -> int:
         return self._journals[rank].pid if rank in self._journals else 0
 

@@ -69,6 +69,9 @@ END_OF_STRING, END_OF_STYLES = b"\x1b\\", b"\x1b[0m"
 """What a script may have left open: an escape sequence that swallows text, colours."""
 LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 """How wide a line of the launcher is, however narrow or wide the terminal."""
+_QUOTED = ("  | ", "    ")
+_LEAST = re.compile(r"  (log: |the same on |\d+ other ranks? stopped |\|   \d+ frames? inside )")
+"""Lines of a failure block that matter least."""
 ENDLESS = 1 << 30
 """How wide it is elsewhere."""
 GAP = "   "
@@ -120,10 +123,21 @@ class Terminal:
         self._write(ERR, f"{self.style(label, style) if label else ''}{under.join(rows)}\n".encode())
 
     def block(self, text: str, style: str) -> None:
-        """Write lines of the launcher to standard error, the first word in a style."""
-        word, space, rest = visible_lines(text).partition(" ")
+        """Write lines of the launcher to standard error: the first word in a style, what matters least dim."""
+        lines = [self._block_row(line, "" if number else style) for number, line in enumerate(text.split("\n"))]
         self._begin_line()
-        self._write(ERR, f"{self.style(word, style)}{space}{rest}\n".encode())
+        self._write(ERR, "".join(f"{line}\n" for line in lines).encode())
+
+    def _block_row(self, line: str, style: str) -> str:
+        """One line of a block, on a terminal in rows; quoted ones stay as they are."""
+        line = visible_lines(line)
+        rows = [line] if not self._is_terminal[ERR] or line.startswith(_QUOTED) else folded(line, self.width)
+        indent = "\n" + " " * (LABEL_WIDTH if style else len(line) - len(line.lstrip()))
+        shown = indent.join(rows)
+        word, space, rest = shown.partition(" ")
+        if style:
+            return f"{self.style(word, style)}{space}{rest}"
+        return self.style(shown, DIM) if _LEAST.match(line) else shown
 
     def settle(self) -> None:
         """End what the ranks left open (an unfinished escape sequence, colours), once none writes any more."""

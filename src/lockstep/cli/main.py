@@ -29,6 +29,7 @@ COMMANDS = {
     "report": ("lockstep.cli.report", "Write what there is to see of a run, or of several, into one HTML file."),
     "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
     "sbatch": ("lockstep.cli.sbatch", "Write a job script for SLURM that goes on where it was stopped."),
+    "clean": ("lockstep.cli.clean", "Remove what runs left that were killed as a whole."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""

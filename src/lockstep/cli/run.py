@@ -10,12 +10,14 @@ from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 
+from lockstep.cli.grouped_help import GroupedHelp
 from lockstep.cli.program import check_program, machine_for
-from lockstep.cli.script_words import WORDS, RemembersWords, strays
+from lockstep.cli.script_words import WORDS, strays
 from lockstep.cli.shared_options import (
     accept_arithmetic_options,
     accept_form_options,
@@ -83,8 +85,29 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 143 for SIGTERM, 138 for SIGUSR1): with --save-every the same command goes on."""
 
 
+class RunHelp(GroupedHelp):
+    """The twelve options that most runs need, and the groups of all."""
+
+    most_used = (
+        *("ranks", "device", "lanes", "threads", "strategy", "name"),
+        *("save_every", "recover", "track", "log_dir", "verbose", "module"),
+    )
+    groups = MappingProxyType(
+        {
+            "Ranks": ("ranks", "nproc_per_node", "device", "threads", "fresh", "backend", "key_file", "module"),
+            "Computation": (
+                *("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "allow"),
+                "check_every",
+            ),
+            "States": ("name", "save_every", "keep", "states", "grace", "resume_nonfinite"),
+            "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
+            "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
+        }
+    )
+
+
 @click.command(
-    cls=RemembersWords,
+    cls=RunHelp,
     epilog=EPILOG,
     context_settings={
         "allow_interspersed_args": False,

@@ -44,7 +44,7 @@ from lockstep.launcher.request import (
     Recovery,
     Verbosity,
 )
-from lockstep.launcher.script_source import local_rank_option, source_of
+from lockstep.launcher.script_source import lanes_named, local_rank_option, source_of
 from lockstep.launcher.sizing import Size, Wish, size
 from lockstep.launcher.supervise.joining import may_be_first, node_name
 from lockstep.launcher.terminal.report import Line
@@ -315,6 +315,9 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
 
 
+PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
+"""Under these every rank needs a lane, also where only the script says how many there are."""
+
 MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--precision", "--fresh")
 """Options of ours that nearly always belong before the script."""
 
@@ -490,7 +493,10 @@ def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
         raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
     given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
     ranks = given if given is not None else place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
-    wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
+    lanes = own["lanes"]
+    if lanes is None and place.is_one_node and form.strategy in PLAIN_STRATEGIES and not (form.mesh or form.schedule):
+        lanes = lanes_named(source_of(own["script"], own["module"]) or "")
+    wish = Wish(ranks, own["device"], lanes, own["threads"], replicas_of_one_rank=is_data_parallel(form))
     device = "cpu" if own["ranks"] == "cpu" and own["device"] == "auto" else own["device"]
     return size(wish, machine_for(device, is_quiet=own["quiet"]))
 

@@ -167,3 +167,14 @@ def test_quiet_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print('only this')")
     ended = start(tmp_path, "-q", "-n", "1", "--fresh", "x.py").finish()
     assert (ended.code, ended.out, ended.err) == (0, "only this\n", "")
+
+
+def test_more_ranks_than_the_scripts_lanes_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("import lockstep\nrun = lockstep.init(lanes=2)\n")
+    refused = lockstep(tmp_path, "run", "-n", "3", "x.py")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: `lanes` must be at least the number of ranks, but is 2 with 3 ranks.\n"
+        "help: Start with -n 2, or set lanes=3.\n"
+    )
+    assert not (tmp_path / "lockstep-runs").exists()

@@ -63,7 +63,7 @@ class Straggler:
 
     @property
     def text(self) -> str:
-        """`rank 3 takes 48 ms a step in forward and backward, the others 20 ms`."""
+        """`rank 3 takes 48 ms a step in compute, the others 20 ms`."""
         own, others = f"{self.own_s * 1e3:.0f} ms", f"{self.others_s * 1e3:.0f} ms"
         who = f"rank {self.rank}{f' on {self.home}' if self.home else ''}"
         part = "other lines" if self.part == "script" else TIME_NAMES[self.part]

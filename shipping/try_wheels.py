@@ -113,8 +113,8 @@ def _use(trial: Trial, home: Path) -> None:
 
 
 def _trained(home: Path, variant: str, *options: str) -> str:
-    """The hash that a run ends with, which goes where all of lockstep's own lines go: to standard error."""
-    done = _ended(home, "lockstep", "run", *options, "train.py", TRIED_VARIANT=variant)
+    """The hash that a run ends with, whole with -v, on standard error as all of lockstep's own lines."""
+    done = _ended(home, "lockstep", "run", "-v", *options, "train.py", TRIED_VARIANT=variant)
     found = re.search(r"sha256:(\w+)", done.stderr)
     if done.returncode != 0 or found is None:
         raise ValueError(done.stdout + done.stderr)

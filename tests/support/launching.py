@@ -6,6 +6,7 @@ Every process of a run inherits a variable with a value of its own, so a test fi
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -39,6 +40,14 @@ class Finished:
     def log(self, rank: int) -> str:
         assert self.folder is not None
         return (self.folder / "logs" / f"rank-{rank:05d}.log").read_text()
+
+    @property
+    def bits(self) -> str:
+        """The hash of all weights, from the newest result here: the terminal shows only its beginning."""
+        assert self.code == 0, self.err
+        assert self.folder is not None
+        newest = max(self.folder.parent.glob("**/result.json"), key=os.path.getmtime)
+        return str(json.loads(newest.read_text())["bits"])
 
 
 @dataclass

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 
 from lockstep.errors import LockstepError, UsageError, mistake_text
-from lockstep.machine.visible import hung
+from lockstep.machine.visible import hung, visible
 from lockstep.protocol.nursery_messages import NEEDED, not_installed
 
 try:
@@ -29,6 +32,7 @@ COMMANDS = {
     "report": ("lockstep.cli.report", "Write what there is to see of a run, or of several, into one HTML file."),
     "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
     "sbatch": ("lockstep.cli.sbatch", "Write a job script for SLURM that goes on where it was stopped."),
+    "clean": ("lockstep.cli.clean", "Remove what runs left that were killed as a whole."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""
@@ -57,9 +61,31 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise UsageError(f"{error.option_name} needs a command before it.", _meant("run", sys.argv[1:])) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, *rest = args
+        if name not in COMMANDS and name not in GONE and not ctx.resilient_parsing:
+            if name.endswith(".py") or os.path.isfile(name):  # noqa: PTH113 - a name of any form, which Path may refuse
+                raise UsageError(f"`lockstep {visible(name)}` names no command.", _meant("run", args))
+            for command in get_close_matches(name, COMMANDS, 1):
+                raise UsageError(f"lockstep has no command `{visible(name)}`.", _meant(command, rest))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _meant(command: str, words: Sequence[str]) -> str:
+    """The fix, as a command that can be copied."""
+    return f"Write `{visible(shlex.join(['lockstep', command, *words]))}`."
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

@@ -10,12 +10,14 @@ from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 
+from lockstep.cli.grouped_help import GroupedHelp
 from lockstep.cli.program import check_program, machine_for
-from lockstep.cli.script_words import WORDS, RemembersWords, strays
+from lockstep.cli.script_words import WORDS, strays
 from lockstep.cli.shared_options import (
     accept_arithmetic_options,
     accept_form_options,
@@ -42,7 +44,7 @@ from lockstep.launcher.request import (
     Recovery,
     Verbosity,
 )
-from lockstep.launcher.script_source import local_rank_option, source_of
+from lockstep.launcher.script_source import lanes_named, local_rank_option, source_of
 from lockstep.launcher.sizing import Size, Wish, size
 from lockstep.launcher.supervise.joining import may_be_first, node_name
 from lockstep.launcher.terminal.report import Line
@@ -83,8 +85,29 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 143 for SIGTERM, 138 for SIGUSR1): with --save-every the same command goes on."""
 
 
+class RunHelp(GroupedHelp):
+    """The twelve options that most runs need, and the groups of all."""
+
+    most_used = (
+        *("ranks", "device", "lanes", "threads", "strategy", "name"),
+        *("save_every", "recover", "track", "log_dir", "verbose", "module"),
+    )
+    groups = MappingProxyType(
+        {
+            "Ranks": ("ranks", "nproc_per_node", "device", "threads", "fresh", "backend", "key_file", "module"),
+            "Computation": (
+                *("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "allow"),
+                "check_every",
+            ),
+            "States": ("name", "save_every", "keep", "states", "grace", "resume_nonfinite"),
+            "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
+            "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
+        }
+    )
+
+
 @click.command(
-    cls=RemembersWords,
+    cls=RunHelp,
     epilog=EPILOG,
     context_settings={
         "allow_interspersed_args": False,
@@ -192,6 +215,9 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     help="tensorboard or wandb: give it every value of run.log, once, through kills and resumes.",
 )
 @click.option("--trace", metavar="STEPS", default=None, help="Record the first steps for Perfetto: 20steps.")
+@click.option(
+    "--full-traceback", "--full_traceback", is_flag=True, help="Show the frames inside torch and lockstep too."
+)
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
@@ -256,14 +282,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     trace_steps = _trace_steps(own["trace"])
     source = source_of(own["script"], own["module"])
     folder, base, saving = _folders(own, place)
-    script, is_module = own["script"], own["module"]
     context = click.get_current_context(silent=True)
-    entry = EntryPoint(
-        script=None if is_module else Path(script),
-        module=script if is_module else None,
-        args=tuple(own["args"]),
-        local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
-    )
+    entry = _entry(own, source)
     placement = Placement(
         ranks=ranks,
         threads=decided.threads,
@@ -277,7 +297,12 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         fresh=own["fresh"],
     )
     output = Output(
-        folder.absolute() if base.is_absolute() else folder, verbosity, command_started_ns(), own["track"], trace_steps
+        folder.absolute() if base.is_absolute() else folder,
+        verbosity,
+        command_started_ns(),
+        own["track"],
+        trace_steps,
+        own["full_traceback"],
     )
     computation = Computation(own["lanes"], form, arithmetic, own["backend"] or "", own["check_every"] or "")
     words = context.meta.get(WORDS, ()) if context else ()
@@ -285,53 +310,18 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
 
 
+PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
+"""Under these every rank needs a lane, also where only the script says how many there are."""
+
 MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--precision", "--fresh")
 """Options of ours that nearly always belong before the script."""
 
 OWN_OPTIONS = (
-    *(
-        "ranks",
-        "nproc_per_node",
-        "device",
-        "lanes",
-        "threads",
-        "name",
-        "save_every",
-        "keep",
-        "states",
-        "resume_nonfinite",
-        "grace",
-        "recover",
-        "shrink",
-        "on_failure",
-        "on_damage",
-        "on_stall",
-        "stall_after",
-        "check_every",
-        "max_restarts",
-        "snapshots",
-        "track",
-        "trace",
-        "log_dir",
-        "fresh",
-        "quiet",
-        "verbose",
-    ),
-    *(
-        "strategy",
-        "mesh",
-        "schedule",
-        "precision",
-        "numerics",
-        "allow",
-        "backend",
-        "module",
-        "nnodes",
-        "key_file",
-        "use_env",
-        "script",
-        "args",
-    ),
+    *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "save_every", "keep", "states"),
+    *("resume_nonfinite", "grace", "recover", "shrink", "on_failure", "on_damage", "on_stall", "stall_after"),
+    *("check_every", "max_restarts", "snapshots", "track", "trace", "log_dir", "fresh", "full_traceback"),
+    *("quiet", "verbose", "strategy", "mesh", "schedule", "precision", "numerics", "allow", "backend", "module"),
+    *("nnodes", "key_file", "use_env", "script", "args"),
 )
 
 
@@ -440,6 +430,16 @@ def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]
     return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"], url)
 
 
+def _entry(own: dict[str, Any], source: str | None) -> EntryPoint:
+    script, is_module = own["script"], own["module"]
+    return EntryPoint(
+        script=None if is_module else Path(script),
+        module=script if is_module else None,
+        args=tuple(own["args"]),
+        local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
+    )
+
+
 def _trace_steps(text: str | None) -> int:
     found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", text) if text is not None else None
     if text is not None and found is None:
@@ -459,7 +459,10 @@ def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
         raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
     given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
     ranks = given if given is not None else place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
-    wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
+    lanes = own["lanes"]
+    if lanes is None and place.is_one_node and form.strategy in PLAIN_STRATEGIES and not (form.mesh or form.schedule):
+        lanes = lanes_named(source_of(own["script"], own["module"]) or "")
+    wish = Wish(ranks, own["device"], lanes, own["threads"], replicas_of_one_rank=is_data_parallel(form))
     device = "cpu" if own["ranks"] == "cpu" and own["device"] == "auto" else own["device"]
     return size(wish, machine_for(device, is_quiet=own["quiet"]))
 

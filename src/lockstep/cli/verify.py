@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,12 +91,14 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @accept_in_place
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing about what is under way.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the table of all items, and all that is not covered.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else show where they differ."""
+    began = time.monotonic()
     proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
     under_way = UnderWay(is_quiet=options["quiet"])
     progress = Progress(under_way)
@@ -115,9 +118,9 @@ def verify(**options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(result.as_json(), allow_nan=False))
     elif isinstance(result, Continued):
-        show_continued(result, screen())
+        show_continued(result, screen(), is_detailed=options["verbose"], seconds=time.monotonic() - began)
     else:
-        show(result, screen())
+        show(result, screen(), is_detailed=options["verbose"], seconds=time.monotonic() - began)
     sys.exit(result.exit_code)
 
 

@@ -16,7 +16,7 @@ from importlib import metadata
 from statistics import mean
 from typing import Any
 
-from lockstep.launcher.diagnosis.spent import PARTS, Spent
+from lockstep.launcher.diagnosis.spent import PARTS, TIME_NAMES, Spent
 from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.processes import resident_bytes, signal_name
@@ -30,8 +30,6 @@ from lockstep.protocol.run_folder import RunFolder, read_json, write_private
 LEAST_PACE_S = 1.0
 MOST_PACES = 200
 """Lines about the pace come this many times in a run at most, after each doubling of its time: a long run has few of them."""
-TIME_NAMES = {"data": "data", "compute": "compute", "exchange": "exchange", "update": "optimizer", "script": "other"}
-"""What the time of a step goes into, as people read it."""
 STALLS = frozenset({"missing-rank", "stalled-in-data", "stalled-in-script", "stopped-process", "busy-rank"})
 LIBRARIES = ("lockstep-train", "torch")
 

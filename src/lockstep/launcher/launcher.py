@@ -30,11 +30,11 @@ from lockstep.launcher.terminal.report import (
     StatesLeft,
     alone_line,
     done_here_line,
-    done_lines,
+    end_lines,
     is_long,
-    ranks_line,
+    opening_line,
+    opens_at_once,
     stopped_line,
-    summary_lines,
     unchecked_line,
     unsaved_line,
 )
@@ -72,8 +72,6 @@ def launch(
         )
     saying = Saying(terminal)
     make_run_folder(request)
-    if request.output.verbosity is not Verbosity.QUIET:
-        saying.line(ranks_line(request))
     if nursery is not None:
         return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
     with NurseryHandle(request.placement.threads, modules_for(request)) as own:
@@ -84,6 +82,8 @@ def _launch(
     request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
     request = replace(request, entry=replace(request.entry, calls_init=calls_init(request)))
+    if request.output.verbosity is not Verbosity.QUIET and opens_at_once(request):
+        saying.line(opening_line(request, {}))
     if request.nodes.place.is_one_node:
         return _run(request, saying, nursery, start)
     cluster = None
@@ -187,11 +187,9 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
         if world.first_node:
             numbers = [end.rank for end in world.ending.ends]
             saying.line(done_here_line(numbers, world.first_node, outcome.duration_s))
-            saying.line(Line("paths", str(request.output.run_folder)))
             return
-        for line in done_lines(world.observer.result(), request.output.run_folder, outcome.duration_s):
-            saying.line(line)
-        for line in summary_lines(world.observer.summary(), world.observer.result()):
+        seen = world.observer
+        for line in end_lines(request, seen.result(), seen.decided(), seen.summary(), outcome.duration_s):
             saying.line(line)
 
 

@@ -64,8 +64,8 @@ def _subparser(node: ast.AST) -> list[str]:
 
 def source_of(script: str, is_module: bool) -> str | None:
     """The text of a script, or of a module or package with `__main__`; None when it cannot be read. Imports nothing."""
-    path = module_file(script) if is_module else Path(script)
     try:
+        path = module_file(script) if is_module else Path(script)
         return read_regular(path).decode(errors="replace") if path is not None else None
     except OSError:
         return None
@@ -158,6 +158,33 @@ def _calls_init(tree: ast.Module) -> bool:
         isinstance(node, ast.Attribute) and node.attr == "init" and getattr(node.value, "id", None) in names
         for node in ast.walk(tree)
     )
+
+
+def lanes_named(source: str) -> int | None:
+    """The number in the source's only `lockstep.init(lanes=8)`.
+
+    None where that call may not be made, names a layout of ranks, or what it says is known only when the script runs.
+    """
+    tree = _parsed(source.encode(errors="replace"))
+    if not _calls_init(tree):
+        return None
+    conditional = {id(node) for one in ast.walk(tree) if _is_condition(one) for node in ast.walk(one)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_init(node.func)]
+    if len(calls) != 1 or id(calls[0]) in conditional:
+        return None
+    words = {word.arg: word.value for word in calls[0].keywords}
+    lanes = getattr(words.get("lanes"), "value", None)
+    return lanes if type(lanes) is int and not {None, "strategy", "mesh", "schedule"} & words.keys() else None
+
+
+def _is_init(func: ast.expr) -> bool:
+    return getattr(func, "attr", getattr(func, "id", "")) == "init"
+
+
+def _is_condition(node: ast.AST) -> bool:
+    """Whether what is below the node may not run; `if __name__ == "__main__"` always does."""
+    is_main = isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__ ==")
+    return isinstance(node, (ast.If, ast.IfExp, ast.Try, ast.Match, ast.BoolOp)) and not is_main
 
 
 def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:

@@ -11,7 +11,17 @@ from rich.table import Table
 
 from lockstep.verify.comparison import END, Row
 from lockstep.verify.forgotten import Forgotten
-from lockstep.verify.report import BAD, EXPECTED, GOOD, cell_text, difference_lines, say_folder, say_lines, show_failed
+from lockstep.verify.report import (
+    BAD,
+    EXPECTED,
+    cell_text,
+    difference_lines,
+    say_folder,
+    say_lines,
+    say_missing,
+    say_verdict,
+    show_failed,
+)
 from lockstep.verify.result import Explained, Failed, Run, cell_as_json, difference_as_json, finite
 
 
@@ -116,13 +126,19 @@ class Continued:
         return record
 
 
-def show_continued(found: Continued, console: Console) -> None:
-    """Print everything."""
+def show_continued(
+    found: Continued, console: Console, *, is_detailed: bool = False, seconds: float | None = None
+) -> None:
+    """Print everything, as `show` does."""
     if found.failed is not None:
         show_failed(found.failed, console)
     else:
-        console.print(continued_table(found))
+        say_verdict(_same(found) if found.same_bits else "", console, seconds)
+        if is_detailed or not found.same_bits:
+            console.print(continued_table(found))
+            console.print()
         say_lines(continued_sentences(found), console)
+        say_missing(found.not_proved(), console, is_detailed=is_detailed)
     say_folder(found.kept, console)
 
 
@@ -139,14 +155,12 @@ def continued_table(found: Continued) -> Table:
 
 def continued_sentences(found: Continued) -> Iterator[tuple[str, str]]:
     """The lines below the table, each with its style."""
-    yield "", ""
     if found.stopped_after != found.after:
         yield (
             f"No state is saved after step {found.after}, so the run was stopped after step {found.stopped_after}.",
             "",
         )
     if found.same_bits:
-        yield _same(found), GOOD
         if advice := found.forgotten.advice():
             yield f"Nothing that was compared depends on it, but {advice}", EXPECTED
     elif found.difference is not None:
@@ -154,8 +168,6 @@ def continued_sentences(found: Continued) -> Iterator[tuple[str, str]]:
         if found.ranks[0] != found.ranks[1]:
             numbers = ",".join(map(str, found.ranks))
             yield f"`lockstep verify --ranks {numbers}` shows whether the bits depend on the ranks without a stop.", ""
-    yield "", ""
-    yield "Not proved: " + "; ".join(found.not_proved()) + ".", "dim"
 
 
 def _same(found: Continued) -> str:
@@ -166,6 +178,6 @@ def _same(found: Continued) -> str:
     where = first if first == second else f"{first}, gone on with {second}"
     end = f", {found.num_items_at_end} at the end" if found.num_items_at_end else ""
     return (
-        f"same bits after a stop at step {found.stopped_after} on {where}, over {steps} ({found.num_items} items in each{end}; "
-        f"{lanes}, {threads})"
+        f"after a stop at step {found.stopped_after}, on {where}: {steps}, {found.num_items} items in each{end}; "
+        f"{lanes}, {threads}"
     )

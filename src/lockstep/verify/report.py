@@ -1,9 +1,9 @@
-"""How the result looks: a table that fits 80 columns, then sentences. Styles only where the output takes them."""
+"""How the result looks: the verdict, a table of 80 columns where it helps, then sentences. Styles only where the output takes them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -19,14 +19,42 @@ MOST_DIGESTS = 3
 """With more columns, equal digests are shown once: a row fits 80 characters."""
 
 
-def show(result: Result, console: Console) -> None:
-    """Print everything."""
+MOST_MISSING = 2
+"""How much of what a proof does not cover is named without -v."""
+
+
+def show(result: Result, console: Console, *, is_detailed: bool = False, seconds: float | None = None) -> None:
+    """Print the verdict first; the table only where something is wrong, or all is to be seen.
+
+    Args:
+        result: of all runs.
+        console: where.
+        is_detailed: whether to print all there is.
+        seconds: how long it took; None where that is not known.
+    """
     if result.failed is not None:
         show_failed(result.failed, console)
     else:
-        console.print(table(result))
+        say_verdict(_same(result) if result.same_bits else "", console, seconds)
+        if is_detailed or not result.proved:
+            console.print(table(result))
+            console.print()
         say_lines(sentences(result), console)
+        say_missing(result.not_proved(), console, is_detailed=is_detailed)
     say_folder(result.kept, console)
+
+
+def say_verdict(same: str, console: Console, seconds: float | None) -> None:
+    """Print whether the bits are the same, where `same` says it, and how long it took to find out."""
+    line = Text("SAME BITS", GOOD).append(f" {same}", "default") if same else Text("DIFFERENT BITS", BAD)
+    console.print(line.append(f"   {seconds:.0f} s" if seconds is not None else "", "dim"))
+
+
+def say_missing(missing: Sequence[str], console: Console, *, is_detailed: bool) -> None:
+    """Print what a proof does not cover."""
+    shown = len(missing) if is_detailed or len(missing) <= MOST_MISSING else MOST_MISSING
+    more = f" ({len(missing) - shown} more: -v)" if shown < len(missing) else ""
+    _say(console, f"not covered: {'; '.join(missing[:shown])}{more}", "dim")
 
 
 def show_failed(failed: Failed, console: Console) -> None:
@@ -93,9 +121,6 @@ def _plain_cell(plain: Plain, accepted: bool) -> Text:
 
 def sentences(result: Result) -> Iterator[tuple[str, str]]:
     """The lines below the table, each with its style."""
-    yield "", ""
-    if result.same_on_all_ranks:
-        yield _same(result), GOOD
     if result.against is not None:
         yield from _against(result, result.against)
     if result.not_exact:
@@ -121,12 +146,11 @@ def sentences(result: Result) -> Iterator[tuple[str, str]]:
         yield f"The bits are in {result.saved_to}; compare with --against {result.saved_to}.", ""
     if result.not_saved_to:
         yield f"{result.not_saved_to} was not written: the ranks have different bits.", BAD
-    yield "", ""
-    yield "Not proved: " + "; ".join(result.not_proved()) + ".", "dim"
 
 
 def _same(result: Result) -> str:
-    counts = ", ".join(map(str, result.ranks))
+    *most, last = map(str, result.ranks)
+    counts = f"{', '.join(most)} and {last}" if most else last
     noun = "rank" if result.ranks == (1,) else "ranks"
     lanes = f"{result.lanes} lane{'s' if result.lanes != 1 else ''}"
     threads = f"{result.threads} thread{'s' if result.threads != 1 else ''} each"
@@ -136,14 +160,14 @@ def _same(result: Result) -> str:
         if result.num_items_at_end
         else ""
     )
-    return f"same bits on {counts} {noun} over {steps} ({result.num_items} items in each{end}; {lanes}, {threads})"
+    return f"on {counts} {noun}: {steps}, {result.num_items} items in each{end}; {lanes}, {threads}"
 
 
 def _against(result: Result, against: Against) -> Iterator[tuple[str, str]]:
     if against.same:
         yield f"The same bits as in {against.path}, over {against.steps} steps.", GOOD
     elif result.same_on_all_ranks:
-        yield f"The bits differ from {against.path}.", BAD
+        yield f"The bits differ from {against.path}; they are the same on all ranks here.", BAD
     if against.facts:
         yield f"Conditions: {'; '.join(against.facts)}.", EXPECTED
 

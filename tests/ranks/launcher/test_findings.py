@@ -172,7 +172,7 @@ def test_how_a_run_failed_is_a_finding(tmp_path, name, script, how, env, said, r
 
 
 SLOW = [
-    ("straggler", "straggle", ("-n", "2"), {}, r"rank 1 takes \d+ ms a step in forward and backward", (1,)),
+    ("straggler", "straggle", ("-n", "2"), {}, r"rank 1 takes \d+ ms a step in compute", (1,)),
     ("starved-loader", "starved", ("-n", "2"), {}, r"data \d\d%: more loader workers", ()),
     ("shared-core", "bound", ("-n", "2"), {}, r"the 2 ranks may use core 0 only", (0, 1)),
     ("crowded-cores", "fine", ("-n", "1", "--threads", "400"), {}, r"1 rank x 400 threads on \d+ cores?", ()),

@@ -118,7 +118,7 @@ def test_nobody_listens_at_master_port_before_a_script_wants_it(tmp_path: Path) 
         assert store.get(f"from {1 - dist.get_rank()}") == b"here"
         print("met")
     """
-    ended = run_script(tmp_path, script, "-n", "2")
+    ended = run_script(tmp_path, script, "-v", "-n", "2")
     assert (ended.code, ended.out) == (0, "met\n"), ended.err
     assert "plain torch.distributed, met through torchrun's environment" in ended.err
 

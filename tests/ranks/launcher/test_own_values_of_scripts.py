@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -97,10 +96,9 @@ def outcome(place: Path, name: str, options: tuple[str, ...], kill: tuple[str, .
     assert ended.code == 0, ended.err
     assert ended.folder is not None
     assert not kill or (place / "killed").exists()
-    bits = re.search(r"bits +(sha256:\w+)", ended.err)
     lines = [json.loads(line) for line in (ended.folder / "metrics.jsonl").read_text().splitlines()]
     ends = [one.read_text() for one in sorted(place.glob("end-*"))]
-    return bits and bits[1], ends, [{**line, "time": 0} for line in lines]
+    return ended.bits, ends, [{**line, "time": 0} for line in lines]
 
 
 class Undisturbed:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ranks
 
 TESTS = """
 def test_training_has_the_bits_of_main(same_bits):
-    assert "same bits on 1 rank over 2 steps" in same_bits("train.py", "--any", against="bits.json", steps=2)
+    assert "SAME BITS on 1 rank: 2 steps" in same_bits("train.py", "--any", against="bits.json", steps=2)
 
 def test_a_mistake_is_an_error(same_bits):
     same_bits("missing.py")

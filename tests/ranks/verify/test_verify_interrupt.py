@@ -94,7 +94,7 @@ def test_a_script_that_names_everything_has_the_same_bits_after_a_stop(interrupt
     assert (found.exit_code, found.stopped_after, found.num_steps) == (0, after, min(15 - after, steps)), shown(found)
     assert found.num_items_at_end > 30
     assert found.runs[1].reached_end
-    assert f"same bits after a stop at step {after}" in shown(found)
+    assert f"SAME BITS after a stop at step {after}" in shown(found)
     json.dumps(found.as_json(), allow_nan=False)
 
 

@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
+from lockstep.cli.run import RunHelp, run
 from tests.support.launching import start
 
 SEPARATORS = ("-", "_")
@@ -42,9 +44,25 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
     assert "lockstep run -n 4 train.py" in shown
 
 
+def test_the_help_of_run_shows_twelve_options_and_all_of_them_when_asked(tmp_path: Path) -> None:
+    short, whole = (lockstep(tmp_path, "run", word).stdout for word in ("--help", "--help-all"))
+    options = [line.split()[0] for line in short.splitlines() if line.startswith("  -")]
+    assert len(options) == 12 + len(["--help", "--help-all"])
+    assert "--grace" not in short
+    visible = [option for option in run.params if isinstance(option, click.Option) and not option.hidden]
+    for option in visible:
+        assert any(line.lstrip().startswith(tuple(option.opts)) for line in whole.splitlines()), option.name
+    named = [name for names in RunHelp.groups.values() for name in names]
+    assert sorted(named) == sorted(option.name or "" for option in visible), "each is in one group"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (("train.py", "--lr", "0.1"), "`lockstep train.py` names no command. Write `lockstep run train.py --lr 0.1`."),
+        (("rnu", "train.py"), "lockstep has no command `rnu`. Write `lockstep run train.py`."),
+        (("-n", "2", "train.py"), "-n needs a command before it. Write `lockstep run -n 2 train.py`."),
+        (("nonsense",), "No such command 'nonsense'"),
         (("run",), "Missing argument 'SCRIPT'. See `lockstep run --help`."),
         (("run", "--lane", "3", "x.py"), "No such option '--lane'"),
         (("run", "missing.py"), "There is no script missing.py. Check the path."),
@@ -149,3 +167,14 @@ def test_quiet_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print('only this')")
     ended = start(tmp_path, "-q", "-n", "1", "--fresh", "x.py").finish()
     assert (ended.code, ended.out, ended.err) == (0, "only this\n", "")
+
+
+def test_more_ranks_than_the_scripts_lanes_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("import lockstep\nrun = lockstep.init(lanes=2)\n")
+    refused = lockstep(tmp_path, "run", "-n", "3", "x.py")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: `lanes` must be at least the number of ranks, but is 2 with 3 ranks.\n"
+        "help: Start with -n 2, or set lanes=3.\n"
+    )
+    assert not (tmp_path / "lockstep-runs").exists()

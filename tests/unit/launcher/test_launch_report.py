@@ -11,11 +11,22 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import UsageError
+from lockstep.launcher.diagnosis.spent import Summary
 from lockstep.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
-from lockstep.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement
+from lockstep.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Verbosity
 from lockstep.launcher.terminal.failure_block import Evidence, crash_stack, failure_block
 from lockstep.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
-from lockstep.launcher.terminal.report import StartTimes, done_here_line, done_lines, lanes_line, logs_line, ranks_line
+from lockstep.launcher.terminal.report import (
+    Line,
+    StartTimes,
+    done_here_line,
+    end_lines,
+    lanes_line,
+    numerics_line,
+    opening_line,
+    opens_at_once,
+    start_line,
+)
 from lockstep.launcher.verdict import RankEnd, Verdict
 from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.journal.gauges import Gauges
@@ -31,45 +42,71 @@ REQUEST = LaunchRequest(
 NOTHING = Evidence([], Path("logs/1.log"), "", "")
 
 
-def test_the_three_lines_of_the_start() -> None:
-    decided = {"lanes": 4, "batch_size": 256, "strategy": "ddp", "lane_sizes": [64, 64, 64, 64]}
-    assert ranks_line(REQUEST).text == "2 ranks on cpu, 1 thread each (2 cores by affinity)"
-    assert ranks_line(replace(REQUEST, placement=Placement(1, 8, "cuda"))).text == "1 rank on cuda:0, 8 threads"
+DECIDED = {"lanes": 4, "batch_size": 64, "strategy": "ddp", "lane_sizes": [16, 16, 16, 16]}
+
+
+def detailed(request: LaunchRequest) -> LaunchRequest:
+    return replace(request, output=replace(request.output, verbosity=Verbosity.DETAILED))
+
+
+def test_one_line_says_what_starts_and_where_it_writes() -> None:
+    assert opening_line(REQUEST, DECIDED) == Line("lockstep", "2 ranks on cpu, 4 lanes of 16, ddp", "lockstep-runs/x")
+    assert opening_line(detailed(REQUEST), {}).text == "2 ranks on cpu, 1 thread each (2 cores by affinity)"
+    assert opening_line(replace(REQUEST, placement=Placement(1, 8, "cuda")), {}).text == "1 rank on cuda:0"
     shared = replace(REQUEST, placement=Placement(4, 1, "cuda", shared_gpus=1, devices=("NVIDIA T4",)))
-    assert ranks_line(shared).text == "4 ranks on cuda:0 (NVIDIA T4), shared through host memory, 1 thread each"
-    assert lanes_line(decided, 1).text == (
-        "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp; same bits elsewhere with 4 lanes, 1 thread each"
-    )
-    own_batches = {**decided, "batch_size": None, "lane_sizes": []}
-    assert lanes_line(own_batches, 1).text.startswith("4 lanes, batches of batch_sampler, ddp;")
-    fast = {**decided, "arithmetic": {"numerics": "fast"}}
-    assert lanes_line(fast, 1).text == "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp", "no bits are promised"
-    assert logs_line(Path("runs/x"), StartTimes(0.06, 0.9, 0.02), False).text == (
-        "runs/x  (started in 0.98 s: command 0.06, import 0.90, fork 0.02)"
-    )
+    assert opening_line(shared, {}).text == "4 ranks on cuda:0 (NVIDIA T4), shared through host memory"
+    assert start_line(StartTimes(0.06, 0.9, 0.02), False).text == "in 0.98 s: command 0.06, import 0.90, fork 0.02"
+
+
+def test_the_first_line_waits_for_lanes_unless_there_will_be_none_or_all_is_to_be_said() -> None:
+    calls = replace(REQUEST, entry=replace(REQUEST.entry, calls_init=True))
+    assert [opens_at_once(one) for one in (REQUEST, calls, detailed(calls))] == [True, False, True]
 
 
 @pytest.mark.parametrize(
     ("sizes", "text"),
     [
-        ([32], "batch 32,"),
-        ([4] * 16, "batch 64 = 16 x 4,"),
-        ([3, 3, 3, 3, 3, 3, 3, 3, 2], "batch 26 in parts of 2 to 3,"),
+        ([32], "1 lane of 32, ddp"),
+        ([4] * 16, "16 lanes of 4, ddp"),
+        ([3, 3, 3, 3, 3, 3, 3, 3, 2], "9 lanes of 2 to 3, ddp"),
+        ([], "0 lanes, batches of batch_sampler, ddp"),
     ],
 )
 def test_many_lanes_stay_one_line(sizes: list[int], text: str) -> None:
-    decided = {"lanes": len(sizes), "batch_size": sum(sizes), "strategy": "ddp", "lane_sizes": sizes}
-    assert text in lanes_line(decided, 2).text
+    decided = {"lanes": len(sizes) or 4, "batch_size": sum(sizes) or None, "strategy": "ddp", "lane_sizes": sizes}
+    assert lanes_line(decided).text == text.replace("0 lanes,", "4 lanes,")
 
 
-def test_the_end_says_samples_bits_and_paths() -> None:
-    result = {"steps": 60, "epochs": 10, "samples": "1437 samples", "bits": "sha256:3f9a", "paths": ["net.safetensors"]}
-    assert [(line.label, line.text) for line in done_lines(result, Path("runs/x"), 12.34)] == [
-        ("done", "10 epochs, 60 steps in 12.3 s; 1437 samples"),
-        ("bits", "sha256:3f9a"),
-        ("paths", "net.safetensors  runs/x"),
+def test_the_arithmetic_is_said_where_it_is_not_the_default() -> None:
+    exact = {"arithmetic": {"numerics": "exact", "precision": "32", "seed": 0}}
+    assert numerics_line(REQUEST, exact) is None
+    assert numerics_line(detailed(REQUEST), exact) == Line("numerics", "exact: seed 0, deterministic algorithms")
+    for other in ({"numerics": "fast"}, {"precision": "bf16-mixed"}, {"allow": ["histc"]}):
+        assert numerics_line(REQUEST, {"arithmetic": {**exact["arithmetic"], **other}}) is not None
+
+
+def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
+    result = {"steps": 60, "epochs": 10, "samples": "1437", "bits": f"sha256:{'3f9a' * 16}", "lanes": 4, "threads": 1}
+    told = Summary(3920.4, 0.034, {"data": 9, "compute": 91})
+    assert end_lines(REQUEST, result, DECIDED, told, 12.34) == [
+        Line("done", "10 epochs, 60 steps in 12.3 s, 3,920 samples/s, every sample once per epoch"),
+        Line("bits", "3f9a3f9a3f9a", "the same with 4 lanes and 1 thread, on 1 to 4 ranks"),
+        Line("time", "data 9% · compute 91%"),
+        Line("details", "lockstep report"),
     ]
-    assert [line.text for line in done_lines({}, Path("runs/x"), 2.0)] == ["2.0 s", "runs/x"]
+    elsewhere = replace(REQUEST, output=Output(Path("/runs/x"), Verbosity.DETAILED))
+    assert [line.text for line in end_lines(elsewhere, result, DECIDED, told, 1.0)][1:] == [
+        result["bits"],
+        "34.0 ms a step: data 9% · compute 91%",
+        "lockstep report /runs/x",
+    ]
+    assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), 2.0)] == ["2.0 s", "lockstep report"]
+
+
+@pytest.mark.parametrize("decided", [{"not_exact": "by design"}, {"arithmetic": {"numerics": "fast"}}])
+def test_no_bits_are_promised_that_another_run_may_not_have(decided: dict[str, object]) -> None:
+    lines = end_lines(REQUEST, {"bits": "sha256:1", "lanes": 4, "threads": 1}, decided, Summary(), 1.0)
+    assert lines[1].aside == "another run may give others"
 
 
 def gauges(step: int, rank: int = 0) -> Gauges:
@@ -85,13 +122,13 @@ def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> 
     old = Snapshot(10.0, (gauges(10), gauges(10)))
     new = Snapshot(12.0, (gauges(20), gauges(20)))
     assert progress_line(old, new, {"loss": 0.05, "accuracy": 0.97, "name": "text"}) == (
-        "epoch 4/10  step 2/6  loss 0.05000  accuracy 0.97  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
+        "epoch 4/10  step 2/6  loss 0.05000  accuracy 0.97  1,280 samples/s  compute 80% exchange 12% optimizer 5%  0:08 left"
     )
-    assert progress_line(old, new, {"accuracy": 0.97}, 100) == (
-        "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
+    assert progress_line(old, new, {"accuracy": 0.97}, 105) == (
+        "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  compute 80% exchange 12% optimizer 5%  0:08 left"
     )
     assert progress_line(old, new, {}, 80) == (
-        "epoch 4/10 step 2/6 loss 0.05000 1,280/s data 3% comp 85% exch 12% 0:08 left"
+        "epoch 4/10 step 2/6 loss 0.05000 1,280/s comp 80% exch 12% opt 5% 0:08 left"
     )
     assert progress_line(old, new, {}, 70) == "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  0:08 left"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from lockstep.launcher.event_log import EventLog
 from lockstep.launcher.folder import make_run_folder
 from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
-from lockstep.launcher.supervise.observer import PLAIN_LINE_S, Observer
+from lockstep.launcher.supervise.observer import PLAIN_LINE_S, Observer, Said
 from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import END_OF_STRING, END_OF_STYLES, ERASE, ERR, OUT, Saying, Terminal, columns
@@ -147,20 +149,52 @@ def test_labels_line_up(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "lockstep  one\nbits      two\n"
 
 
+def test_what_is_said_less_loudly_has_a_row_of_its_own_where_it_does_not_fit(screen: tuple[int, int]) -> None:
+    controller, descriptor = screen
+    termios.tcsetwinsize(descriptor, (24, 60))
+    saying = Saying(Terminal({}, descriptor, descriptor))
+    saying.line(Line("bits", "9f271aa458c6", "the same with 4 lanes"))
+    saying.line(Line("bits", "9f271aa458c6", "the same with 4 lanes and 1 thread, on 1 to 4"))
+    assert re.sub("\x1b.[0-9]*m", "~", shown(controller).decode()).splitlines() == [
+        "~bits      ~9f271aa458c6   ~the same with 4 lanes~",
+        "~bits      ~9f271aa458c6",
+        "          ~the same with 4 lanes and 1 thread, on 1 to 4~",
+    ]
+
+
+def test_until_the_first_line_is_there_a_terminal_shows_what_it_waits_for(
+    screen: tuple[int, int], tmp_path: Path
+) -> None:
+    controller, descriptor = screen
+    request = LaunchRequest(EntryPoint(Path("x.py")), Placement(1, 1, "cpu"), Output(tmp_path / "run"))
+    folder = make_run_folder(request)
+    losses = Losses(Saying(Terminal({"NO_COLOR": "1"}, descriptor, descriptor)), Cases(folder.findings))
+    observer = Observer(request, folder, losses, events=EventLog(folder), said=Said())
+    began = time.monotonic()
+    observer.look(began + 1.5)
+    observer.has_begun = True
+    observer.look(began + 3.5)
+    observer.look(began + PLAIN_LINE_S + 1)
+    assert shown(controller) == (
+        ERASE + b"importing torch (1 s)" + ERASE + b"starting the script (3 s)"
+        + ERASE + f"lockstep  1 rank on cpu\r\n          {tmp_path / 'run'}\r\n".encode()
+    )  # fmt: skip
+
+
 def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_path: Path) -> None:
     request = LaunchRequest(EntryPoint(Path("x.py")), Placement(1, 1, "cpu"), Output(tmp_path / "run"))
     folder = make_run_folder(request)
     journal = JournalWriter(folder.journal(0))
     folder.decided.write_text(json.dumps({"lanes": 1, "batch_size": 32, "strategy": "single", "lane_sizes": [32]}))
     with (tmp_path / "file").open("wb") as file:
-        saying = Saying(Terminal({}, file.fileno(), file.fileno()))
-        observer = Observer(request, folder, Losses(saying, Cases(folder.findings)), events=EventLog(folder))
+        losses = Losses(Saying(Terminal({}, file.fileno(), file.fileno())), Cases(folder.findings))
+        observer = Observer(request, folder, losses, events=EventLog(folder), said=Said())
         for second in range(100):
             journal.gauges(Gauges(step=second + 1, samples=32 * (second + 1)))
             journal.write(Phase.PAUSED if 50 < second < 65 else Phase.COMPUTE, step=second + 1)
             observer.look(float(second))
     lines = (tmp_path / "file").read_text().splitlines()
-    assert lines[0] == "lanes     1 lane, batch 32, single; same bits elsewhere with 1 lane, 1 thread each"
+    assert lines[0] == f"lockstep  1 rank on cpu, 1 lane of 32, single   {tmp_path / 'run'}"
     assert [line.split()[:2] for line in lines[1:]] == [["step", "31"], ["step", "66"], ["step", "96"]]
     assert PLAIN_LINE_S == 30.0
 

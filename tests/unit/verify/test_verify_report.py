@@ -41,10 +41,20 @@ def differing() -> Result:
     return result(rows=[row], difference=explained)
 
 
-def text(found: Result, width: int = 80) -> str:
+def text(found: Result, width: int = 80, *, is_detailed: bool = True) -> str:
     written = io.StringIO()
-    show(found, Console(file=written, width=width, highlight=False))
+    show(found, Console(file=written, width=width, highlight=False), is_detailed=is_detailed, seconds=41.2)
     return written.getvalue()
+
+
+def test_the_verdict_comes_first_and_the_table_only_where_something_is_wrong() -> None:
+    said = text(result(), is_detailed=False)
+    assert said.startswith("SAME BITS on 1, 2 and 4 ranks: 20 steps, 11 items in each")
+    assert "0123abcd" not in said
+    assert said.rstrip().endswith(" more: -v)")
+    assert max(map(len, said.splitlines())) <= 80
+    assert "differs at step 3" in text(differing(), is_detailed=False)
+    assert "shows nothing" in text(result(plain=Plain(Agreement.SAME_LANES, 4)), is_detailed=False)
 
 
 def test_equal_runs_say_what_is_the_same_and_what_is_not_proved() -> None:
@@ -53,10 +63,10 @@ def test_equal_runs_say_what_is_the_same_and_what_is_not_proved() -> None:
     assert "parameters (10)" in said
     assert "0123abcd same" in said
     assert (
-        "same bits on 1, 2, 4 ranks over 20 steps (11 items in each, 12 at the end; 4 lanes, 1 thread each)"
+        "SAME BITS on 1, 2 and 4 ranks: 20 steps, 11 items in each, 12 at the end; 4 lanes, 1 thread each 41 s"
         in " ".join(said.split())
     )
-    assert "Not proved: steps after step 20;" in said
+    assert "not covered: steps after step 20;" in said
     assert "2 BatchNorm layers" in said
 
 
@@ -79,7 +89,7 @@ def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
     )
     assert "1 other item of this step differs too" in said
     assert "Usual cause: it is so." in said
-    assert "same bits on" not in said
+    assert said.startswith("DIFFERENT BITS   41 s\n")
 
 
 def test_a_run_that_failed_is_told_with_its_text_and_no_table() -> None:
@@ -125,7 +135,9 @@ def test_the_end_of_the_script_is_told_when_it_was_reached_and_when_not() -> Non
     found = result(runs=[*result().runs[:1], missed, *result().runs[2:]])
     assert found.exit_code == 0
     said = " ".join(text(found).split())
-    assert "Not proved: steps after step 20; the end of the script, which it did not reach when its loops ended" in said
+    assert (
+        "not covered: steps after step 20; the end of the script, which it did not reach when its loops ended" in said
+    )
     assert "AssertionError: 20 of 460 steps at train.py:70" in said
     assert found.as_json()["reached_end"] is False
 
@@ -149,18 +161,18 @@ def test_a_file_is_a_column_and_its_conditions_are_said() -> None:
     )
     said = text(other)
     assert other.exit_code == 1
-    assert "same bits on 1, 2, 4 ranks" in said
-    assert "The bits differ from bits.json." in said
+    assert said.startswith("DIFFERENT BITS")
+    assert "The bits differ from bits.json; they are the same on all ranks here." in said
     assert "norm 1 here, 1.25 there (relative difference 0.2)" in said
     assert other.as_json()["against"]["same"] is False
 
 
 def test_a_name_from_a_script_forges_no_line() -> None:
-    hidden = Place(3, "parameter a\nsame bits on 1, 2, 4 ranks")
+    hidden = Place(3, "parameter a\nSAME BITS on 1, 2, 4 ranks")
     found = differing()
     explained = found.difference
     assert explained is not None
     difference = replace(explained.difference, place=hidden)
     found.difference = replace(explained, difference=difference)
-    assert not any(line.startswith("same bits") for line in text(found).splitlines())
-    assert "a\\nsame bits" in text(found)
+    assert not any(line.startswith("SAME BITS") for line in text(found).splitlines())
+    assert "a\\nSAME BITS" in text(found)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
 from types import MappingProxyType
 
 from lockstep.protocol.journal.gauges import Gauges
 
 PARTS = ("data", "compute", "exchange", "update", "script")
-NAMES = {
-    "data": "data",
-    "compute": "forward and backward",
-    "exchange": "exchange",
-    "update": "optimizer",
-    "script": "the script around it",
-}
+TIME_NAMES = {"data": "data", "compute": "compute", "exchange": "exchange", "update": "optimizer", "script": "other"}
+"""What the time of a step goes into, as people read it everywhere."""
 OWN = ("data", "compute", "update", "script")
 """Parts in which a rank keeps others waiting; in the exchange it waits itself. In the script it may do either, so that
 counts only where nothing else does."""
@@ -68,10 +63,11 @@ class Straggler:
 
     @property
     def text(self) -> str:
-        """`rank 3 takes 48 ms a step in forward and backward, the others 20 ms`."""
+        """`rank 3 takes 48 ms a step in compute, the others 20 ms`."""
         own, others = f"{self.own_s * 1e3:.0f} ms", f"{self.others_s * 1e3:.0f} ms"
         who = f"rank {self.rank}{f' on {self.home}' if self.home else ''}"
-        return f"{who} takes {own} a step in {NAMES[self.part]}, the others {others}, and wait for it"
+        part = "other lines" if self.part == "script" else TIME_NAMES[self.part]
+        return f"{who} takes {own} a step in {part}, the others {others}, and wait for it"
 
 
 def straggler(
@@ -103,11 +99,15 @@ def straggler(
 
 @dataclass(frozen=True)
 class Summary:
-    """Of a whole run; texts for people, empty where there is nothing to say."""
+    """Of a whole run; nothing of it is known where no step was made."""
 
-    speed: str
-    slowest: str
-    advice: str
+    samples_per_s: float = 0.0
+    step_s: float = 0.0
+    shares: Mapping[str, int] = field(default_factory=dict)
+    """Percent of a step by `TIME_NAMES`; together 100."""
+    slowest: str = ""
+    """For people, as `advice`; empty where there is nothing to say."""
+    advice: str = ""
     is_starved: bool = False
     """Whether the advice is about samples that come too late."""
 
@@ -128,16 +128,26 @@ def summary(
     parts = {part: mean(one.parts[part] for one in spent) for part in PARTS}
     step_s = sum(parts.values())
     if not step_s or not all(one.steps for one in spent):
-        return Summary("", "", "")
+        return Summary()
     rate = sum(one.samples for one in spent) / max(one.steps * one.step_s for one in spent)
-    each = " + ".join(f"{NAMES[part]} {took * 1e3:.1f}" for part, took in parts.items() if took * 1e3 >= 0.05)
     slow = straggler(spent, first, homes)
     return Summary(
-        f"{rate:,.0f} samples/s; a step of {step_s * 1e3:.1f} ms = {each}",
+        rate,
+        step_s,
+        percents({TIME_NAMES[part]: took for part, took in parts.items()}),
         slow.text if slow is not None else "",
         _advice(parts, step_s, len(spent), strategy),
         _is_starved(parts, step_s),
     )
+
+
+def percents(parts: Mapping[str, float]) -> dict[str, int]:
+    """Whole percents of the sum, which must not be 0. Invariant: they add up to 100; those cut off most are rounded up."""
+    exact = {name: 100 * took / sum(parts.values()) for name, took in parts.items()}
+    whole = {name: int(share) for name, share in exact.items()}
+    for name in sorted(exact, key=lambda name: whole[name] - exact[name])[: 100 - sum(whole.values())]:
+        whole[name] += 1
+    return whole
 
 
 def _is_starved(parts: dict[str, float], step_s: float) -> bool:

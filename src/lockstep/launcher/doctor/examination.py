@@ -273,13 +273,22 @@ MAX_NAMED = 8
 
 
 def leftover_row(processes: Sequence[int], files: Sequence[str], folders: Sequence[Path] = ()) -> Row:
-    """Whether earlier runs left anything, and how to get rid of it; the next run removes the folders."""
+    """Whether earlier runs left anything, and how to get rid of it.
+
+    Nobody is told to end a process or to remove a file that may belong to a container: its numbers mean nothing here.
+    """
+    torch_files = [name for name in files if name.startswith("torch_")]
     kinds = (
-        (len(processes), "process", "processes", "of runs that have ended"),
-        (len(files), "file", "files", "in /dev/shm of processes that have ended"),
-        (len(folders), "folder", "folders", "of runs that were killed: the next run removes them"),
+        (len(processes), "process", "processes", f"of runs whose launcher is gone ({_named(processes)})"),
+        (len(files) - len(torch_files), "memory", "memories", "of groups that have ended"),
+        (len(torch_files), "file", "files", f"of torch in /dev/shm whose maker is gone ({_named(torch_files)})"),
+        (len(folders), "folder", "folders", "of runs that were killed"),
     )
     found = [f"{count} {one if count == 1 else more} {what}" for count, one, more, what in kinds if count]
-    ways = [f"kill -9 {' '.join(map(str, processes[:MAX_NAMED]))}"] * bool(processes)
-    ways += [f"rm {' '.join(str(SHARED_MEMORY / name) for name in files[:MAX_NAMED])}"] * bool(files)
+    ways = ["lockstep clean"] * bool(folders or len(files) > len(torch_files))
+    ways += ["Where they are yours and no container's, end or remove them."] * bool(processes or torch_files)
     return note("leftovers", "; ".join(found), "; ".join(ways)) if found else ok("leftovers", "none")
+
+
+def _named(things: Sequence[object]) -> str:
+    return ", ".join(map(str, things[:MAX_NAMED])) + (", ..." if len(things) > MAX_NAMED else "")

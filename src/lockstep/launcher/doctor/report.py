@@ -1,4 +1,4 @@
-"""The doctor's report: a row for each check, its fix below it, and one sentence at the end."""
+"""The doctor's report: one sentence, then a row for each check, its fix below it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ class Report:
         return {"ok": self.healthy, "rows": [asdict(row) for row in self.rows], "torch": asdict(self.facts)}
 
     def show(self, console: Console) -> None:
-        """Print it."""
+        """Print it: first whether a run would work, then why."""
+        problems = ", ".join(row.what for row in self.rows if row.state is State.PROBLEM)
+        verdict = f"A run would not work here: see {problems}." if problems else "A run would work here."
+        console.print(Text(verdict, STYLES[State.PROBLEM if problems else State.OK]))
         drawn = Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False, pad_edge=False)
         drawn.add_column(no_wrap=True)
         drawn.add_column(no_wrap=True)
@@ -79,5 +82,3 @@ class Report:
                 text.append(f"\n→ {row.fix}", "dim")
             drawn.add_row(Text(row.state, STYLES[row.state]), row.what, text)
         console.print(drawn)
-        problems = ", ".join(row.what for row in self.rows if row.state is State.PROBLEM)
-        console.print(Text(f"A run would not work here: see {problems}." if problems else "A run would work here."))

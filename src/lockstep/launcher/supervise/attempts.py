@@ -40,7 +40,7 @@ from lockstep.launcher.supervise.all_nodes import (
     verdict_everywhere,
     whole,
 )
-from lockstep.launcher.supervise.observer import Observer
+from lockstep.launcher.supervise.observer import Observer, Said
 from lockstep.launcher.supervise.starting import RunStore, SnapshotFolder
 from lockstep.launcher.supervise.supervisor import Ending, Supervisor
 from lockstep.launcher.supervise.surroundings import Known, memory_line
@@ -51,6 +51,7 @@ from lockstep.launcher.terminal.report import (
     StatesLeft,
     Whence,
     nodes_line,
+    opens_at_once,
     regroup_line,
     restart_line,
     stop_line,
@@ -101,8 +102,11 @@ class Attempts:
     events: EventLog
     cluster: Cluster | None = None
     """The other nodes of the run, if there are any."""
-    _has_said_decided: bool = False
+    _said: Said = field(init=False)
     _said_notes: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._said = Said(opens_at_once(self.request))
 
     def run(self) -> Attempt:
         """Start the ranks, and start them again while that helps; no process of them is left.
@@ -128,7 +132,6 @@ class Attempts:
                     if decision.reason:
                         self.losses.saying.line(stop_line(decision.reason))
                     return replace(world, verdict=replace(world.verdict, exit_code=2)) if decision.is_script else world
-                self._has_said_decided = world.observer.has_said_decided
                 self.losses.saying.settle()
                 if isinstance(decision, Regroup):
                     self.losses.saying.line(regroup_line(decision, world.whence))
@@ -230,9 +233,7 @@ class Attempts:
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
-        observer = Observer(
-            request, folder, self.losses, nodes, events=self.events, has_said_decided=self._has_said_decided
-        )
+        observer = Observer(request, folder, self.losses, nodes, events=self.events, said=self._said)
         meeting = self.cluster.meeting() if self.cluster is not None else None
         with RunStore(self.nursery, request.world_size, meeting) as store:
             supervisor = Supervisor(
@@ -361,6 +362,7 @@ def evidence_of(world: Attempt, folder: RunFolder) -> Evidence:
         stack=crash_stack(_written_since(log, world.log_bytes[rank])),
         kill_reason=known.why_killed,
         finding=EARLY_LEAVER if world.verdict.left_early else known.finding,
+        folds=world.observer.folds_tracebacks,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from lockstep.launcher.supervise.all_nodes import AllGauges, OtherNodes
 from lockstep.launcher.supervise.stalls import Stragglers
 from lockstep.launcher.terminal.cases import Losses
 from lockstep.launcher.terminal.progress import Progress, Snapshot
-from lockstep.launcher.terminal.report import lanes_line, numerics_line, still_alone_line
+from lockstep.launcher.terminal.report import lanes_line, numerics_line, opening_line, still_alone_line
 from lockstep.protocol.journal.gauges import Gauges
 from lockstep.protocol.journal.ring import JournalReader, Phase, Record
 from lockstep.protocol.run_folder import RunFolder, read_json
@@ -31,6 +33,16 @@ STILL_ALONE_S = 60.0
 """How long the ranks may go without meeting before we say so."""
 
 
+@dataclass
+class Said:
+    """What is said once, however often the ranks start."""
+
+    opening: bool = False
+    """The first line."""
+    decided: bool = False
+    """Lanes and numerics."""
+
+
 class Observer:
     """Looks into the run folder now and then."""
 
@@ -42,7 +54,7 @@ class Observer:
         nodes: OtherNodes | None = None,
         *,
         events: EventLog,
-        has_said_decided: bool = False,
+        said: Said,
     ) -> None:
         self._request, self._events = request, events
         self._folder = folder
@@ -57,8 +69,9 @@ class Observer:
         self.last_gauges: tuple[Gauges, ...] = ()
         """The last ones of ranks on other nodes, once those have told them."""
         self._strategy = ""
-        self.has_said_decided = has_said_decided
-        """Whether the lines about lanes and numerics were said; said once, however often the ranks start."""
+        self._said, self._began_s = said, time.monotonic()
+        self.has_begun = False
+        """Whether all ranks have a process."""
         self._decided_at: float | None = None
         self._next_plain: float | None = None
         self._warn_alone_at = math.inf if request.placement.ranks == 1 else 0.0
@@ -73,10 +86,10 @@ class Observer:
             self._nodes.cluster.tell_saved(*self.newest())
         if not self._is_first or self._saying.terminal is None or self._request.output.verbosity is Verbosity.QUIET:
             return
-        if not self.has_said_decided:
+        if not self._said.decided:
             self._say_decided(now)
-        if self.paused:
-            self._saying.terminal.progress(None)
+        if self.paused or not self._said.opening:
+            self._saying.terminal.progress(None if self.paused else self._under_way(now))
             return
         self._strategy = self._strategy or str(self.decided().get("strategy") or "")
         gauges = self._all_gauges.of(own)
@@ -107,8 +120,16 @@ class Observer:
             self._next_plain = now + PLAIN_LINE_S
             self._saying.plain(line)
 
+    def _under_way(self, now: float) -> str:
+        """What the first line waits for; empty where that is not shown."""
+        after_s = int(now - self._began_s)
+        what = "starting the script" if self.has_begun else "importing torch"
+        return f"{what} ({after_s} s)" if after_s and self._saying.terminal and self._saying.terminal.updates else ""
+
     def _say_decided(self, now: float) -> None:
         decided = self.decided()
+        if not (decided or self._said.opening) and now > self._began_s + PLAIN_LINE_S:
+            self._say_opening({})
         if decided:
             self._decided_at = self._decided_at or now
             if decided.get("batch_size") or now > self._decided_at + WAIT_FOR_BATCH_S:
@@ -128,19 +149,31 @@ class Observer:
         """Say what a short run decided or lost since the last look."""
         self._look_for_losses()
         decided = self.decided()
-        if (
-            decided
-            and self._is_first
-            and not self.has_said_decided
-            and self._request.output.verbosity is not Verbosity.QUIET
-        ):
+        if not self._is_first or self._said.decided or self._request.output.verbosity is Verbosity.QUIET:
+            return
+        if decided:
             self._say_lanes(decided)
+        elif not self._said.opening:
+            self._say_opening({})
+
+    def _say_opening(self, decided: Mapping[str, Any]) -> None:
+        self._said.opening = True
+        self._saying.line(opening_line(self._request, decided))
 
     def _say_lanes(self, decided: Mapping[str, Any]) -> None:
-        self.has_said_decided = True
-        self._saying.line(lanes_line(decided, self._request.placement.threads))
-        if decided.get("arithmetic"):
-            self._saying.line(numerics_line(decided))
+        """In the first line, or in one of their own where that was said already."""
+        if self._said.opening:
+            self._saying.line(lanes_line(decided))
+        else:
+            self._say_opening(decided)
+        self._said.decided = True
+        if (numerics := numerics_line(self._request, decided)) is not None:
+            self._saying.line(numerics)
+
+    @property
+    def folds_tracebacks(self) -> bool:
+        """Whether frames of libraries are left out of what a person reads."""
+        return not self._request.output.full_traceback
 
     def _pid_of(self, rank: int) -> int:
         return self._journals[rank].pid if rank in self._journals else 0

@@ -22,7 +22,7 @@ from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.rank_variables import rank_task
 from lockstep.launcher.recovery import most_restarts
 from lockstep.launcher.request import LaunchRequest, Verbosity
-from lockstep.launcher.terminal.report import Line, StartTimes, logs_line, rank_lines
+from lockstep.launcher.terminal.report import Line, StartTimes, rank_lines, start_line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.held_folder import make_held
 from lockstep.machine.leftovers import SHARED_MEMORY, remove_left_folders
@@ -157,14 +157,14 @@ class Start:
             raise EnvironmentFailure("The nursery (the parent of all ranks) was killed or stopped from outside.")
 
     def say(self, began_ns: int, pids: Mapping[int, int]) -> None:
-        """Say, once all ranks have begun, where the time went, and with -v who they are.
+        """Say with -v, once all ranks have begun, where the time went, and who they are.
 
         Args:
             began_ns: time.monotonic_ns() when the launch began.
             pids: by rank.
         """
         request = self._request
-        if request.output.verbosity is Verbosity.QUIET or self._saying.terminal is None:
+        if request.output.verbosity is not Verbosity.DETAILED:
             return
         times = StartTimes(
             command_s=(began_ns - (request.output.started_ns or began_ns)) / 1e9,
@@ -172,11 +172,10 @@ class Start:
             fork_s=(time.monotonic_ns() - self._ready_ns) / 1e9,
         )
         if not request.restart.number:
-            self._saying.line(logs_line(request.output.run_folder, times, self._fresh))
-        if request.output.verbosity is Verbosity.DETAILED:
-            folder = RunFolder(request.output.run_folder)
-            for line in rank_lines(pids, {number: folder.log(number) for number in pids}):
-                self._saying.line(line)
+            self._saying.line(start_line(times, self._fresh))
+        folder = RunFolder(request.output.run_folder)
+        for line in rank_lines(pids, {number: folder.log(number) for number in pids}):
+            self._saying.line(line)
 
 
 @dataclass

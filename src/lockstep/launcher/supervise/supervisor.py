@@ -135,6 +135,8 @@ class Supervisor:
             self._watch(self._all_ended)
             self._sweep()
         finally:
+            if self.saying.terminal is not None:
+                self.saying.terminal.progress(None)
             self._streams.end()
             self._stalls.end()
             self._selector.close()
@@ -214,7 +216,7 @@ class Supervisor:
             case Spawned():
                 self._ranks.began(message.rank, message.pid)
                 if not self._has_begun and len(self._ranks.pids) == self.request.placement.ranks:
-                    self._has_begun = True
+                    self._has_begun = self.observer.has_begun = True
                     self._start.say(self.began_ns, self._ranks.pids)
             case Exited():
                 self._on_exit(message)
@@ -254,7 +256,7 @@ class Supervisor:
                     self._ending.last.hear(news)
 
     def _say_plain(self) -> None:
-        if self.request.output.verbosity is not Verbosity.QUIET and not self.request.restart.number:
+        if self.request.output.verbosity is Verbosity.DETAILED and not self.request.restart.number:
             self.saying.line(plain_line())
 
     def _on_signal(self) -> None:
@@ -286,5 +288,3 @@ class Supervisor:
                 self.nursery.kill()
                 self.nursery.bury(self._ranks.running_pids.values())
         self._watch(lambda: self._streams.drained, time.monotonic() + DRAIN_S)
-        if self.saying.terminal is not None:
-            self.saying.terminal.progress(None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from lockstep.errors import DIFFERENT_BITS, mistake_text
 from lockstep.launcher.diagnosis.findings import Finding
 from lockstep.launcher.diagnosis.words import PHASES, ranks_text
+from lockstep.launcher.terminal.traceback_text import fold_libraries
 from lockstep.launcher.verdict import RankEnd, Verdict
 from lockstep.machine.processes import signal_name
 from lockstep.machine.regular_file import is_regular
@@ -39,6 +40,8 @@ class Evidence:
     """Why it got SIGKILL, as far as can be told."""
     finding: Finding | None = None
     """What kind of trouble it is, if it is a known one."""
+    folds: bool = False
+    """Whether frames of libraries are left out of the traceback."""
 
 
 def failure_block(verdict: Verdict, evidence: Evidence) -> str:
@@ -129,7 +132,8 @@ def _source(file: str, line: int) -> list[str]:
 def _body(end: RankEnd, evidence: Evidence) -> list[str]:
     lines: list[str] = []
     if end.failure is not None:
-        lines += ["", *_quoted(end.failure.traceback), ""]
+        shown = fold_libraries(end.failure.traceback) if evidence.folds else end.failure.traceback
+        lines += ["", *_quoted(shown), ""]
         if end.failure.sample is not None:
             place = f" ({end.failure.sample_place})" if end.failure.sample_place else ""
             lines.append(f"{INDENT}sample: number {end.failure.sample} of the data set{place}")

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.launcher.diagnosis.spent import PARTS, TIME_NAMES, percents
 from lockstep.protocol.journal.gauges import Gauges
 
 WINDOW_S = 5.0
 MAX_NOTES = 3
 UNLIMITED = 1 << 16
+LEAST_SHARE = 5
+"""Percent of a step."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def progress_line(old: Snapshot, new: Snapshot, note: Mapping[str, Any], width: 
         " ".join(filter(None, wide[1]))
         .replace("compute", "comp")
         .replace("exchange", "exch")
+        .replace("optimizer", "opt")
         .replace(" samples/s", "/s")
     )
     lines.append("  ".join(filter(None, [*begin, *rate, *left])))
@@ -119,16 +123,17 @@ def _samples(old: Gauges, new: Gauges, steps: int) -> float:
 
 
 def _shares(old: Snapshot, new: Snapshot) -> str:
-    def spent(name: str) -> int:
-        return sum(int(getattr(gauges, name)) for gauges in new.gauges) - sum(
-            int(getattr(gauges, name)) for gauges in old.gauges
+    """Of the whole time of the steps, those that are worth a word."""
+
+    def spent(part: str) -> int:
+        return sum(int(getattr(gauges, f"{part}_ns")) for gauges in new.gauges) - sum(
+            int(getattr(gauges, f"{part}_ns")) for gauges in old.gauges
         )
 
-    data, compute, exchange = spent("data_ns"), spent("compute_ns") + spent("update_ns"), spent("exchange_ns")
-    total = data + compute + exchange
-    if total <= 0:
+    parts = {TIME_NAMES[part]: spent(part) for part in PARTS}
+    if sum(parts.values()) <= 0:
         return ""
-    return f"data {data / total:.0%} compute {compute / total:.0%} exchange {exchange / total:.0%}"
+    return " ".join(f"{name} {share}%" for name, share in percents(parts).items() if share >= LEAST_SHARE)
 
 
 def _left(old: Snapshot, new: Snapshot) -> str:

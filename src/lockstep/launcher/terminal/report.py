@@ -13,13 +13,15 @@ from typing import Any
 from lockstep.launcher.diagnosis.spent import Summary
 from lockstep.launcher.diagnosis.words import ranks_text
 from lockstep.launcher.recovery import Loss, Regroup, RestartAll
-from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.machine.processes import signal_name
 from lockstep.protocol.arithmetic import arithmetic_text
 from lockstep.protocol.layout.mesh import choose_mesh
+from lockstep.protocol.run_folder import RUNS
 
 LABEL_WIDTH = 10
-MAX_LANES_SHOWN = 8
+HASH_DIGITS = 12
+"""How much of a hash is shown; nobody compares more by eye, and files have all of it."""
 MOST_NODES_SHOWN = 8
 LEAST_STEPS_TOLD = 50
 """The first steps say little about the others."""
@@ -31,6 +33,8 @@ class Line:
 
     label: str
     text: str
+    aside: str = ""
+    """What is said less loudly behind it."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +50,29 @@ class StartTimes:
         return self.command_s + self.import_s + self.fork_s
 
 
-def ranks_line(request: LaunchRequest) -> Line:
-    """Ranks, devices, threads, and why."""
-    why = f" ({request.placement.why})" if request.placement.why else ""
+def opens_at_once(request: LaunchRequest) -> bool:
+    """Whether the first line comes before lanes are decided: they never are, another node does so, or all is to be said."""
+    is_detailed = request.output.verbosity is Verbosity.DETAILED
+    return is_detailed or not (request.entry.calls_init and request.nodes.place.is_one_node)
+
+
+def opening_line(request: LaunchRequest, decided: Mapping[str, Any]) -> Line:
+    """Ranks, devices, lanes as far as they are decided, the folder; with -v threads, and why."""
     replicas = (
         choose_mesh(request.computation.form, request.placement.ranks).copies if request.nodes.place.is_one_node else 0
     )
     devices = "cpu" if request.placement.device == "cpu" else _gpus(max(request.placement.ranks, replicas), request)
-    most = (
-        "up to " if request.placement.cores and request.placement.threads > 1 else ""
-    )  # lanes decide, and the script may name them
-    threads = f"{most}{_count(request.placement.threads, 'thread')}"
-    each = " each" if max(request.placement.ranks, replicas) > 1 else ""
     inside = f" with {_count(replicas, 'replica')}" if replicas else ""
-    return Line("lockstep", f"{_count(request.placement.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
+    parts = [f"{_count(request.placement.ranks, 'rank')}{inside} on {devices}"]
+    if request.output.verbosity is Verbosity.DETAILED:
+        each = " each" if max(request.placement.ranks, replicas) > 1 else ""
+        why = f" ({request.placement.why})" if request.placement.why else ""
+        most = (
+            "up to " if request.placement.cores and request.placement.threads > 1 else ""
+        )  # lanes decide, or the script
+        parts.append(f"{most}{_count(request.placement.threads, 'thread')}{each}{why}")
+    text = ", ".join([*parts, *filter(None, [_lanes(decided)])])
+    return Line("lockstep", text, str(request.output.run_folder))
 
 
 def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
@@ -94,46 +107,39 @@ def device_names(count: int, names: Sequence[str]) -> str:
     return ", ".join(f"cuda:{index} ({name})" for index, name in enumerate(used))
 
 
-def logs_line(folder: Path, times: StartTimes, fresh: bool) -> Line:
-    """Where the run writes, and where the start-up time went."""
+def start_line(times: StartTimes, fresh: bool) -> Line:
+    """With -v: where the start-up time went."""
     start = "interpreters" if fresh else "fork"
     parts = f"command {times.command_s:.2f}, import {times.import_s:.2f}, {start} {times.fork_s:.2f}"
-    return Line("logs", f"{folder}  (started in {times.total_s:.2f} s: {parts})")
+    return Line("started", f"in {times.total_s:.2f} s: {parts}")
 
 
-def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
-    """Lanes and batch as rank 0 decided them, and what gives the same bits elsewhere."""
-    lanes = decided.get("lanes")
-    threads = int(decided.get("threads") or threads)
-    note = decided.get("lanes_note") or ""
-    parts = [_count(int(lanes), "lane") + note if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
-    text = ", ".join(part for part in parts if part)
-    needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
-    same = f"; same bits elsewhere with {needed}" if lanes else ""
-    arithmetic = decided.get("arithmetic") or {}
-    if arithmetic.get("numerics") == "fast" or arithmetic.get("allow"):
-        same = ""  # the line about numerics says it
-    elif decided.get("not_exact"):
-        same = "; not the same bits elsewhere, by design"
-    return Line("lanes", f"{text}{same}")
+def lanes_line(decided: Mapping[str, Any]) -> Line:
+    """Lanes as rank 0 decided them, where the first line could not say so."""
+    return Line("lanes", _lanes(decided))
 
 
-def numerics_line(decided: Mapping[str, Any]) -> Line:
-    """The arithmetic in which the ranks compute; decided.json has its values with all their names."""
-    return Line("numerics", arithmetic_text(decided["arithmetic"]))
+def numerics_line(request: LaunchRequest, decided: Mapping[str, Any]) -> Line | None:
+    """The arithmetic in which the ranks compute, where it is not the default, and with -v; decided.json has all its values."""
+    arithmetic = decided.get("arithmetic")
+    if not arithmetic:
+        return None
+    usual = (arithmetic.get("numerics"), arithmetic.get("precision") or "32", bool(arithmetic.get("allow")))
+    if usual == ("exact", "32", False) and request.output.verbosity is not Verbosity.DETAILED:
+        return None
+    return Line("numerics", arithmetic_text(arithmetic))
 
 
-def _batch(decided: Mapping[str, Any]) -> str:
-    batch, sizes = decided.get("batch_size"), decided.get("lane_sizes")
-    if not batch:
-        return "batches of batch_sampler" if "batch_size" in decided else ""
-    if not sizes or len(sizes) < 2:
-        return f"batch {batch}"
-    if len(sizes) <= MAX_LANES_SHOWN:
-        return f"batch {batch} = {' + '.join(str(part) for part in sizes)}"
-    if len(set(sizes)) == 1:
-        return f"batch {batch} = {len(sizes)} x {sizes[0]}"
-    return f"batch {batch} in parts of {min(sizes)} to {max(sizes)}"
+def _lanes(decided: Mapping[str, Any]) -> str:
+    """`4 lanes of 16, ddp`."""
+    sizes = decided.get("lane_sizes") or [decided["batch_size"]] if decided.get("batch_size") else []
+    of = f" of {min(sizes)}" if sizes else ""
+    if len(set(sizes)) > 1:
+        of += f" to {max(sizes)}"
+    if not sizes and "batch_size" in decided:
+        of = ", batches of batch_sampler"
+    of += decided.get("lanes_note") or ""
+    return ", ".join(filter(None, [_count(decided.get("lanes"), "lane") + of, str(decided.get("strategy") or "")]))
 
 
 def plain_line() -> Line:
@@ -265,25 +271,47 @@ def stop_line(reason: str) -> Line:
     return Line("stop", reason)
 
 
-def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[Line]:
-    """How a run ended well, from what rank 0 left in result.json; a plain script leaves nothing.
+def end_lines(
+    request: LaunchRequest, result: Mapping[str, Any], decided: Mapping[str, Any], told: Summary, seconds: float
+) -> list[Line]:
+    """How a run ended well; a plain script leaves no bits and no steps.
 
-    The numbers that every run has come first; then everything else that rank 0 wrote under "paths".
+    Args:
+        request: what was run.
+        result: what rank 0 left in result.json; empty for a plain script.
+        decided: what it left in decided.json.
+        told: where the time of the steps went.
+        seconds: how long all took.
     """
-    steps, epochs, samples = result.get("steps"), result.get("epochs"), result.get("samples")
     earlier = (
         f", after {_count(result['earlier_epochs'], 'epoch')} of earlier starts" if result.get("earlier_epochs") else ""
     )
-    made = ", ".join(part for part in (_count(epochs, "epoch"), _count(steps, "step")) if part)
-    text = f"{made} in {seconds:.1f} s{earlier}" if made else f"{seconds:.1f} s{earlier}"
-    lines = [Line("done", f"{text}; {samples}" if samples else text)]
+    made = ", ".join(filter(None, (_count(result.get("epochs"), "epoch"), _count(result.get("steps"), "step"))))
+    rate = f", {told.samples_per_s:,.0f} samples/s" if told.samples_per_s else ""
+    each = ", every sample once per epoch" if result.get("samples") else ""
+    lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
+    is_detailed = request.output.verbosity is Verbosity.DETAILED
     if result.get("bits"):
+        digest = str(result["bits"])
+        shown = digest if is_detailed else digest.removeprefix("sha256:")[:HASH_DIGITS]
         without = f" resumed without: {', '.join(map(str, result['without']))}" if result.get("without") else ""
-        lines.append(Line("bits", f"{result['bits']}{without}"))
-    paths = result.get("paths") or []
-    listed = [paths] if isinstance(paths, str) else list(paths.values() if isinstance(paths, Mapping) else paths)
-    lines.append(Line("paths", "  ".join([*map(str, listed), str(folder)])))
-    return lines
+        lines.append(Line("bits", f"{shown}{without}", _same_bits(result, decided)))
+    if told.shares:
+        step = f"{told.step_s * 1e3:.1f} ms a step: " if is_detailed else ""
+        lines.append(Line("time", step + " · ".join(f"{name} {share}%" for name, share in told.shares.items())))
+    texts = {"slowest": told.slowest, "advice": told.advice} if is_long(result) else {}
+    lines += [Line(label, text) for label, text in texts.items() if text]
+    folder = request.output.run_folder
+    return [*lines, Line("details", f"lockstep report{f' {folder}' if folder.parent != Path(RUNS) else ''}")]
+
+
+def _same_bits(result: Mapping[str, Any], decided: Mapping[str, Any]) -> str:
+    """What gives the same bits elsewhere."""
+    lanes, arithmetic = int(result.get("lanes") or 0), decided.get("arithmetic") or {}
+    if decided.get("not_exact") or arithmetic.get("numerics") == "fast" or arithmetic.get("allow"):
+        return "another run may give others"
+    needed = f"the same with {_count(lanes, 'lane')} and {_count(result.get('threads'), 'thread')}"
+    return f"{needed}, on 1 to {lanes} ranks" if lanes > 1 and not decided.get("ranks_are_fixed") else needed
 
 
 def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> Line:
@@ -294,14 +322,6 @@ def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> L
 def is_long(result: Mapping[str, Any]) -> bool:
     """Whether a run had enough steps to say where their time went."""
     return int(result.get("steps") or 0) >= LEAST_STEPS_TOLD
-
-
-def summary_lines(told: Summary, result: Mapping[str, Any]) -> list[Line]:
-    """Speed, the slowest rank, and what would help; nothing after a run of a few steps."""
-    if not is_long(result):
-        return []
-    texts = {"speed": told.speed, "slowest": told.slowest, "advice": told.advice}
-    return [Line(label, text) for label, text in texts.items() if text]
 
 
 def _count(number: int | None, noun: str) -> str:

@@ -69,6 +69,13 @@ END_OF_STRING, END_OF_STYLES = b"\x1b\\", b"\x1b[0m"
 """What a script may have left open: an escape sequence that swallows text, colours."""
 LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 """How wide a line of the launcher is, however narrow or wide the terminal."""
+_QUOTED = ("  | ", "    ")
+_LEAST = re.compile(r"  (log: |the same on |\d+ other ranks? stopped |\|   \d+ frames? inside )")
+"""Lines of a failure block that matter least."""
+ENDLESS = 1 << 30
+"""How wide it is elsewhere."""
+GAP = "   "
+"""Before what is said less loudly."""
 
 
 class Terminal:
@@ -102,20 +109,35 @@ class Terminal:
             self._left_open = self._left_open or b"\x1b" in data
         return self._write(stream, data)
 
-    def say(self, text: str, label: str = "", style: str = "") -> None:
+    def say(self, text: str, label: str = "", style: str = "", aside: str = "") -> None:
         """Write a line of the launcher to standard error; on a terminal as several, if it is long, aligned after the label."""
-        rows = [visible(text)]
+        most = ENDLESS
         if label and self._is_terminal[ERR]:
-            rows = folded(rows[0], max(min(self.width, MOST_COLUMNS) - len(label), LEAST_COLUMNS))
+            most = max(min(self.width, MOST_COLUMNS) - len(label), LEAST_COLUMNS)
+        rows, dim = folded(visible(text), most), [self.style(row, DIM) for row in folded(visible(aside), most) if row]
+        if len(dim) == 1 and columns(rows[-1]) + len(GAP) + columns(visible(aside)) <= most:
+            rows[-1] += GAP + dim.pop()
+        rows += dim
         under = "\n" + " " * len(label)
         self._begin_line()
         self._write(ERR, f"{self.style(label, style) if label else ''}{under.join(rows)}\n".encode())
 
     def block(self, text: str, style: str) -> None:
-        """Write lines of the launcher to standard error, the first word in a style."""
-        word, space, rest = visible_lines(text).partition(" ")
+        """Write lines of the launcher to standard error: the first word in a style, what matters least dim."""
+        lines = [self._block_row(line, "" if number else style) for number, line in enumerate(text.split("\n"))]
         self._begin_line()
-        self._write(ERR, f"{self.style(word, style)}{space}{rest}\n".encode())
+        self._write(ERR, "".join(f"{line}\n" for line in lines).encode())
+
+    def _block_row(self, line: str, style: str) -> str:
+        """One line of a block, on a terminal in rows; quoted ones stay as they are."""
+        line = visible_lines(line)
+        rows = [line] if not self._is_terminal[ERR] or line.startswith(_QUOTED) else folded(line, self.width)
+        indent = "\n" + " " * (LABEL_WIDTH if style else len(line) - len(line.lstrip()))
+        shown = indent.join(rows)
+        word, space, rest = shown.partition(" ")
+        if style:
+            return f"{self.style(word, style)}{space}{rest}"
+        return self.style(shown, DIM) if _LEAST.match(line) else shown
 
     def settle(self) -> None:
         """End what the ranks left open (an unfinished escape sequence, colours), once none writes any more."""
@@ -196,7 +218,7 @@ class Saying:
     def line(self, line: Line) -> None:
         """Say one line with its label."""
         if self.terminal is not None:
-            self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM))
+            self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM), line.aside)
 
     def plain(self, text: str) -> None:
         """Say text without a label."""

@@ -74,6 +74,6 @@ def test_a_torch_that_cannot_be_imported_is_a_problem_with_exit_code_1(tmp_path:
     done = doctor(tmp_path, PYTHONPATH=path, NO_COLOR="1", COLUMNS="80")
     assert done.returncode == 1
     assert "problem  torch          cannot be imported: OSError: libcudart.so.12" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("A run would not work here: see torch")
+    assert done.stdout.splitlines()[0].startswith("A run would not work here: see torch")
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "Traceback" not in done.stdout + done.stderr

@@ -131,7 +131,7 @@ def test_a_straggler_on_another_node_is_named_on_both(tmp_path):
         ended_well(started)
     for run in started:
         (text,) = said(run, "slow")
-        assert re.match(r"rank 1 on node 1 \(host .+\) takes \d+ ms a step in forward and backward", text), text
+        assert re.match(r"rank 1 on node 1 \(host .+\) takes \d+ ms a step in compute", text), text
     assert "rank 1 on node 1" in said(started[0], "slowest")[0]
     assert not said(started[1], "slowest")
 

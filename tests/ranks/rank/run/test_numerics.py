@@ -219,7 +219,7 @@ def test_an_operator_that_is_allowed_runs_and_everything_else_stays_exact(tmp_pa
     run = run_script(folders[1], ALLOWS, "-n", "2", "--allow", "max_unpool2d")
     assert run.code == 0, run.err
     assert "deterministic algorithms but for max_unpool2d" in run.err
-    assert "same bits elsewhere" not in run.err
+    assert "another run may give others" in run.err
     decided = json.loads((run.folder / "decided.json").read_text())
     assert decided["arithmetic"]["flags"]["torch.deterministic_debug_mode"] == 2
     assert "lets max_unpool2d compute without a deterministic form" in decided["not_exact"]

@@ -244,8 +244,8 @@ def test_digits_reach_the_accuracy_of_single_within_the_margin(tmp_path):
         place.mkdir()
         finished = start(place, *options, str(EXAMPLES / "digits.py"), "--epochs", "5").finish()
         reached[name] = accuracy(finished)
-        assert ("not the same bits elsewhere" in finished.err) == (name == "hogwild")
-        assert "1437 samples x 5 epochs, each once" in finished.err
+        assert ("another run may give others" in finished.err) == (name == "hogwild")
+        assert "every sample once per epoch" in finished.err
     assert reached["hogwild"] >= reached["single"] - MARGIN
 
 

@@ -1,8 +1,10 @@
 """Where steps spend their time, and who keeps the others waiting."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lockstep.launcher.diagnosis.spent import Spent, straggler, summary
+from lockstep.launcher.diagnosis.spent import Spent, Summary, percents, straggler, summary
 from lockstep.protocol.journal.gauges import Gauges
 
 
@@ -41,14 +43,13 @@ def test_a_rank_that_keeps_the_others_waiting_is_named_with_its_part(ranks, expe
 
 def test_the_sentence_says_how_long():
     found = straggler([spent(), spent(compute=48)])
-    assert found.text == "rank 1 takes 48 ms a step in forward and backward, the others 20 ms, and wait for it"
+    assert found.text == "rank 1 takes 48 ms a step in compute, the others 20 ms, and wait for it"
 
 
 def test_the_summary_counts_samples_and_says_what_would_help():
     told = summary([spent(data=10), spent(data=10)])
-    assert told.speed == (
-        "941 samples/s; a step of 34.0 ms = data 10.0 + forward and backward 20.0 + exchange 2.0 + optimizer 2.0"
-    )
+    assert (round(told.samples_per_s), told.step_s) == (941, pytest.approx(0.034))
+    assert told.shares == {"data": 29, "compute": 59, "exchange": 6, "optimizer": 6, "other": 0}
     assert told.slowest == ""
     assert told.advice.startswith("data 29%: more loader workers")
     assert told.is_starved
@@ -69,13 +70,18 @@ def test_a_millisecond_of_data_is_no_reason_for_workers_even_where_it_is_most_of
     assert (told.advice, told.is_starved) == ("", False)
 
 
+@given(st.dictionaries(st.text(), st.floats(0, 1e6), min_size=1).filter(lambda parts: sum(parts.values()) > 1e-6))
+def test_percents_add_up_to_100_and_are_off_by_less_than_one(parts):
+    whole, total = percents(parts), sum(parts.values())
+    assert sum(whole.values()) == 100
+    assert all(abs(whole[name] - 100 * part / total) <= 1 + 1e-9 for name, part in parts.items())
+
+
 def test_a_run_without_steps_has_no_summary():
-    assert summary([Spent.between(Gauges(), Gauges())]).speed == ""
+    assert summary([Spent.between(Gauges(), Gauges())]) == Summary()
 
 
 def test_a_straggler_is_named_with_its_node():
     found = straggler([spent(), spent(compute=48, exchange=0)], homes={0: "node 0 (host a)", 1: "node 1 (host b)"})
     assert found is not None
-    assert found.text.startswith(
-        "rank 1 on node 1 (host b) takes 48 ms a step in forward and backward, the others 20 ms"
-    )
+    assert found.text.startswith("rank 1 on node 1 (host b) takes 48 ms a step in compute, the others 20 ms")

@@ -41,7 +41,7 @@ def faulty_copies(place, state_of, error=None):
                 wrong.append(f"call {nth}: {damage(*found)}")
             if problem := copied(new, url, 1):
                 wrong.append(f"call {nth}: {problem}")
-        if len(left := RemoteFiles(f"{url}/step-00000002").sizes()) != 3:
+        if len(left := RemoteFiles(f"{url}/step-00000002").names()) != 3:
             wrong.append(f"call {nth}: {left}")
     return None
 

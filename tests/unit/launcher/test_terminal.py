@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.launcher.event_log import EventLog
 from lockstep.launcher.folder import make_run_folder
 from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from lockstep.launcher.supervise.observer import PLAIN_LINE_S, Observer
@@ -152,9 +153,8 @@ def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_
     journal = JournalWriter(folder.journal(0))
     folder.decided.write_text(json.dumps({"lanes": 1, "batch_size": 32, "strategy": "single", "lane_sizes": [32]}))
     with (tmp_path / "file").open("wb") as file:
-        observer = Observer(
-            request, folder, Losses(Saying(Terminal({}, file.fileno(), file.fileno())), Cases(folder.findings))
-        )
+        saying = Saying(Terminal({}, file.fileno(), file.fileno()))
+        observer = Observer(request, folder, Losses(saying, Cases(folder.findings)), events=EventLog(folder))
         for second in range(100):
             journal.gauges(Gauges(step=second + 1, samples=32 * (second + 1)))
             journal.write(Phase.PAUSED if 50 < second < 65 else Phase.COMPUTE, step=second + 1)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.scripts.strangers import STRANGERS
+from tests.scripts.flooding_strangers import STRANGERS
 from tests.support.launching import until, write_script
 from tests.support.several_nodes import free_port, start_nodes
 

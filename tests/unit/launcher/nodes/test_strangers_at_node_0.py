@@ -11,7 +11,7 @@ from lockstep.launcher.nodes import doorstep
 from lockstep.launcher.nodes.doorstep import MOST_IN_A_TICK, MOST_OPENING
 from lockstep.launcher.nodes.key import Key
 from lockstep.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
-from tests.scripts.strangers import STRANGERS
+from tests.scripts.flooding_strangers import STRANGERS
 from tests.support.stars import LIMIT_S, Sky
 
 FLOOD = """

@@ -192,7 +192,7 @@ clean:  ## remove everything that was made
 $(STAMP): pyproject.toml constraints.txt $(TOOLS)
 	$(PIP) --no-compile "$$(grep '^torch==' constraints.txt)"
 	$(PIP) --no-compile --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 -e ".[test]"  # `compiled` compiles
-	@$(BIN)/python -m compileall -qq -j 2 $(VENV)/lib >/dev/null || true  # templates for other versions are no Python
+	@$(BIN)/python -m compileall -qq -j 2 -x "/tests?/" $(VENV)/lib >/dev/null || true  # templates for other versions are no Python
 	@touch $@
 
 $(TOOLS): pyproject.toml constraints.txt

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lockstep
+from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
@@ -78,7 +79,7 @@ def test_files_and_folders_have_names_that_say_something():
 
 def functions():
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path.read_text()):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield path, node
 
@@ -97,7 +98,7 @@ def test_no_file_has_more_than_500_lines_and_no_function_more_than_60():
 
 
 def test_every_module_says_what_it_is():
-    silent = [path for path in SOURCE.rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [path for path in SOURCE.rglob("*.py") if not ast.get_docstring(nodes(path.read_text())[0])]
     assert silent == []
 
 
@@ -121,7 +122,7 @@ def test_every_example_that_a_page_names_exists():
 def classes():
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(text):
             if isinstance(node, ast.ClassDef):
                 yield path, text.splitlines(), node
 
@@ -195,7 +196,7 @@ def test_every_tensor_of_ours_names_its_device_whatever_the_script_made_the_defa
     found = [
         f"{file.relative_to(SOURCE)}:{node.lineno}"
         for file in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes(file.read_text())
         if makes_a_tensor_anywhere(node)
     ]
     assert not found, "torch.set_default_device moves these"

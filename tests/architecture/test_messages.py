@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.parsed import nodes
+
 SOURCE = Path(__file__).parents[2] / "src" / "lockstep"
 STUMBLES = {
     r"\bfor ever\b": "forever",
@@ -94,7 +96,7 @@ def text_of(node):
 
 def messages(text):
     """What exceptions and notices say: line and text of every literal in them."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -118,7 +120,7 @@ def test_messages_have_no_words_that_a_native_reader_stumbles_on():
 
 def mistakes(text):
     """Problem and fix of every UsageError whose words stand where it is raised; an empty text for other words."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
         if name in ("UsageError", "CollectiveMisused") and len(node.args) == 2:
             fix = node.args[1].body if isinstance(node.args[1], ast.IfExp) else node.args[1]

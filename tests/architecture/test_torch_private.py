@@ -9,6 +9,7 @@ import pytest
 
 from lockstep.errors import EnvironmentFailure
 from lockstep.machine import torch_private, torch_versions
+from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 THE_PLACE = ROOT / "src" / "lockstep" / "machine" / "torch_private.py"
@@ -44,9 +45,9 @@ def chain(node):
     return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else []
 
 
-def private_places(tree):
+def private_places(text):
     """Everything in a file that names a private module, function or class of torch."""
-    for node in ast.walk(tree):
+    for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
             if any(map(is_private, [*node.module.split("."), *(name.name for name in node.names)])):
                 yield ast.unparse(node)
@@ -61,20 +62,20 @@ def private_places(tree):
 
 
 def test_private_places_of_torch_are_named_in_one_file_only():
-    assert len(list(private_places(ast.parse(THE_PLACE.read_text())))) > 10
+    assert len(list(private_places(THE_PLACE.read_text()))) > 10
     found = {
         f"{path.relative_to(ROOT)}: {place}"
         for path in FILES
         if path != THE_PLACE
-        for place in private_places(ast.parse(path.read_text()))
+        for place in private_places(path.read_text())
     }
     assert found == set()
 
 
-def defined_here(trees):
+def defined_here(files):
     """Private names that classes and modules of lockstep define."""
-    for tree in trees:
-        for node in ast.walk(tree):
+    for found in files:
+        for node in found:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 yield node.name
             elif (
@@ -88,14 +89,14 @@ def defined_here(trees):
 
 
 def test_private_attributes_of_torchs_objects_are_listed_there():
-    trees = [ast.parse(path.read_text()) for path in FILES if "src" in path.parts]
+    files = [nodes(path.read_text()) for path in FILES if "src" in path.parts]
     used = {
         node.attr
-        for tree in trees
-        for node in ast.walk(tree)
+        for found in files
+        for node in found
         if isinstance(node, ast.Attribute) and is_private(node.attr) and chain(node)[:1] not in (["self"], ["cls"])
     }
-    assert used - set(defined_here(trees)) - NOT_TORCHS - LISTED == set()
+    assert used - set(defined_here(files)) - NOT_TORCHS - LISTED == set()
 
 
 def test_every_private_name_is_there_on_this_torch():

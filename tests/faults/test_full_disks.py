@@ -100,6 +100,7 @@ def test_a_full_run_folder_is_said_and_ends_no_training_and_leaves_whole_lines(t
     assert (folder / "logs" / "rank-00000.log").read_text().endswith("\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_an_exception_is_told_although_its_record_cannot_be_written(tmp_path: Path) -> None:
     done, folder = run_on_a_small_disk(tmp_path, "fail")
@@ -127,7 +128,7 @@ def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
     assert log.read_text() == "lost\nlost too\n"
 
 
-@pytest.mark.parametrize("err", ["/dev/full", "closed"])
+@pytest.mark.parametrize("err", ["/dev/full", pytest.param("closed", marks=pytest.mark.thorough)])
 def test_a_script_under_python_trains_to_its_end_where_notices_cannot_be_printed(tmp_path: Path, err: str) -> None:
     script = write_script(tmp_path, TRAINING.replace('open("lockstep-runs/filling"', 'open("/dev/full"'))
     command = f"exec {sys.executable} {script} 2>{'&-' if err == 'closed' else err}"

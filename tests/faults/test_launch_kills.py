@@ -165,6 +165,7 @@ def test_a_nursery_that_is_stopped_does_not_keep_a_failure_from_being_told(tmp_p
     assert "FAILED    rank 1: ValueError: told in spite of it" in ended.err
 
 
+@pytest.mark.thorough
 def test_a_rank_killed_among_64_is_told_within_two_seconds(tmp_path: Path) -> None:
     script = """
         import os, signal, time

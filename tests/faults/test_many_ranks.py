@@ -44,6 +44,7 @@ def counted(place: Path, ranks: int) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 def test_descriptors_grow_by_one_for_each_other_rank_and_for_each_group(tmp_path: Path) -> None:
     two, four, eight = (counted(tmp_path / str(ranks), ranks) for ranks in (2, 4, 8))
     assert four[0] - two[0] == 2, "a rank has one for the process of each other rank"
@@ -114,6 +115,7 @@ def test_a_limit_that_is_too_low_for_many_ranks_is_told_before_any_begins(
     until(lambda: not run.processes(), "the end of all processes")
 
 
+@pytest.mark.thorough
 def test_a_torch_that_cannot_be_mapped_for_want_of_addresses_is_told_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     says = "libtorch_cuda.so: failed to map segment from shared object"

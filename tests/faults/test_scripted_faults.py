@@ -142,6 +142,7 @@ def test_a_killed_rank_and_its_loader_worker_leave_no_socket(tmp_path):
     assert list(temporary.glob("lsmp-*")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_the_line_where_a_rank_left_too_early_is_named(tmp_path):
     plan = "leave rank=1 step=5"

@@ -138,6 +138,7 @@ def test_packets_are_held_back_and_lost_as_told():
         until(lambda: ask(second, first, 1000) is not None, "the link")
 
 
+@pytest.mark.thorough
 def test_a_run_can_be_launched_on_a_host_warm_and_cold(hosts, tmp_path):
     text = """
         import os, socket

@@ -28,7 +28,7 @@ def restarts(err: str) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("ranks", "dies", "at_steps"),
     [
-        pytest.param("1", "0 22 0,1 31 1", [22, 31], id="no-survivor-on-one-node"),
+        pytest.param("1", "0 22 0,1 31 1", [22, 31], marks=pytest.mark.thorough, id="no-survivor-on-one-node"),
         pytest.param("2", "3 22 0,0 29 1,1 32 2", [22, 29, 32], marks=pytest.mark.thorough, id="2+2"),
     ],
 )

@@ -103,6 +103,7 @@ def test_two_nodes_have_the_bits_of_one_rank_and_listen_on_one_named_address(
     assert f"node 0 (host {os.uname().nodename})" in done[1].err
 
 
+@pytest.mark.thorough
 def test_a_plain_script_trains_over_nodes_as_under_torchrun(tmp_path: Path) -> None:
     agents = Agents(tmp_path, "2", "-n", "2", str(tmp_path / write_script(tmp_path, PLAIN)))
     agents.start_all(2)
@@ -276,6 +277,7 @@ def test_an_agent_that_is_stopped_for_a_while_changes_nothing(
     assert bits_of(agents.out) == [(rank, 4, want) for rank in range(4)]
 
 
+@pytest.mark.thorough
 def test_replicas_of_a_plain_script_that_come_apart_on_another_node_are_a_finding(tmp_path: Path) -> None:
     agents = Agents(tmp_path, "2", "-n", "2", str(tmp_path / write_script(tmp_path, APART)))
     agents.start_all(2)

@@ -1,4 +1,4 @@
-"""The device's paths, run by every test session on pretended GPUs, in a pytest of its own that believes in them.
+"""The device's paths on pretended GPUs, in a pytest of its own that believes in them: a handful in every test session.
 
 The library is loaded before torch, and this process has torch without it. `make test-pretend` runs all of them.
 """
@@ -26,7 +26,16 @@ STARTING = [
     )
 ]
 """Mostly scripts that are started."""
-FEW = {
+CHOSEN = {
+    "a handful": [
+        f"{REHEARSED}/test_exchanges_on_gpus.py::test_a_sum_takes_two_calls_and_has_the_bits_of_the_tree[3]",
+        (
+            f"{REHEARSED}/test_late_numbers_on_gpus.py"
+            "::test_losses_and_statistics_that_nobody_waited_for_have_the_bits_of_the_cpu_on_any_number_of_ranks"
+        ),
+        f"{REHEARSED}/test_mutants_on_gpus.py::test_sums_that_nobody_waited_for_are_not_those_of_one_rank",
+        "tests/cuda/test_one_gpu.py::test_two_gpus_have_the_bits_of_one",
+    ],
     "scripts": [
         *STARTING,
         "tests/cuda/test_devices_of_ranks.py::test_cuda_without_an_index_is_the_ranks_own_device",
@@ -47,7 +56,9 @@ FEW = {
 
 @pytest.mark.ranks
 @pytest.mark.compiles
-@pytest.mark.parametrize("what", ["ranks", pytest.param("scripts", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "what", ["a handful", *(pytest.param(what, marks=pytest.mark.thorough) for what in ("ranks", "scripts"))]
+)
 def test_the_devices_paths_work_on_pretended_gpus(what):
     try:
         variables = surroundings()
@@ -56,7 +67,12 @@ def test_the_devices_paths_work_on_pretended_gpus(what):
     command = [sys.executable, "-m", "pytest", "-p", "tests.pretend.plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
     inner = {name: value for name, value in variables.items() if not name.startswith("PYTEST_")}
     ended = subprocess.run(
-        [*command, "-m", "not thorough", *FEW[what]], cwd=ROOT, env=inner, capture_output=True, text=True, timeout=500
+        [*command, "-m", "not thorough", *CHOSEN[what]],
+        cwd=ROOT,
+        env=inner,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert ended.returncode == 0, ended.stdout[-20_000:] + ended.stderr[-2_000:]
 

@@ -36,8 +36,9 @@ CPU = torch.device("cpu")
 QUICK = (scenarios.batch_norm_and_dropout, scenarios.several_backwards)
 
 
-@pytest.mark.parametrize("form", [Form(), Form("zero1")], ids=["ddp", "zero1"])
-@pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    ("scenario", "form"), list(zip(QUICK, (Form(), Form("zero1")), strict=True)), ids=["ddp", "zero1"]
+)
 def test_a_script_on_two_nodes_has_the_bits_of_one_rank(scenario, form):
     [alone] = run_ranks(scenario, Started(1))
     assert run_ranks(scenario, Started(3, form=form, nodes=(2, 1))) == [alone] * 3
@@ -53,7 +54,7 @@ def test_the_bits_do_not_depend_on_the_nodes(scenario, nodes):
 
 STAGED = [
     pytest.param(Form(mesh="pipeline=2,ddp=2"), (2, 2), id="stages-over-nodes"),
-    pytest.param(Form(mesh="ddp=2,pipeline=2"), (2, 2), id="replicas-over-nodes"),
+    pytest.param(Form(mesh="ddp=2,pipeline=2"), (2, 2), id="replicas-over-nodes", marks=pytest.mark.thorough),
     pytest.param(Form(mesh="model_parallel=2,ddp=2"), (2, 2), id="layers-over-nodes", marks=pytest.mark.thorough),
     pytest.param(Form(mesh="ddp=2,model_parallel=2"), (2, 1, 1), id="replicas-over-three", marks=pytest.mark.thorough),
     pytest.param(Form(mesh="pipeline=2,ddp=2"), (1, 2, 1), id="both-over-nodes", marks=pytest.mark.thorough),

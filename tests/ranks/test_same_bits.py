@@ -10,8 +10,23 @@ pytestmark = pytest.mark.ranks
 __all__ = ["corner_cases", "embeddings", "scenarios"]  # they register
 
 
+SLOW = {
+    "large_layers",
+    "rows_in_several_backwards",
+    "activation_checkpointing",
+    "word_vectors",
+    "hooks_that_fire_twice",
+    "tuples_as_indices",
+    "augmentation_in_workers",
+    "seven_lanes",
+}
+SCENARIO = [
+    pytest.param(one, id=one.__name__, marks=[pytest.mark.thorough] * (one.__name__ in SLOW)) for one in SCENARIOS
+]
+
+
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(number, marks=pytest.mark.thorough) for number in (2, 4))])
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("scenario", SCENARIO)
 def test_the_bits_do_not_depend_on_the_number_of_ranks(scenario, ranks):
     """Three ranks carry different numbers of lanes, so `make test` has those."""
     [alone] = run_ranks(scenario, Started(1))

@@ -197,3 +197,13 @@ MISTAKES = {
     random_numbers_in_the_step: "drew random numbers",
     a_state_that_cannot_travel: "'odd' is a object",
 }
+RANKS_DIFFER = {
+    state_on_one_rank,
+    step_on_one_rank,
+    rate_of_the_rank,
+    gradient_of_the_rank,
+    missing_gradient,
+    parameter_of_the_rank,
+    random_numbers_in_the_step,
+}
+"""Those that would hang, or leave other bits, if nobody said so."""

@@ -73,6 +73,7 @@ def measured(tmp_path: Path, nursery: NurseryHandle) -> Bencher:
     return Bencher(tmp_path, nursery)
 
 
+@pytest.mark.thorough
 def test_the_command_measures_draws_and_tells_everything(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))
     options = ["--ranks", "2", "--threads", "1", "--steps", "4", "--rounds", "2", "--json", "--plot", "speed.png"]

@@ -35,6 +35,7 @@ def read_until(terminal: int, text: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.thorough
 def test_commands_from_a_pipe_reach_rank_0(tmp_path: Path) -> None:
     run = start(tmp_path, "-n", "2", write_script(tmp_path, SCRIPT), stdin=subprocess.PIPE)
     assert run.process.stdin is not None
@@ -47,6 +48,7 @@ def test_commands_from_a_pipe_reach_rank_0(tmp_path: Path) -> None:
     assert "script.py(6)<module>()" in ended.out, "the debugger stops in the script"
 
 
+@pytest.mark.thorough
 def test_control_c_at_the_prompt_stays_at_the_prompt(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     try:

@@ -109,8 +109,11 @@ def check(run: Finished, name: str, said: str, ranks: tuple[int, ...]) -> Case:
 
 STALLS = [
     ("missing-rank", TRAIN, "late", r"rank 1 has not reached .*; rank 1 is at script.py:1\d", (1,)),
-    ("stalled-in-data", TRAIN, "stuck", r"rank 1 is at script.py:2\d in Data.__getitem__", (1,)),
-    ("stalled-in-script", TRAIN, "sleep", r"rank 1 is at script.py:4\d ", (1,)),
+    pytest.param(
+        *("stalled-in-data", TRAIN, "stuck", r"rank 1 is at script.py:2\d in Data.__getitem__", (1,)),
+        marks=pytest.mark.thorough,
+    ),
+    pytest.param("stalled-in-script", TRAIN, "sleep", r"rank 1 is at script.py:4\d ", (1,), marks=pytest.mark.thorough),
     ("stopped-process", TRAIN, "stop", r"rank 1 is stopped by a signal", (1,)),
     ("crossed-groups", PLAIN, "crossed", r"ranks wait for each other", (0, 1)),
 ]
@@ -126,12 +129,14 @@ def test_ranks_that_stand_still_are_a_finding(tmp_path, name, script, how, said,
     assert f"  help: {FINDINGS[name].aid_afterwards}" in run.err
 
 
+@pytest.mark.thorough
 def test_a_rank_that_works_while_others_wait_is_a_finding_and_the_run_goes_on(tmp_path):
     run = run_script(tmp_path, TRAIN, "-n", "2", args=("work",))
     assert run.code == 0, run.err
     check(run, "busy-rank", r"slow .*rank 1 is at script.py:\d+", (1,))
 
 
+@pytest.mark.thorough
 def test_one_rank_alone_that_stands_still_in_its_data_is_a_finding(tmp_path):
     run = run_script(tmp_path, TRAIN, "-n", "1", "--on-stall", "stop", "--stall-after", "1.5", args=("stuck",))
     assert run.code == 1, run.err
@@ -173,7 +178,10 @@ def test_how_a_run_failed_is_a_finding(tmp_path, name, script, how, env, said, r
 
 SLOW = [
     ("straggler", "straggle", ("-n", "2"), {}, r"rank 1 takes \d+ ms a step in compute", (1,)),
-    ("starved-loader", "starved", ("-n", "2"), {}, r"data \d\d%: more loader workers", ()),
+    pytest.param(
+        *("starved-loader", "starved", ("-n", "2"), {}, r"data \d\d%: more loader workers", ()),
+        marks=pytest.mark.thorough,
+    ),
     ("shared-core", "bound", ("-n", "2"), {}, r"the 2 ranks may use core 0 only", (0, 1)),
     ("crowded-cores", "fine", ("-n", "1", "--threads", "400"), {}, r"1 rank x 400 threads on \d+ cores?", ()),
     ("nan-loss", "nan", ("-n", "2"), {}, r"the loss is nan in step 2: it comes from lane 2, on rank 1;", (1,)),
@@ -232,6 +240,7 @@ def run_with_little_memory(tmp_path, how, recover="off"):
     return Finished(done.returncode, done.stdout, done.stderr, folder)
 
 
+@pytest.mark.thorough
 def test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_and_ranks(tmp_path):
     run = run_with_little_memory(tmp_path, "memory")
     assert run.code == 137, run.err
@@ -256,6 +265,7 @@ def test_so_is_a_loader_worker(tmp_path):
     check(run, "killed-for-memory", r"loader worker .* its control group may use 2.1 GB", (1,))
 
 
+@pytest.mark.thorough
 def test_diagnose_says_why_and_what_to_do(tmp_path):
     run = run_script(tmp_path, PLAIN, "-n", "2", args=("leave",))
     command = [sys.executable, "-m", "lockstep", "diagnose", str(run.folder)]
@@ -266,7 +276,11 @@ def test_diagnose_says_why_and_what_to_do(tmp_path):
         assert " ".join(text.replace("`", "").split()) in said
 
 
-PROVOKED = {name for name, *_ in (*STALLS, *ENDS, *SLOW)} | {"busy-rank", "full-disk", "killed-for-memory"}
+PROVOKED = {getattr(each, "values", each)[0] for each in (*STALLS, *ENDS, *SLOW)} | {
+    "busy-rank",
+    "full-disk",
+    "killed-for-memory",
+}
 
 
 def test_every_finding_is_provoked_by_a_test():

@@ -53,9 +53,17 @@ def guarded(call, following, path):
 @pytest.mark.parametrize(
     ("call", "following"),
     [
-        *((call, "run.steps") for call in CALLS),
+        ("run.save_weights", "run.steps"),
         ("run.save_state", "run.mean"),
-        *((call, "") for call in ("run.save_weights", "run.save_state", "tally.mean")),
+        ("tally.mean", ""),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (
+                *((call, "run.steps") for call in CALLS if call != "run.save_weights"),
+                ("run.save_weights", ""),
+                ("run.save_state", ""),
+            )
+        ),
     ],
 )
 def test_a_guarded_call_is_one_sentence_with_both_lines(tmp_path, call, following):

@@ -35,6 +35,7 @@ def request_in(place: Path, ranks: int, name: str, *args: str) -> LaunchRequest:
     )
 
 
+@pytest.mark.thorough
 def test_several_runs_share_one_nursery_and_say_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_script(tmp_path, SCRIPT)
     with NurseryHandle(threads=1) as nursery:
@@ -61,6 +62,7 @@ def test_a_nursery_with_other_threads_is_refused(tmp_path: Path) -> None:
         launch(replace(request_in(tmp_path, 1, "two"), placement=Placement(1, 2, "cpu")), nursery=nursery)
 
 
+@pytest.mark.thorough
 def test_an_import_that_starts_a_thread_means_fresh_ranks(tmp_path: Path) -> None:
     (tmp_path / "path").mkdir()
     thread = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"

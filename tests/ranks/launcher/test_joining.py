@@ -47,10 +47,7 @@ def test_a_script_runs_alone_and_under_torchrun_with_the_same_bits(tmp_path):
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     world, alone = started([sys.executable], tmp_path)
     assert world == "1"
-    assert started([torchrun, "--standalone", "--nproc-per-node=2"], tmp_path) == ["2", alone]
-    assert started([torchrun, "--standalone", "--nproc-per-node=2"], tmp_path, "random") == ["2", alone], (
-        "and it is said"
-    )
+    assert started([torchrun, "--standalone", "--nproc-per-node=2"], tmp_path, "random") == ["2", alone]
     assert not (tmp_path / "lockstep-runs").exists()
 
 

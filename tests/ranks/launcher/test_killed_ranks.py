@@ -153,7 +153,12 @@ def undisturbed(tmp_path_factory):
     return straight(run_script(tmp_path_factory.mktemp("straight"), TRAIN, "-n", "2"))
 
 
-@pytest.mark.parametrize("where", PLACES)
+OFTEN = ("the exchange", "two at once")
+
+
+@pytest.mark.parametrize(
+    "where", [pytest.param(where, marks=[pytest.mark.thorough] * (where not in OFTEN)) for where in PLACES]
+)
 def test_a_killed_rank_costs_its_step_and_changes_nothing(tmp_path, undisturbed, where):
     kills = PLACES[where]
     finished = run_script(tmp_path, TRAIN, "-n", "3", "--max-restarts", "20", args=tuple(kills))

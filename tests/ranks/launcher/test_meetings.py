@@ -84,8 +84,12 @@ def test_every_way_to_meet_works_twice_and_stores_work(tmp_path: Path, way: str)
     ("variables", "call"),
     [
         ("RANK='0', WORLD_SIZE='1', MASTER_PORT=str(29600 + rank)", "dist.init_process_group('gloo')"),
-        ("RANK='0'", "dist.init_device_mesh('cpu', (2,))"),
-        ("WORLD_SIZE='1', LOCAL_WORLD_SIZE='1', RANK='0', LOCAL_RANK='0'", "lockstep.init()"),
+        pytest.param("RANK='0'", "dist.init_device_mesh('cpu', (2,))", marks=pytest.mark.thorough),
+        pytest.param(
+            "WORLD_SIZE='1', LOCAL_WORLD_SIZE='1', RANK='0', LOCAL_RANK='0'",
+            "lockstep.init()",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_rank_that_takes_itself_for_another_is_refused(tmp_path: Path, variables: str, call: str) -> None:
@@ -135,7 +139,7 @@ def test_two_jobs_at_once_with_the_same_port_do_not_meet(tmp_path: Path) -> None
     [
         ("dist.init_process_group('gloo', rank=int(os.environ['RANK']), world_size=4)", "waits for 4 ranks, but 2 were started."),
         ("dist.init_process_group('gloo', rank=0, world_size=2)", "was called in rank 1, so the ranks would wait"),
-        ("dist.init_process_group('nccl')", 'Use init_process_group("gloo").'),
+        pytest.param("dist.init_process_group('nccl')", 'Use init_process_group("gloo").', marks=pytest.mark.thorough),
     ],
 )  # fmt: skip
 def test_a_call_that_would_block_ends_the_run_with_one_sentence(tmp_path: Path, call: str, sentence: str) -> None:
@@ -167,6 +171,7 @@ def test_a_script_for_torch_distributed_launch_runs_unchanged(tmp_path: Path) ->
     assert "1 0.1" in ended.log(1)
 
 
+@pytest.mark.thorough
 def test_a_script_without_local_rank_gets_it_only_with_no_use_env(tmp_path: Path) -> None:
     script = "import sys; print(sys.argv[1:])"
     shown = [
@@ -177,6 +182,7 @@ def test_a_script_without_local_rank_gets_it_only_with_no_use_env(tmp_path: Path
     assert shown == ["['--lr', '1']\n", "['--local-rank=0', '--lr', '1']\n", "['--lr', '1']\n"]
 
 
+@pytest.mark.thorough
 def test_a_script_that_calls_torch_spawn_itself_runs_as_under_python(tmp_path: Path) -> None:
     script = """
         import os, socket, torch, torch.distributed as dist, torch.multiprocessing as mp

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -57,16 +55,10 @@ OUTPUT = "[0, 1] True\nlearned True\nexit codes [0, 0]\n"
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
-def test_it_runs_alone_and_under_the_launcher(tmp_path: Path, method: str) -> None:
+def test_it_runs_under_the_launcher(tmp_path: Path, method: str) -> None:
     script = write_script(tmp_path, SCRIPT)
     finished = start(tmp_path, "-q", "-n", "1", "--threads", "1", script, method).finish()
     assert (finished.code, finished.out) == (0, OUTPUT), finished.err
-    if method == "spawn":
-        return  # under python there is nothing of ours to differ; once is enough
-    alone = subprocess.run(
-        [sys.executable, script, method], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (alone.returncode, alone.stdout) == (0, OUTPUT), alone.stderr
 
 
 MEETING = """

@@ -78,6 +78,7 @@ def outcome(place: Path) -> dict[str, object]:
     return told
 
 
+@pytest.mark.thorough
 def test_a_run_works_in_the_oddest_surroundings_at_once(tmp_path: Path) -> None:
     done = run(tmp_path, *PYTHON, "run", "-n", "2", "script é.py", redirected="<&-", env={**ODD, **LEFT_OVER})
     assert done.returncode == 0, done.stderr
@@ -94,6 +95,7 @@ def test_a_run_works_without_its_standard_streams(tmp_path: Path, redirected: st
     assert len(trained(tmp_path)) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not can(*ANOTHER_USER), reason="this system lets nobody become another user in a namespace")
 def test_a_user_without_root_trains_and_is_told_where_a_rank_is_stuck(tmp_path: Path) -> None:
     options = ("--on-stall", "stop", "--stall-after", "2", "--name", "mine")

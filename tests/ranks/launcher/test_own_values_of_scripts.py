@@ -119,7 +119,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("layers that evaluate", "between snapshots"), ("such writes in each step", "later")]
+    ("name", "way"),
+    [
+        pytest.param("layers that evaluate", "between snapshots", marks=pytest.mark.thorough),
+        ("such writes in each step", "later"),
+    ],
 )
 def test_the_end_is_that_of_an_undisturbed_run(tmp_path: Path, undisturbed: Undisturbed, name: str, way: str) -> None:
     options, kill = WAYS[way]

@@ -134,7 +134,9 @@ run.print(globals()[sys.argv[1]]())
 """
 
 
-@pytest.mark.parametrize("loop", ["train", "train_epochs", "of_a_lane"])
+@pytest.mark.parametrize(
+    "loop", ["train", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("train_epochs", "of_a_lane"))]
+)
 def test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops(tmp_path: Path, loop: str) -> None:
     options = ("-n", "2", "--name", "ends", "--save-every", "1step")
     first, again = (run_script(tmp_path, BEHIND, *options, args=(loop,)) for _ in range(2))

@@ -127,6 +127,7 @@ def test_a_script_that_carries_a_variable_goes_on_and_says_without_what(tmp_path
     assert "the run has resumed without total, " in ended.err
 
 
+@pytest.mark.thorough
 def test_under_recover_exact_it_begins_at_the_beginning_and_has_the_undisturbed_bits(tmp_path: Path) -> None:
     carrying = TRAIN.replace("run.log(loss=step.loss)", "run.log(loss=step.loss); rate *= 0.9")
     carrying = carrying.replace("run.state.best = 9.0", "run.state.best, rate = 9.0, 0.1")

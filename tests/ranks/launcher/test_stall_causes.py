@@ -94,6 +94,7 @@ def start_without_py_spy(place: Path, *options: str):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [pytest.param("sleep", marks=pytest.mark.thorough), "loop"])
 def test_a_rank_whose_memory_cannot_be_read_is_asked_for_its_line(tmp_path, how):
     script = write_script(tmp_path, PLAIN)

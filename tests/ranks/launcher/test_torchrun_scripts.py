@@ -77,6 +77,7 @@ def test_nobody_outside_this_machine_can_connect_to_a_run(tmp_path: Path) -> Non
     assert run.processes() == []
 
 
+@pytest.mark.thorough
 def test_two_runs_at_once_do_not_meet(tmp_path: Path) -> None:
     runs = []
     for name in ("first", "second"):

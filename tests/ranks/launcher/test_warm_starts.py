@@ -13,6 +13,7 @@ from tests.support.seen_by_a_script import ENDS, SCRIPT, seen
 pytestmark = pytest.mark.ranks
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("threads", "code"), [("1", 0), ("2", 3)])
 def test_a_script_cannot_tell_whether_its_launcher_was_forked(tmp_path: Path, threads: str, code: int) -> None:
     script, both = write_script(tmp_path, SCRIPT), []

@@ -23,7 +23,17 @@ from tests.support.launching import LIMIT_S, start
 pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).parents[3]
-SLOW = {"gloo_spawn_checkpoint", "spawn_lockstep", "hogwild", "hogwild_lockstep", "digits_with_steplr", "save_and_load"}
+SLOW = {
+    "launchers",
+    "claims",
+    "devices",
+    "gloo_spawn_checkpoint",
+    "spawn_lockstep",
+    "hogwild",
+    "hogwild_lockstep",
+    "digits_with_steplr",
+    "save_and_load",
+}
 """Started by the thorough tests only: other tests show the same."""
 EXAMPLES = sorted((ROOT / "examples" / "notes").glob("*.py"))
 

@@ -73,12 +73,10 @@ def test_what_the_migration_page_recommends_exists() -> None:
     assert [name for name in set(re.findall(r"`lockstep\.(\w+)", page)) if not hasattr(lockstep, name)] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.stem, marks=[] if path.stem == "after" else [pytest.mark.thorough])
-        for path in MIGRATION
-    ],
+    [pytest.param(path, id=path.stem) for path in MIGRATION],
 )
 def test_before_and_after_train(tmp_path: Path, path: Path) -> None:
     ranks = "2" if path.stem == "after" else "1"  # the others on two: test_torchrun_scripts.py

@@ -47,6 +47,7 @@ def test_noise_seeded_from_the_rank_is_named(verified: Verifier) -> None:
     assert "depend on the rank" in cause
 
 
+@pytest.mark.thorough
 def test_a_loss_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
     result = verified(loss="F.cross_entropy(model(x), y) * run.world_size")
     item, step, cause = named(result)
@@ -55,6 +56,7 @@ def test_a_loss_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verifi
     assert "multiplied by the number of ranks" in cause
 
 
+@pytest.mark.thorough
 def test_batch_norm_statistics_broadcast_from_rank_0_are_named(verified: Verifier) -> None:
     item, step, cause = named(
         verified(
@@ -75,6 +77,7 @@ def test_a_shuffle_per_rank_is_refused_by_the_ranks_and_reported(verified: Verif
     assert "samples or their order are not the same on every rank" in result.failed.text
 
 
+@pytest.mark.thorough
 def test_a_learning_rate_scaled_by_the_ranks_is_named_with_both_values(verified: Verifier) -> None:
     item, step, cause = named(verified(lr="1e-2 * run.world_size"))
     assert (item, step) == ("parameter 0.weight", 1)
@@ -105,6 +108,7 @@ def test_what_a_lane_leaves_in_a_variable_is_not_compared(verified: Verifier) ->
     assert verified(lane=lane).proved
 
 
+@pytest.mark.thorough
 def test_a_script_that_is_not_repeatable_with_itself_is_told_so(verified: Verifier) -> None:
     result = verified(
         before="import os; noise = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), 'big'))",
@@ -146,6 +150,7 @@ def test_a_misuse_on_one_rank_already_is_misuse_of_verify_too(verified: Verifier
     assert "run.tally()" in result.failed.text
 
 
+@pytest.mark.thorough
 def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier, tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("print('hello')\n")
@@ -154,6 +159,7 @@ def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier,
     assert "run.prepare" in result.failed.text
 
 
+@pytest.mark.thorough
 def test_a_script_that_ends_early_is_proved_as_far_as_it_goes(verified: Verifier) -> None:
     result = verified(steps=9, epochs=1)
     assert result.proved

@@ -31,6 +31,7 @@ def with_facts(file: Path, other: Path, **facts: object) -> Path:
     return other
 
 
+@pytest.mark.thorough
 def test_the_bits_of_a_commit_are_saved_and_a_change_is_named(verified: Verifier, tmp_path: Path) -> None:
     bits = tmp_path / "bits.json"
     saved = verified(ranks=(1,), save=bits)
@@ -86,6 +87,7 @@ def test_another_script_is_refused_unless_it_is_accepted(verified: Verifier, tmp
     assert verified.of(port, (1,), 1, against=bits, accepted=("script",)).exit_code == 0
 
 
+@pytest.mark.thorough
 def test_bits_that_depend_on_the_ranks_are_not_saved(verified: Verifier, tmp_path: Path) -> None:
     bits = tmp_path / "bits.json"
     result = verified(steps=1, save=bits, lr="1e-2 * run.world_size")

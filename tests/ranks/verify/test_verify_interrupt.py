@@ -109,7 +109,8 @@ def again():
 PLAIN = {"before": "run.track(scheduler=scheduler)", "step": "run.log(loss=step.loss)"}
 
 
-@pytest.mark.parametrize("strategy", ["zero1", pytest.param("model_parallel", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("strategy", ["zero1", "model_parallel"])
 def test_so_does_one_whose_ranks_hold_parts(interrupted, strategy):
     found = interrupted(7, (2, 2), 3, init=f"lanes=2, strategy={strategy!r}", **PLAIN)
     assert (found.exit_code, found.stopped_after, found.num_steps) == (0, 7, 3), shown(found)
@@ -178,10 +179,7 @@ FORGETS = {
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        one if one in ("average", "value", "gradients") else pytest.param(one, marks=pytest.mark.thorough)
-        for one in FORGETS
-    ],
+    [one if one == "value" else pytest.param(one, marks=pytest.mark.thorough) for one in FORGETS],
 )
 def test_what_a_script_forgets_is_named(interrupted, kind):
     slots, item, words = FORGETS[kind]
@@ -193,6 +191,7 @@ def test_what_a_script_forgets_is_named(interrupted, kind):
     assert "began" not in shown(found), "a clock is not repeatable"
 
 
+@pytest.mark.thorough
 def test_a_value_that_nothing_depends_on_is_only_mentioned(interrupted):
     found = interrupted(
         7,
@@ -203,6 +202,7 @@ def test_a_value_that_nothing_depends_on_is_only_mentioned(interrupted):
     assert "Nothing that was compared depends on it, but states do not hold the variable best" in shown(found)
 
 
+@pytest.mark.thorough
 def test_the_run_goes_on_with_the_files_of_the_first(interrupted, tmp_path):
     (tmp_path / "best").write_text("mine")
     found = interrupted(
@@ -214,6 +214,7 @@ def test_the_run_goes_on_with_the_files_of_the_first(interrupted, tmp_path):
     assert (tmp_path / "best").read_text() == "mine"
 
 
+@pytest.mark.thorough
 def test_a_script_that_is_not_repeatable_is_said_to_be_so(interrupted):
     found = interrupted(7, step="run.log(now=time.time()); average.update_parameters(model)")
     assert found.exit_code == 1

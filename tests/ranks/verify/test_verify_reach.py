@@ -44,6 +44,7 @@ def at_end(result: Result) -> tuple[str, str]:
     return item, cause
 
 
+@pytest.mark.thorough
 def test_a_change_behind_the_last_step_is_compared_and_named(verified: Verifier) -> None:
     result = verified(before=AVERAGE, end="torch.optim.swa_utils.update_bn(loader, average)", steps=3)
     item, cause = at_end(result)
@@ -75,6 +76,7 @@ def test_a_script_that_cannot_come_to_its_end_is_no_failure_and_the_end_is_named
     assert why in " ".join(result.not_proved())
 
 
+@pytest.mark.thorough
 def test_a_script_that_waits_for_more_steps_is_ended(verified: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
     before = "import lockstep.rank.run.loop.recording; lockstep.rank.run.loop.recording.LEAST_REST_S = 0.1; epochs, steps = 10**9, 0"
     result = verified(steps=2, before=before, end="while True: steps += sum(1 for step in run.steps(loader))")
@@ -82,6 +84,7 @@ def test_a_script_that_waits_for_more_steps_is_ended(verified: Verifier, monkeyp
     assert "it did not end within" in " ".join(result.not_proved())
 
 
+@pytest.mark.thorough
 def test_an_end_that_only_some_numbers_of_ranks_come_to_is_a_failure(verified: Verifier) -> None:
     result = verified(steps=2, end="assert run.world_size == 1, 'too many'")
     assert result.exit_code == 1
@@ -129,6 +132,7 @@ def test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest(verifi
     assert again.num_items == 2 * 2 + 3
 
 
+@pytest.mark.thorough
 def test_models_that_are_made_by_the_number_of_ranks_are_named_before_the_first_step(verified: Verifier) -> None:
     result = verified(before_loader="torch.manual_seed(run.world_size)")
     item, step, cause = named(result)
@@ -136,6 +140,7 @@ def test_models_that_are_made_by_the_number_of_ranks_are_named_before_the_first_
     assert "the models are built differently" in cause
 
 
+@pytest.mark.thorough
 def test_a_state_that_lanes_hand_on_is_named_with_its_shape_and_line(verified: Verifier) -> None:
     before = "h, mask = torch.zeros(1, 8), None"
     lane = (

@@ -49,7 +49,7 @@ def result_of(nursery, tmp_path, form, mistake="", ranks=2):
 
 
 FORMS = [
-    pytest.param(Form("model_parallel"), 2, id="model_parallel"),
+    pytest.param(Form("model_parallel"), 2, id="model_parallel", marks=pytest.mark.thorough),
     pytest.param(Form("pipeline"), 2, id="pipeline", marks=pytest.mark.thorough),
     pytest.param(Form(mesh="pipeline=2,ddp=2"), 4, id="replicas inside", marks=pytest.mark.thorough),
     pytest.param(Form(mesh="ddp=2,pipeline=2"), 4, id="stages inside", marks=pytest.mark.thorough),

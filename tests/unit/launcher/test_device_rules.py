@@ -94,7 +94,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.thorough), "after"])
+@pytest.mark.parametrize("moment", [pytest.param(one, marks=pytest.mark.thorough) for one in ("before", "after")])
 def test_the_guard_stands_in_a_real_torch_before_and_after_its_import(moment: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GUARDED, moment, str(tmp_path)],

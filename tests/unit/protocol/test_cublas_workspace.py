@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 
 import pytest
 
+from lockstep.protocol import cublas_workspace
 from lockstep.protocol.cublas_workspace import NAME, TOO_LATE, VALUE, claim
+from lockstep.rank.init.numerics import set_numerics
+from lockstep.testing.ranks import Started, run_ranks
 
 
 @pytest.mark.parametrize(
@@ -30,11 +35,15 @@ def test_importing_lockstep_sets_it():
     assert done.stdout.split() == [VALUE, "False"]
 
 
+def set_too_late(exact):
+    cublas_workspace.IS_LATE = True
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        set_numerics(1, exact=exact)
+    return said.getvalue()
+
+
+@pytest.mark.ranks
 @pytest.mark.parametrize(("exact", "times"), [(True, 1), (False, 0)])
 def test_exact_numerics_say_when_it_came_too_late(exact, times):
-    code = (
-        "from lockstep.protocol import cublas_workspace; cublas_workspace.IS_LATE = True\n"
-        f"from lockstep.rank.init.numerics import set_numerics; set_numerics(1, exact={exact})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.count(TOO_LATE) == times
+    [said] = run_ranks(set_too_late, Started(1), exact)
+    assert said.count(TOO_LATE) == times

@@ -44,6 +44,7 @@ def build(config: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 @with_mkdocs
 @pytest.mark.ranks
 def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_network(tmp_path: Path) -> None:

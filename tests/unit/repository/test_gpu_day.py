@@ -169,6 +169,7 @@ def test_tasks_get_this_checkout_and_no_colours():
     assert "PYTEST_XDIST_WORKER" not in found
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_a_machine_without_a_gpu_ends_with_code_2_and_a_sentence():
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": ""}

@@ -115,6 +115,7 @@ SPAWNS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "call", [pytest.param("lockstep.spawn", marks=pytest.mark.thorough), "torch.multiprocessing.spawn"]
 )

@@ -164,6 +164,7 @@ def failing_passes(folder):
     assert model.module.weight.grad.eq(size).all()
 
 
+@pytest.mark.thorough
 def test_a_backward_pass_that_fails_keeps_no_buckets_and_the_next_one_works(tmp_path):
     run_ranks(failing_passes, Started(2), str(tmp_path))
 

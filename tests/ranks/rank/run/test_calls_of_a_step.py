@@ -40,7 +40,8 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("layers", [pytest.param(4, marks=pytest.mark.thorough), 40])
+@pytest.mark.thorough
+@pytest.mark.parametrize("layers", [4, 40])
 @pytest.mark.parametrize(("strategy", "most"), [("ddp", 1010), ("zero1", 1260)])
 def test_a_step_of_two_ranks_makes_no_more_calls_than_this_however_many_parameters_there_are(
     tmp_path, strategy, most, layers

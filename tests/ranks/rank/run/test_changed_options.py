@@ -36,6 +36,7 @@ def train(place, options, milestones, stop_after=None, scale=1.0):
     return optimizer.param_groups[0]["lr"]
 
 
+@pytest.mark.thorough
 def test_an_option_that_a_state_overrides_is_named_with_both_values_at_each_start(tmp_path):
     def start(*args):
         [rate] = run_ranks(train, Started(1), str(tmp_path), *args)

@@ -59,7 +59,8 @@ def train(place, stop_after=None, scheduled=False, strategy=None):
 
 
 @pytest.mark.parametrize(
-    ("scheduled", "strategy"), [(False, "ddp"), (True, "ddp"), pytest.param(False, "zero1", marks=pytest.mark.thorough)]
+    ("scheduled", "strategy"),
+    [(True, "ddp"), *(pytest.param(False, one, marks=pytest.mark.thorough) for one in ("ddp", "zero1"))],
 )
 def test_a_kept_group_counts_after_a_resumed_start(tmp_path, scheduled, strategy):
     straight, broken = tmp_path / "straight", tmp_path / "broken"

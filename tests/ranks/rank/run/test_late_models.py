@@ -107,7 +107,7 @@ def places(tmp_path, *names):
     "how",
     [
         {"how": "assigned"},
-        {"how": "group", "at_step": 5},
+        pytest.param({"how": "group", "at_step": 5}, marks=pytest.mark.thorough),
         pytest.param({"how": "assigned", "strategy": "zero1"}, marks=pytest.mark.thorough),
         pytest.param({"how": "group", "at_step": 5, "strategy": "zero1"}, marks=pytest.mark.thorough),
         pytest.param({"how": "alone"}, marks=pytest.mark.thorough),

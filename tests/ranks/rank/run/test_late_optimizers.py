@@ -63,7 +63,7 @@ def _train(place, options):
     "how",
     [
         {},
-        {"at_step": 5, "beside": True},
+        pytest.param({"at_step": 5, "beside": True}, marks=pytest.mark.thorough),
         pytest.param({"strategy": "zero1"}, marks=pytest.mark.thorough),
         pytest.param({"at_step": 5, "strategy": "zero1", "beside": True}, marks=pytest.mark.thorough),
         pytest.param({"beside": True}, marks=pytest.mark.thorough),

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.ranks
 SENTENCES = MISTAKES | REFUSED
 
 
-@pytest.mark.parametrize("mistake", SENTENCES, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize(
+    "mistake",
+    [pytest.param(one, id=one.__name__, marks=[pytest.mark.thorough] * (one in REFUSED)) for one in SENTENCES],
+)
 def test_a_mistake_is_one_sentence(mistake):
     with pytest.raises(RankFailed) as caught:
         run_ranks(mistake, Started(2, timeout_s=30))

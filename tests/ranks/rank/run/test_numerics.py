@@ -166,7 +166,10 @@ print("rank ends")
 
 @pytest.mark.parametrize(
     ("numerics", "seen", "kept"),
-    [("exact", "(1, False, True, 2)", True), ("fast", "(4 if step.number > 1 else 1, True, False, 1)", False)],
+    [
+        ("exact", "(1, False, True, 2)", True),
+        pytest.param("fast", "(4 if step.number > 1 else 1, True, False, 1)", False, marks=pytest.mark.thorough),
+    ],
 )
 def test_lines_of_a_script_that_undo_exact_numerics_are_taken_back_and_said_once(tmp_path, numerics, seen, kept):
     run = run_script(tmp_path, UNDOES.format(seen=seen), "-n", "2", "--numerics", numerics)
@@ -209,6 +212,7 @@ for step in run.steps(loader):
 """
 
 
+@pytest.mark.thorough
 def test_an_operator_that_is_allowed_runs_and_everything_else_stays_exact(tmp_path):
     folders = [tmp_path / name for name in ("refused", "allowed", "misspelled")]
     for folder in folders:
@@ -228,6 +232,7 @@ def test_an_operator_that_is_allowed_runs_and_everything_else_stays_exact(tmp_pa
     assert "Try max_unpool2d." in wrong.err
 
 
+@pytest.mark.thorough
 def test_verify_says_what_an_allowed_operator_leaves_unproved(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(ALLOWS)

@@ -15,6 +15,7 @@ SCRIPT = """
 HELP = "help: To keep exact numerics, write `x.view(-1)[index] = values`."
 
 
+@pytest.mark.thorough
 def test_an_operation_without_a_deterministic_form_in_a_plain_script_is_followed_by_the_way_out(tmp_path):
     ended = start_python(tmp_path, write_script(tmp_path, SCRIPT)).finish()
     assert ended.code == 1

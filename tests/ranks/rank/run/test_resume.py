@@ -108,7 +108,10 @@ def undisturbed():
     return run_ranks(all_kinds, Started(1), "unused", None, False)[0]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), pytest.param(4, 1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 3), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((1, 2), (2, 4), (4, 1)))],
+)
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, undisturbed, before, after):
     stopped = run_ranks(all_kinds, Started(before), str(tmp_path), 2, False)[0]
     told = run_ranks(all_kinds, Started(after), str(tmp_path), None, True)

@@ -47,7 +47,9 @@ def sent_elements(over_gloo, sparse):
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("over_gloo", [False, True], ids=["shared memory", "gloo"])
+@pytest.mark.parametrize(
+    "over_gloo", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["shared memory", "gloo"]
+)
 def test_only_rows_that_somebody_touched_travel(over_gloo, sparse):
     told = run_ranks(sent_elements, Started(3), over_gloo, sparse)
     rows = set().union(*(touched for _, touched, _ in told))

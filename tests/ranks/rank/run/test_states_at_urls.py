@@ -110,6 +110,7 @@ def test_a_named_run_goes_on_on_another_machine_from_its_states_at_a_url(tmp_pat
     assert states_of(tmp_path / "runs" / "exp1") == ["step-00000009", "step-00000010"]
 
 
+@pytest.mark.thorough
 def test_where_the_last_copy_failed_the_disk_is_ahead_of_the_url(tmp_path, undisturbed):
     here, runs = tmp_path / "here", f"file://{tmp_path}/runs"
     assert run_ranks(train, Started(2), str(here), 3, runs) == ["stopped"] * 2
@@ -118,6 +119,7 @@ def test_where_the_last_copy_failed_the_disk_is_ahead_of_the_url(tmp_path, undis
     assert (bits, first) == (undisturbed[0], 4)
 
 
+@pytest.mark.thorough
 def test_another_url_than_before_is_another_place_beside_the_disk(tmp_path, undisturbed):
     """The newest of the disk and the URL that is named now counts; the one of before is neither asked nor changed."""
     here, before, now = str(tmp_path / "here"), f"file://{tmp_path}/before", f"file://{tmp_path}/now"

@@ -10,7 +10,12 @@ pytestmark = pytest.mark.ranks
 
 
 @pytest.mark.parametrize(
-    "scenario", [strangers.center_loss, strangers.temperature, strangers.several, strangers.trained_copy]
+    "scenario",
+    [
+        strangers.center_loss,
+        strangers.trained_copy,
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in (strangers.temperature, strangers.several)),
+    ],
 )
 def test_a_prepared_parameter_without_a_module_has_the_same_bits(scenario):
     [alone] = run_ranks(scenario, Started(1), True)

@@ -84,7 +84,8 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("after", "ranks", "then"), [(3, 1, 2), (5, 2, 1), pytest.param(8, 4, 4, marks=pytest.mark.thorough)]
+    ("after", "ranks", "then"),
+    [(5, 2, 1), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((3, 1, 2), (8, 4, 4)))],
 )
 def test_objects_and_values_go_on_with_the_run(tmp_path, undisturbed, after, ranks, then):
     assert run_ranks(train, Started(ranks), str(tmp_path), after) == ["stopped"] * ranks

@@ -72,6 +72,7 @@ def sizes(text: str, where: str) -> list[int]:
     return [int(before) for before, _ in found]
 
 
+@pytest.mark.thorough
 def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
     slots = {
         "imports": "import lockstep",

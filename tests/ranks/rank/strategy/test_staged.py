@@ -32,11 +32,10 @@ FORMS = [
     ("which", "in_one_call"),
     [
         ("tokens", True),
-        ("images", True),
-        ("tokens", False),
-        pytest.param("images", False, marks=pytest.mark.thorough),
-        pytest.param("tied", True, marks=pytest.mark.thorough),
-        pytest.param("tied", False, marks=pytest.mark.thorough),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (("images", True), ("tokens", False), ("images", False), ("tied", True), ("tied", False))
+        ),
     ],
 )
 def test_model_parallel_has_the_bits_of_one_rank(which, in_one_call, tmp_path):
@@ -44,10 +43,14 @@ def test_model_parallel_has_the_bits_of_one_rank(which, in_one_call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "which", ["tokens", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("images", "tied"))]
+    ("which", "forms"),
+    [
+        pytest.param("tokens", PIPELINES[2:4], id="tokens in two forms"),
+        *(pytest.param(one, PIPELINES, id=one, marks=pytest.mark.thorough) for one in ("tokens", "images", "tied")),
+    ],
 )
-def test_a_pipeline_has_the_bits_of_one_rank(which, tmp_path):
-    compare(which, True, PIPELINES, tmp_path)
+def test_a_pipeline_has_the_bits_of_one_rank(which, forms, tmp_path):
+    compare(which, True, forms, tmp_path)
 
 
 def compare(which, in_one_call, forms, place):
@@ -73,7 +76,7 @@ def test_corners_of_models_and_loops_have_the_bits_of_one_rank(strategy):
     compare_each(strategy, CORNERS | (LOOPS if strategy == "model_parallel" else {}))
 
 
-@pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
+@pytest.mark.parametrize("strategy", [pytest.param("model_parallel", marks=pytest.mark.thorough), "pipeline"])
 def test_hooks_that_look_at_gradients_see_those_of_one_lane_as_on_one_rank(strategy):
     compare_each(strategy, {name: CORNERS[name] for name in ("hooks_that_write", "module_hooks_that_look")})
 
@@ -93,7 +96,17 @@ def compare_each(strategy, corners):
         assert len(results[0][name]["held"]) < len(expected["held"]), name
 
 
-@pytest.mark.parametrize("mistake", list(SENTENCES), ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(
+            one,
+            marks=[pytest.mark.thorough] * (one in UNCUTTABLE or one.__name__.startswith("compiled")),
+            id=one.__name__,
+        )
+        for one in SENTENCES
+    ],
+)
 def test_a_mistake_with_stages_is_one_sentence(mistake):
     ranks, form, sentence = SENTENCES[mistake]
     with pytest.raises(RankFailed) as caught:

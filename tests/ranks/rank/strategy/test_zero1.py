@@ -60,7 +60,13 @@ def test_mixed_precision_has_the_bits_of_one_rank():
     assert run_ranks(precisions.every_precision, Started(2, form=ZERO1)) == [alone] * 2
 
 
-@pytest.mark.parametrize("mistake", zero1_mistakes.MISTAKES, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(one, id=one.__name__, marks=[pytest.mark.thorough] * (one not in zero1_mistakes.RANKS_DIFFER))
+        for one in zero1_mistakes.MISTAKES
+    ],
+)
 def test_a_mistake_is_one_sentence_on_every_rank(mistake):
     with pytest.raises(RankFailed) as caught:
         run_ranks(mistake, Started(2, form=ZERO1, timeout_s=30))
@@ -126,6 +132,7 @@ def proved(nursery, proof):
             trials.remove()
 
 
+@pytest.mark.thorough
 def test_verify_compares_the_whole_state_of_the_optimizer(nursery, tmp_path):
     findings = proved(nursery, Proof(program(tmp_path, ZERO1), (1, 2, 3), None, 3))
     assert findings.failed is None, findings.failed

@@ -1,9 +1,7 @@
 """Where tasks meet: rank 0 listens on one address only, and what cannot be is said in a sentence."""
 
+import os
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 
 import pytest
@@ -12,22 +10,8 @@ from lockstep.errors import UsageError
 from lockstep.protocol.tasks.meeting import TaskMeeting
 from lockstep.protocol.tasks.task import Task
 from lockstep.rank.init.task_store import task_store
-from tests.support.launching import LIMIT_S, listening_addresses
-
-MEET = """
-    import os, sys
-    from lockstep.protocol.tasks.meeting import TaskMeeting
-    from lockstep.protocol.tasks.task import Task
-    from lockstep.rank.init.task_store import task_store
-
-    rank, port = int(sys.argv[1]), int(sys.argv[2])
-    task = Task("MPICH", "mpirun", rank, 2, int(sys.argv[3]), 2, 1, 0, (), "7")
-    store = task_store(task, TaskMeeting("127.0.0.1", port))
-    store.set(f"from {rank}", "")
-    store.wait([f"from {1 - rank}"])
-    print("met", flush=True)
-    sys.stdin.read()
-"""
+from lockstep.testing.ranks import Started, run_ranks
+from tests.support.launching import listening_addresses
 
 
 def free_port():
@@ -40,30 +24,32 @@ def task(rank=0, **other):
     return Task("MPICH", "mpirun", rank, 2, **told)
 
 
-def begin(rank, port, local_rank):
-    command = [sys.executable, "-c", textwrap.dedent(MEET), str(rank), str(port), str(local_rank)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+def meet(port, places):
+    """As a rank: the addresses where it listens, or why it was refused."""
+    rank = int(os.environ["RANK"])
+    try:
+        store = task_store(task(rank, local_rank=places[rank]), TaskMeeting("127.0.0.1", port))
+    except UsageError as error:
+        return str(error)
+    store.set(f"from {rank}", "")
+    store.wait([f"from {1 - rank}"])
+    listens = listening_addresses([os.getpid()])
+    if rank == 1:
+        store.set("seen", "")
+    else:
+        store.wait(["seen"])
+    return listens
 
 
+@pytest.mark.ranks
 def test_two_tasks_meet_and_only_loopback_listens():
-    port = free_port()
-    tasks = [begin(rank, port, rank) for rank in (0, 1)]
-    assert [one.stdout.readline() for one in tasks] == ["met\n", "met\n"]
-    assert listening_addresses([tasks[0].pid]) == {"0100007F"}
-    assert listening_addresses([tasks[1].pid]) == set()
-    for one in reversed(tasks):
-        assert one.communicate(timeout=LIMIT_S)[1].count("Traceback") == 0
-        assert one.returncode == 0
+    assert run_ranks(meet, Started(2), free_port(), (0, 1)) == [{"0100007F"}, set()]
 
 
-@pytest.mark.thorough
+@pytest.mark.ranks
 def test_ranks_that_are_no_neighbours_are_refused_on_every_rank():
-    port = free_port()
-    tasks = [begin(rank, port, 1 - rank) for rank in (0, 1)]
-    for one in tasks:
-        assert "mpirun dealt the ranks out in turn" in one.communicate(timeout=LIMIT_S)[1]
-        assert one.returncode != 0
+    for said in run_ranks(meet, Started(2), free_port(), (1, 0)):
+        assert "mpirun dealt the ranks out in turn" in said
 
 
 def test_a_port_that_is_taken_is_named():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -51,8 +52,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         "script_frames",
         lambda: [one for one in frames() if one.f_code.co_filename.startswith(str(tmp_path))],
     )
+    gc.freeze()  # `lockstep.init` looks at all objects, and a test session has millions
     yield run
     lockstep.finish()
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("idiom", NAMED)

@@ -140,6 +140,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return bits(run(tmp_path_factory.mktemp("undisturbed"), 1))
 
 
+@pytest.mark.thorough
 def test_four_ranks_on_one_cpu_of_a_machine_that_offers_nothing_have_the_bits_of_one_rank_elsewhere(
     tmp_path: Path, undisturbed: str
 ) -> None:

@@ -17,6 +17,7 @@ import click
 
 from lockstep.cli.grouped_help import GroupedHelp
 from lockstep.cli.program import check_program, machine_for
+from lockstep.cli.project_defaults import TakesProjectDefaults
 from lockstep.cli.script_words import WORDS, strays
 from lockstep.cli.shared_options import (
     accept_arithmetic_options,
@@ -85,7 +86,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 143 for SIGTERM, 138 for SIGUSR1): with --save-every the same command goes on."""
 
 
-class RunHelp(GroupedHelp):
+class RunHelp(TakesProjectDefaults, GroupedHelp):
     """The twelve options that most runs need, and the groups of all."""
 
     most_used = (

@@ -1,0 +1,63 @@
+"""`[tool.lockstep]` of the nearest pyproject.toml: defaults for the options of `lockstep run`. The command line beats them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+FILE = "pyproject.toml"
+ALIKE = (("ranks", "nproc_per_node"), ("quiet", "verbose"))
+"""Options of which the command line may have one: then the file's other one does not count."""
+
+
+class TakesProjectDefaults(click.Command):
+    """A command whose options have the defaults of the project in which it is called."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if not extra.get("resilient_parsing"):
+            extra.setdefault("default_map", self._defaults(args))
+        return super().make_context(info_name, args, parent, **extra)
+
+    def _defaults(self, args: Sequence[str]) -> dict[str, Any]:
+        path, told = nearest(Path.cwd())
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        by_name = {name.lstrip("-").replace("_", "-"): one for one in options for name in (*one.opts, str(one.name))}
+        found = {}
+        for name, value in told.items():
+            option = by_name.get(name.replace("_", "-"))
+            if option is None or option.name is None:
+                raise click.UsageError(f"{path}: [tool.lockstep] has {name!r}, which is not an option of lockstep run.")
+            found[option.name] = str(value) if type(value) in {int, float} else value
+        script = next((number for number, word in enumerate(args) if word.endswith(".py")), len(args))
+        given = {one.name for one in options for word in args[:script] if word.partition("=")[0] in one.opts}
+        for pair in ALIKE:
+            if given & set(pair):
+                found = {name: value for name, value in found.items() if name not in pair}
+        return found
+
+
+def nearest(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The table of the nearest pyproject.toml from `folder` upwards, and that file; an empty one where there is none.
+
+    Raises:
+        click.UsageError: when the file is no TOML, or the table is none.
+    """
+    for path in (place / FILE for place in (folder, *folder.parents)):
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        try:
+            told = tomllib.loads(text.decode()).get("tool", {}).get("lockstep", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
+            raise click.UsageError(f"{path} cannot be read: {error}.") from None
+        if not isinstance(told, dict):
+            raise click.UsageError(f"{path}: [tool.lockstep] must be a table of options.")
+        return path, told
+    return folder / FILE, {}

@@ -25,7 +25,10 @@ class TakesProjectDefaults(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
     def _defaults(self, args: Sequence[str]) -> dict[str, Any]:
-        path, told = nearest(Path.cwd())
+        try:
+            path, told = nearest(Path.cwd())
+        except OSError:  # the folder is gone, which the command itself says
+            return {}
         options = [one for one in self.params if isinstance(one, click.Option)]
         by_name = {name.lstrip("-").replace("_", "-"): one for one in options for name in (*one.opts, str(one.name))}
         found = {}

@@ -36,13 +36,26 @@ class TakesProjectDefaults(click.Command):
             option = by_name.get(name.replace("_", "-"))
             if option is None or option.name is None:
                 raise click.UsageError(f"{path}: [tool.lockstep] has {name!r}, which is not an option of lockstep run.")
-            found[option.name] = str(value) if type(value) in {int, float} else value
+            found[option.name] = _checked(path, name, option, value)
         script = next((number for number, word in enumerate(args) if word.endswith(".py")), len(args))
         given = {one.name for one in options for word in args[:script] if word.partition("=")[0] in one.opts}
         for pair in ALIKE:
             if given & set(pair):
                 found = {name: value for name, value in found.items() if name not in pair}
         return found
+
+
+def _checked(path: Path, name: str, option: click.Option, value: object) -> object:
+    """A value as the command line would give it."""
+    if option.is_flag == isinstance(value, bool):
+        if option.is_flag:
+            return value
+        if isinstance(value, list) and option.multiple and all(isinstance(one, str) for one in value):
+            return value
+        if isinstance(value, str | int | float):
+            return [str(value)] if option.multiple else str(value)
+    wanted = "true or false" if option.is_flag else "a list of words" if option.multiple else "a word or a number"
+    raise click.UsageError(f"{path}: {name} in [tool.lockstep] must be {wanted}.")
 
 
 def nearest(folder: Path) -> tuple[Path, dict[str, Any]]:

@@ -28,8 +28,8 @@ from lockstep.protocol.journal.ring import JournalReader, Phase
 from lockstep.protocol.run_folder import RunFolder, read_json, write_private
 
 LEAST_PACE_S = 1.0
-MOST_PACES = 200
-"""Lines about the pace come this many times in a run at most, after each doubling of its time: a long run has few of them."""
+PACE_PART = 200
+"""Between two lines about the pace lies this part of the time so far: 1,800 of them in a week."""
 STALLS = frozenset({"missing-rank", "stalled-in-data", "stalled-in-script", "stopped-process", "busy-rank"})
 LIBRARIES = ("lockstep-train", "torch")
 
@@ -70,6 +70,8 @@ class EventLog:
     _num_findings: int = 0
     _findings_bytes: int = 0
     _evaluation_s: float | None = None
+    _loss: float | None = None
+    """That of the last step."""
 
     def add(self, kind: Kind, **fields: Any) -> None:
         """Add an event of now."""
@@ -111,7 +113,7 @@ class EventLog:
         assert self._before is not None
         before = self._before
         self._before = tuple(gauges)
-        self._next_pace_s = now + max(LEAST_PACE_S, (now - self._began_s) / MOST_PACES)
+        self._next_pace_s = now + max(LEAST_PACE_S, (now - self._began_s) / PACE_PART)
         spent = [Spent.between(old, new) for old, new in zip(before, gauges, strict=False)]
         steps, samples = max(one.steps for one in spent), sum(one.samples for one in spent)
         if steps <= 0:
@@ -164,6 +166,8 @@ class EventLog:
         """
         self._look_at_findings()
         self.last_steps.append(max((one.step for one in gauges.values()), default=0))
+        losses = [one.loss for one in gauges.values() if one.num_losses and math.isfinite(one.loss)]
+        self._loss = losses[0] if losses else self._loss
         for rank, one in gauges.items():
             self.totals.setdefault(rank, RankTotals()).add(one)
         for end in sorted(ends, key=lambda each: each.time_ns):
@@ -200,7 +204,6 @@ class EventLog:
     def _summary(self, request: LaunchRequest, outcome: Mapping[str, Any]) -> dict[str, Any]:
         events = events_in(self.folder.events)
         result, decided = read_json(self.folder.result), read_json(self.folder.decided)
-        losses = [event.fields.get("loss") for event in of_kind(events, Kind.PACE)]
         executed = executed_steps(events, self.last_steps)
         return {
             "schema": SCHEMA,
@@ -218,7 +221,7 @@ class EventLog:
             "executed_steps": executed,
             "epochs": result.get("epochs"),
             "samples": result.get("samples", ""),
-            "loss": losses[-1] if losses else None,
+            "loss": self._loss,
             "bits": result.get("bits", ""),
             "resumed_without": result.get("without", []),
             "starts": self._attempts,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import os
 import secrets
 import threading
@@ -29,7 +28,7 @@ from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.regular_file import open_regular
-from lockstep.protocol.metric_lines import PLACES, Delivered
+from lockstep.protocol.metric_lines import Delivered, decoded, values_of
 from lockstep.protocol.run_folder import RunFolder, read_json, write_private
 
 TRACKERS = ("tensorboard", "wandb")
@@ -117,7 +116,7 @@ class MetricLines:
             data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._offset += len(whole)
-            return [told for line in whole.splitlines() if (told := _decoded(line)) is not None], again
+            return [told for line in whole.splitlines() if (told := decoded(line)) is not None], again
         return [], False
 
 
@@ -193,8 +192,7 @@ class Tracking:
                 delivered.starts_again()
             new = [line for line in lines if delivered.takes(line)]
             for line in new:
-                values = {key: math.nan if value is None else value for key, value in line.items() if key not in PLACES}
-                tracker.log(line["step"], line.get("time") or time.time(), values)
+                tracker.log(line["step"], line.get("time") or time.time(), values_of(line))
             if new:
                 self._remember(name, run_id, delivered)
 
@@ -203,14 +201,6 @@ class Tracking:
         told[name] = {"id": run_id, "step": delivered.step, "lines": list(delivered.lines.elements())}
         with suppress(OSError):
             write_private(self._memory, json.dumps(told) + "\n")
-
-
-def _decoded(line: bytes) -> dict[str, Any] | None:
-    with suppress(ValueError, RecursionError):
-        told = json.loads(line)
-        if isinstance(told, dict) and type(told.get("step")) is int:
-            return told
-    return None
 
 
 def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:

@@ -7,13 +7,29 @@ come, but for what was logged after the loss in the newest one.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 PLACES = frozenset({"step", "epoch", "time"})
 """Keys of a line that are no values."""
+
+
+def decoded(line: str | bytes) -> dict[str, Any] | None:
+    """A line of the file; None where it is half written, or none."""
+    with suppress(ValueError, RecursionError):
+        told = json.loads(line)
+        if isinstance(told, dict) and type(told.get("step")) is int and told["step"] >= 0:
+            return told
+    return None
+
+
+def values_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """What was logged, by name; NaN for what was not finite."""
+    return {name: math.nan if value is None else value for name, value in line.items() if name not in PLACES}
 
 
 def without_time(line: Mapping[str, Any]) -> str:

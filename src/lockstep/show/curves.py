@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from lockstep.machine.regular_file import open_regular
 from lockstep.protocol.events import finite
-from lockstep.protocol.metric_lines import PLACES
+from lockstep.protocol.metric_lines import PLACES, decoded
 
 MOST_BYTES = 64 << 20
 """A larger file is read in parts, evenly spread over it."""
@@ -71,12 +70,10 @@ def _lines(path: Path, *, is_whole: bool) -> Iterator[bytes]:
 
 
 def _take(line: bytes, found: dict[str, Curve]) -> None:
-    try:
-        told = json.loads(line)
-    except (ValueError, RecursionError):
+    told = decoded(line)
+    if told is None or told["step"] >= 1 << 53:
         return
-    if not isinstance(told, dict) or type(step := told.get("step")) is not int or not 0 <= step < 1 << 53:
-        return
+    step = told["step"]
     for name, value in told.items():
         if (
             name in PLACES

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.launcher.diagnosis.spent import TIME_NAMES
+from lockstep.launcher.watch.table import duration_text
 from lockstep.machine.visible import visible
 from lockstep.protocol.events import SCHEMA, Event, Kind, events_in, finite, of_kind
 from lockstep.protocol.run_folder import RunFolder, read_json
 from lockstep.show.curves import Curves, curves_in, thinned
 
-PARTS = ("data", "compute", "exchange", "optimizer", "other")
+PARTS = tuple(TIME_NAMES.values())
 MOST_EVENTS = 500
 MOST_RANKS = 1024
-TOLD = (Kind.EVALUATION, Kind.PACE, Kind.FINDING)
-"""Kinds that are no marks in a picture."""
-LABELS = {Kind.NODES: "nodes", Kind.CHECKPOINT: "checkpoint", Kind.RESUME: "resumed", Kind.RESTART: "restarted"}
 
 
 @dataclass(frozen=True)
@@ -195,8 +194,7 @@ def _marks(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 def _mark_text(event: Event) -> str:
     rank = event.fields.get("rank")
-    who = f"rank {rank}" if isinstance(rank, int) else ""
-    return who or LABELS.get(event.kind, str(event.kind))
+    return f"rank {rank}" if isinstance(rank, int) else str(event.kind)
 
 
 def _pace(record: Record) -> dict[str, list[Any]]:
@@ -325,8 +323,4 @@ def _or_none(value: float) -> float | None:
 
 def time_text(seconds: float) -> str:
     """`4.2 s`, `12 min`, `3.1 h`; a question mark for what is no number."""
-    if not math.isfinite(seconds):
-        return "?"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return duration_text(seconds) if math.isfinite(seconds) else "?"

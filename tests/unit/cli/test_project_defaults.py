@@ -39,12 +39,24 @@ def test_a_default_gives_way_to_another_option_of_its_kind(chosen):
     assert (found["ranks"], found["nproc_per_node"], found["verbose"], found["quiet"]) == (None, "2", False, True)
 
 
+def test_a_word_stands_for_a_list_of_one(chosen):
+    assert chosen("[tool.lockstep]\ntrack = 'wandb'\n")["track"] == ("wandb",)
+
+
 def test_a_file_without_the_table_changes_nothing(chosen):
     assert chosen("[project]\nname = 'x'\n") == chosen("")
 
 
 @pytest.mark.parametrize(
-    "table", ["[tool.lockstep]\nrank = 3", "[tool]\nlockstep = 3", "[tool", "[tool.lockstep]\nlanes = 'x'"]
+    "table",
+    [
+        "[tool.lockstep]\nrank = 3",
+        "[tool]\nlockstep = 3",
+        "[tool",
+        "[tool.lockstep]\nlanes = 'x'",
+        "[tool.lockstep]\nlanes = true",
+        "[tool.lockstep]\nquiet = 1",
+    ],
 )
 def test_what_is_no_default_is_one_sentence(chosen, table):
     with pytest.raises(click.UsageError):

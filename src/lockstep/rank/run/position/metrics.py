@@ -10,13 +10,13 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lockstep.machine.clocks import go_on_from, growing_time
 from lockstep.machine.regular_file import read_regular
-from lockstep.protocol.metric_lines import PLACES, Delivered, without_time
+from lockstep.protocol.events import finite
+from lockstep.protocol.metric_lines import Delivered, decoded, values_of, without_time
 from lockstep.protocol.run_folder import read_lines, write_private
 from lockstep.rank.run.position.step_timer import StepTimer
 
@@ -51,7 +51,7 @@ class EarlierLines:
         try:
             data = read_regular(path)
             earlier = data[: self._size].decode(errors="replace").splitlines(keepends=True)
-            self.delivered = Delivered.until(told for line in earlier if (told := _decoded(line)) is not None)
+            self.delivered = Delivered.until(told for line in earlier if (told := decoded(line)) is not None)
             mine = "" if self.has_mine else data[self._size :].decode(errors="replace")
             write_private(path, "".join([*kept(earlier, step, saved_s), mine]))
         except OSError as error:
@@ -68,16 +68,8 @@ def kept(lines: list[str], step: int, saved_s: float) -> list[str]:
 
 
 def _counts(line: str, step: int, saved_s: float) -> bool:
-    told = _decoded(line)
-    return told is not None and (told["step"] < step or (told["step"] == step and told["time"] <= saved_s))
-
-
-def _decoded(line: str) -> dict[str, Any] | None:
-    """A line; None where it is none."""
-    with suppress(ValueError, KeyError, TypeError):
-        told = json.loads(line)
-        return told if told["step"] >= 0 and told["time"] >= 0 else None
-    return None
+    told = decoded(line)
+    return told is not None and (told["step"] < step or (told["step"] == step and finite(told.get("time")) <= saved_s))
 
 
 def keep(path: Path, text: str, step_timer: StepTimer) -> None:
@@ -158,9 +150,8 @@ class MetricsFile:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.listeners and self.earlier.delivered.takes(line):
-            values = {name: math.nan if value is None else value for name, value in line.items() if name not in PLACES}
             for listener in self.listeners:
-                listener(dict(values), line["step"])
+                listener(values_of(line), line["step"])
         if self._path is not None:
             try:
                 append_line(self._path, json.dumps(line))

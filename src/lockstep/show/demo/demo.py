@@ -17,7 +17,7 @@ from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.kept import modules_for
-from lockstep.launcher.request import EntryPoint, LaunchRequest, Outcome, Output, Placement, Recover, Recovery
+from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
 from lockstep.launcher.terminal.terminal import Terminal
 from lockstep.protocol.events import Kind, of_kind
 from lockstep.protocol.run_folder import RunFolder
@@ -60,15 +60,22 @@ class Demo:
             terminal: where the second run is shown.
             say: prints a line.
         """
+        try:
+            same = self._train(terminal, say)
+        finally:
+            self._is_over = True
+        return same
+
+    def _train(self, terminal: Terminal | None, say: Callable[[str], None]) -> bool:
         first = self._request("demo-undisturbed", 1, ())
         with NurseryHandle(first.placement.threads, modules_for(first)) as nursery:
             say("demo      first an undisturbed run, on 1 rank")
             self._undisturbed, before = LiveRun(first.output.run_folder), launch(first, None, nursery)
-            undisturbed = read_record(RunFolder(first.output.run_folder))
+            undisturbed = self._undisturbed.record
             loss = undisturbed.curves.loss
             if before.exit_code or loss is None:
                 say(before.block)
-                return self._end()
+                return False
             steps, values = thinned(loss.steps, loss.values)
             self._reference = {"steps": steps, "values": values, "bits": undisturbed.summary.get("bits", "")}
             second = self._request("demo", self.ranks, (str(PAUSE_S),))
@@ -81,22 +88,13 @@ class Demo:
                 outcome = launch(second, terminal, nursery)
             finally:
                 stop.set()
-        self._end()
-        return self._tell(outcome, read_record(RunFolder(second.output.run_folder)), say)
-
-    def _end(self) -> bool:
-        self._is_over = True
-        return False
-
-    def _tell(self, outcome: Outcome, record: Record, say: Callable[[str], None]) -> bool:
         if outcome.exit_code:
             return False
-        bits, expected = record.summary.get("bits", ""), (self._reference or {}).get("bits")
-        num_kills = len(of_kind(record.events, Kind.KILL))
-        say(f"demo      {_verdict(num_kills, same=bits == expected)}")
-        say(f"          undisturbed  {expected}")
-        say(f"          this run     {bits}")
-        return bool(bits == expected)
+        banner = self._banner(self._run.record)
+        say(f"demo      {banner['text']}")
+        for line in banner["lines"]:
+            say(f"          {line}")
+        return bool(banner["ok"])
 
     def _request(self, title: str, ranks: int, args: tuple[str, ...]) -> LaunchRequest:
         folder = reserve_run_folder(self.base, None, title, datetime.now().astimezone())
@@ -145,15 +143,12 @@ class Demo:
         return f"digits on {self.ranks} ranks, 4 lanes · step {step} of {STEPS} · {state['story']['name']}"
 
     def _banner(self, record: Record) -> dict[str, Any]:
+        """How the second run compares with the first."""
         bits, expected = str(record.summary.get("bits") or "none"), str((self._reference or {}).get("bits"))
-        kills, same = len(of_kind(record.events, Kind.KILL)), bits == expected
+        num_kills, same = len(of_kind(record.events, Kind.KILL)), bits == expected
+        kills = f"{num_kills} kill{'s' * (num_kills != 1)}"
         return {
             "ok": same,
-            "text": _verdict(kills, same=same),
+            "text": f"{kills}, the same weights to the last bit." if same else f"{kills}, and OTHER BITS.",
             "lines": [f"undisturbed  {expected}", f"this run     {bits}"],
         }
-
-
-def _verdict(num_kills: int, *, same: bool) -> str:
-    kills = f"{num_kills} kill{'s' * (num_kills != 1)}"
-    return f"{kills}, the same weights to the last bit." if same else f"{kills}, and OTHER BITS."

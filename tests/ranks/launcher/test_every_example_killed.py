@@ -55,7 +55,24 @@ class Net(torch.nn.Linear):
     def __init__(self):
         super().__init__(16, 4)
 train_set = torch.utils.data.TensorDataset(torch.randn(1024, 16), torch.randint(4, (1024,)))
-"""
+""",
+    "docs/design/code-in-an-hour.md": """
+import torch, lockstep
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train_set = torch.utils.data.TensorDataset(torch.randn(256, 16), torch.randint(4, (256,)))
+loader = torch.utils.data.DataLoader(train_set, batch_size=16)
+def loss_of(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+""",
+    "docs/design/pipelining-side-by-side.md": """
+import torch, torch.nn.functional as F, lockstep
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(16, 4)
+train_set = torch.utils.data.TensorDataset(torch.randn(256, 16), torch.randint(4, (256,)))
+loader = torch.utils.data.DataLoader(train_set, batch_size=16)
+""",
 }
 """What whole scripts of a page leave to the reader."""
 FROM_A_SNAPSHOT = {

@@ -80,6 +80,9 @@ def leaves_early(folder):
         sent = transport.send(torch.zeros(1), 3 - rank, 0)
         transport.receive(torch.zeros(1), 3 - rank, 0)
         sent.wait()
+    # Who is told first ends its connections, and with them a message that the other has not read yet.
+    (Path(folder) / f"exchanged-{rank}").touch()
+    until((Path(folder) / f"exchanged-{3 - rank}").exists, "the end of the other one's exchanges")
     with pytest.raises(PeerLost) as lost:
         transport.barrier()
     (Path(folder) / f"told-{rank}").write_text(json.dumps(lost.value.is_dead))

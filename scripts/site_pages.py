@@ -8,6 +8,7 @@ text; one that leads nowhere fails the build.
 
 from __future__ import annotations
 
+import json
 import logging
 import posixpath
 import re
@@ -30,6 +31,7 @@ OUTSIDE = {
     "benchmarks/README.md": "benchmarks/index.md",
     "benchmarks/results/README.md": "benchmarks/results.md",
     "benchmarks/what-did-not-work.md": "benchmarks/what-did-not-work.md",
+    "examples/notebook.ipynb": "notebook.md",
 }
 """Pages outside docs/: where they are in the repository, and on the site."""
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
@@ -57,6 +59,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """The page as the site shows it."""
     here = page.file.src_uri
+    if here == "notebook.md":
+        markdown = page_of_notebook(markdown)
     page.meta["search"] = {"boost": next((boost for begin, boost in BOOSTS.items() if here.startswith(begin)), 1)}
     if here in WORDS:
         page.meta["tags"] = WORDS[here]
@@ -64,6 +68,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["hide"] = ["navigation", "toc"]  # the landing page
     text = PLACE.sub(lambda found: _generated(found[1], here), markdown)
     return outside_fences(text, lambda part: separate_lists(rewrite_links(part, here)))
+
+
+def page_of_notebook(text: str) -> str:
+    """A notebook as it was executed: what it says, its code, and what each cell printed."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = "".join(
+            "".join(output.get("text") or output["data"]["text/plain"]) for output in cell.get("outputs", [])
+        )
+        if printed:
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join(parts)
 
 
 def rewrite_links(text: str, uri: str) -> str:

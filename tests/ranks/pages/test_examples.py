@@ -85,3 +85,20 @@ def test_kills_that_cannot_be_are_refused() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "--kills must be between 0 and 11, half of the steps" in done.stderr
+
+
+@pytest.mark.thorough
+def test_the_notebook_prints_what_its_page_shows(tmp_path: Path) -> None:
+    cells = [
+        cell for cell in json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+    as_at_a_prompt = "import sys; sys.ps1 = '>>> '\n"
+    program = as_at_a_prompt + "\n".join("".join(cell["source"]) for cell in cells)
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = "".join("".join(output.get("text", "")) for cell in cells for output in cell["outputs"])
+    printed = [line for line in done.stdout.splitlines() if re.match("last loss|rank 1", line)]
+    assert len(printed) == 3
+    assert [line for line in printed if line not in shown] == []

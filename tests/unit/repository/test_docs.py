@@ -56,6 +56,9 @@ def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_ne
     led = {word: one["location"] for one in indexed for word in one.get("tags", ())}
     for word in ("out of memory", "nccl", "resume", "tensorboard"):
         assert led[word].startswith("guide/"), word
+    assert 'class="language-text highlight"' in (tmp_path / "notebook.html").read_text(), (
+        "site.css hides its copy button"
+    )
     for page in tmp_path.rglob("*.html"):
         text = page.read_text()
         assert re.findall(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"', text) == [], (
@@ -68,7 +71,7 @@ def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_ne
 @with_mkdocs
 @pytest.mark.ranks
 def test_links_that_lead_nowhere_fail_the_build_and_are_named(tmp_path: Path) -> None:
-    for name in ("scripts", "src", "benchmarks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
+    for name in ("scripts", "src", "benchmarks", "examples", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "docs").mkdir()
     for path in (ROOT / "docs").iterdir():

@@ -36,13 +36,12 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.launcher.nodes.address import Choice, Place
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.door import Door
-from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.launcher.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.launcher.nodes.key import KeySettings
 from lockstep.launcher.nodes.node_star import begin_star
 from lockstep.launcher.nodes.place import JOIN_S, NodePlace
 from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.streams import Entrance, Exit
 from lockstep.notices import say
 
@@ -87,8 +86,8 @@ class NodesRendezvous(RendezvousHandler):
         listener = _listener(chosen) if is_host else None
         node = secrets.token_hex(8)
         try:
-            key, job = _key(is_host=listener is not None)
-            star = begin_star(node, chosen, listener, key, job=job, patience_s=patience_s)
+            found = KeySettings.take(None, os.environ).find(is_first=listener is not None, can_show=False)
+            star = begin_star(node, chosen, listener, found.key, job=found.job, patience_s=patience_s)
         except BaseException:
             if listener is not None:
                 listener.close()
@@ -242,15 +241,6 @@ class _Through(socket.socket):
         with suppress(OSError):  # the door is closed already
             self._door.forget(self._port)
         super().close()
-
-
-def _key(*, is_host: bool) -> tuple[Key | None, str]:
-    """The run's key, and the job of SLURM for which it is sealed; None: node 0 is asked for it. Raises UsageError."""
-    settings = KeySettings.take(None, os.environ)
-    source = settings.source(is_first=False, has_munge=has_munge(), can_show=False)
-    if source is not Source.MUNGE:
-        return settings.given(source), ""
-    return (Key.made() if is_host else None), settings.job
 
 
 def _listener(chosen: Choice) -> socket.socket | None:

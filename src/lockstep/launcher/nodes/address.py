@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -229,6 +230,6 @@ def is_loopback(text: str) -> bool:
     return is_address(text) and ipaddress.ip_address(text).is_loopback
 
 
-def family(address: str) -> int:
-    """4 or 6."""
-    return ipaddress.ip_address(address).version
+def family(address: str) -> socket.AddressFamily:
+    """As sockets need it; IPv4 comes first in their order."""
+    return socket.AF_INET if ipaddress.ip_address(address).version == 4 else socket.AF_INET6

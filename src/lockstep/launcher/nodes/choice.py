@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.launcher.nodes.address import DEFAULT_PORT, joined, port_number
@@ -168,51 +169,34 @@ def of_torchrun(variables: Mapping[str, str]) -> Told:
     Kubeflow sets them in its pods. PyTorchJob (training operator 1) says PET_NNODES, PET_NPROC_PER_NODE, and PET_NODE_RANK with
     PET_MASTER_ADDR, or with an elastic policy PET_RDZV_ENDPOINT. Trainer 2 says PET_MASTER_PORT too.
     """
-
-    def of(name: str) -> str | None:
-        return variables.get(f"PET_{name}") or None
-
-    return Told(
-        nnodes=of("NNODES"),
-        node_rank=of("NODE_RANK"),
-        rdzv_endpoint=of("RDZV_ENDPOINT"),
-        rdzv_id=of("RDZV_ID"),
-        rdzv_backend=of("RDZV_BACKEND"),
-        rdzv_conf=of("RDZV_CONF"),
-        local_addr=of("LOCAL_ADDR"),
-        master_addr=of("MASTER_ADDR"),
-        master_port=of("MASTER_PORT"),
-        names=("PET_", "_"),
-    )
+    options = [one.name for one in fields(Told) if one.name not in ("standalone", "names")]
+    found: dict[str, Any] = {one: variables.get(f"PET_{one.upper()}") or None for one in options}
+    return Told(**found, names=("PET_", "_"))
 
 
 def of_kubernetes(variables: Mapping[str, str]) -> Facts | None:
-    """Kubernetes without an operator for torch: an indexed Job's number, and the variables of a LeaderWorkerSet."""
+    """Kubernetes without an operator for torch: the variables of a LeaderWorkerSet, and an indexed Job's number."""
+    leader = variables.get("LWS_LEADER_ADDRESS", "")
+    size, number = variables.get("LWS_GROUP_SIZE", ""), variables.get("LWS_WORKER_INDEX", "")
+    if leader and (found := _counted(KUBERNETES, size, number, (leader,), leader)) is not None:
+        return found
     # [Note: an indexed Job counts only beside --nnodes]
     # It says which pod this is, not how many there are, and a Job of independent pods has it too.
-    return _leader_worker_set(variables) or _indexed_job(variables)
-
-
-def _leader_worker_set(variables: Mapping[str, str]) -> Facts | None:
-    leader = variables.get("LWS_LEADER_ADDRESS", "")
-    size, index = variables.get("LWS_GROUP_SIZE", ""), variables.get("LWS_WORKER_INDEX", "")
-    if not (leader and size.isdecimal() and index.isdecimal() and int(index) < int(size)):
-        return None
-    return Facts(KUBERNETES, (int(size), int(size)), int(index), joined(leader, port_for(leader)), leader)
-
-
-def _indexed_job(variables: Mapping[str, str]) -> Facts | None:
     index = variables.get("JOB_COMPLETION_INDEX", "")
     return Facts(KUBERNETES, number=int(index)) if index.isdecimal() else None
 
 
 def of_skypilot(variables: Mapping[str, str]) -> Facts | None:
     """SkyPilot's variables, which list the addresses in the order of their numbers; None where they contradict each other."""
-    addresses = variables.get("SKYPILOT_NODE_IPS", "").split()
-    rank, nodes = variables.get("SKYPILOT_NODE_RANK", ""), variables.get("SKYPILOT_NUM_NODES", "")
-    if not (rank.isdecimal() and nodes.isdecimal() and int(rank) < int(nodes) == len(addresses)):
+    hosts = tuple(variables.get("SKYPILOT_NODE_IPS", "").split())
+    size, number = variables.get("SKYPILOT_NUM_NODES", ""), variables.get("SKYPILOT_NODE_RANK", "")
+    if str(len(hosts)) != size.lstrip("0"):
         return None
-    job = variables.get("SKYPILOT_TASK_ID", "")
-    return Facts(
-        SKYPILOT, (int(nodes), int(nodes)), int(rank), joined(addresses[0], port_for(job)), job, tuple(addresses)
-    )
+    return _counted(SKYPILOT, size, number, hosts, variables.get("SKYPILOT_TASK_ID", ""))
+
+
+def _counted(launcher: str, size: str, number: str, hosts: tuple[str, ...], job: str) -> Facts | None:
+    """What variables say that count all nodes; None where they are no numbers, or contradict each other."""
+    if not (size.isdecimal() and number.isdecimal() and int(number) < int(size)):
+        return None
+    return Facts(launcher, (int(size), int(size)), int(number), joined(hosts[0], port_for(job)), job, hosts)

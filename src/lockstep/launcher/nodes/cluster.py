@@ -15,12 +15,11 @@ from typing import Any
 
 from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes.gathering import Gathering
-from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.liveness import Liveness
 from lockstep.launcher.nodes.meeting import NodeMeeting, hold_keys
 from lockstep.launcher.nodes.preflight import Reach
 from lockstep.launcher.nodes.roster import Member, NodeRecord, missing
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.streams import Exit
 from lockstep.launcher.nodes.view import RunView, Sayings
 from lockstep.protocol.meeting_place import Seat
@@ -157,7 +156,7 @@ class Cluster:
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
-            self.star.tell(entry)
+            self.star.publish(entry)
         except ValueError as error:
             raise EnvironmentFailure(f"The other nodes cannot be told: {error}.") from None
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nodes.key import Key
@@ -21,7 +20,7 @@ from lockstep.launcher.nodes.session import (
     WrongAddress,
     WrongKey,
 )
-from lockstep.launcher.nodes.wire import Loop, Wire, WireEnded
+from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
 
 # [Note: strangers keep newcomers waiting, and nobody inside]
 # A call costs node 0 an `accept`, 49 bytes, and one HMAC at most. The oldest of too many gives way, and the loop takes few
@@ -49,11 +48,10 @@ class Doorstep:
 
     Args:
         listener: listens on one address; taken over.
-        key: the run's; None: this node cannot use its own, and lets in nobody.
+        key: the run's; None: this node cannot use its own, and admits nobody.
         own: the addresses at which this node may be called, as `address_bytes`.
         loop: watches the sockets.
-        let_in: gets the connection of a caller with the key and its first message; returns what it is answered, and closes the
-            connection where that is no `{"ok": true}`.
+        admit: gets the connection of a caller with the key and its first messages.
         stranger: gets the address of one without.
         seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
     """
@@ -65,12 +63,12 @@ class Doorstep:
         own: Collection[bytes],
         loop: Loop,
         *,
-        let_in: Callable[[Wire, dict[str, Any]], None],
+        admit: Callable[[Wire, list[Message]], None],
         stranger: Callable[[str], None],
         seal: Callable[[], bytes] | None = None,
     ) -> None:
         self._listener, self._key, self._own, self._loop = listener, key, own, loop
-        self._let_in, self._stranger, self._seal = let_in, stranger, seal
+        self._admit, self._stranger, self._seal = admit, stranger, seal
         self._callers: dict[_Caller, None] = {}
         self._taken = 0
         self._is_watched = False
@@ -132,7 +130,7 @@ class Doorstep:
         except OSError:
             self._refuse(caller, is_watched=False)
             return
-        self._loop.watch(end, lambda _mask: self._hear(caller))
+        self._loop.watch(end, lambda _mask: self._receive(caller))
 
     def _refuse(self, caller: _Caller, last: bytes = b"", *, is_watched: bool = True) -> None:
         self.num_refused += 1
@@ -145,9 +143,9 @@ class Doorstep:
         with suppress(OSError):
             caller.end.close()
 
-    def _hear(self, caller: _Caller) -> None:
+    def _receive(self, caller: _Caller) -> None:
         if caller.wire is not None:
-            self._hear_first(caller, caller.wire)
+            self._receive_first(caller, caller.wire)
             return
         try:
             data = caller.end.recv(HELLO_BYTES - len(caller.came))
@@ -177,16 +175,16 @@ class Doorstep:
         except OSError:
             self._refuse(caller)
 
-    def _hear_first(self, caller: _Caller, wire: Wire) -> None:
+    def _receive_first(self, caller: _Caller, wire: Wire) -> None:
         try:
             found = wire.receive()
         except WireEnded:
             self._refuse(caller)
             return
-        if found:  # it sends no second one before it has an answer
+        if found:
             self._callers.pop(caller)
             self._loop.forget(caller.end)
-            self._let_in(wire, found[0][0])
+            self._admit(wire, found)
 
     def _give_seal(self, caller: _Caller) -> None:
         """Give it, in a thread of its own, because munge is a program; then close the call."""

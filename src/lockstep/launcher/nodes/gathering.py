@@ -60,7 +60,7 @@ class Gathering:
         """Why a run that needs all its nodes cannot begin: one of them could not start."""
         if self.record.least < self.record.most or not self.view.withdrawn:
             return None
-        return self.view.withdrawn[0].refused()
+        return self.view.withdrawn[0]
 
     def turn_away(self) -> None:
         """Refuse nodes for which a run with a fixed number of nodes has no room."""

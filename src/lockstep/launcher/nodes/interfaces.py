@@ -106,7 +106,7 @@ def resolve(
 
 def source_to(address: str) -> str:
     """The own address that the kernel would send to `address` from; empty when no route leads there. Nothing is sent."""
-    with socket.socket(socket.AF_INET if family(address) == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family(address), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
         except OSError:
@@ -141,15 +141,10 @@ def listen(place: Place) -> socket.socket:
     """A socket that listens at one address. Raises UsageError or EnvironmentFailure in one sentence."""
     if not place.address or ipaddress.ip_address(place.address).is_unspecified:
         raise ValueError("node 0 listens on one named address")
-    listener = socket.socket(socket.AF_INET if family(place.address) == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((place.address, place.port))
-        listener.listen(_BACKLOG)
+        return socket.create_server((place.address, place.port), family=family(place.address), backlog=_BACKLOG)
     except OSError as error:
-        listener.close()
         raise _why_not_there(error, place) from None
-    return listener
 
 
 def _why_not_there(error: OSError, place: Place) -> LockstepError:

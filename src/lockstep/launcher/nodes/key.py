@@ -28,7 +28,6 @@ import stat
 import subprocess
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache
 
 from lockstep.errors import EnvironmentFailure, UsageError
@@ -40,15 +39,6 @@ FEWEST_CHARACTERS, MOST_BYTES = 32, 4096
 MAKE_ONE = "(umask 077; python3 -c 'import secrets; print(secrets.token_hex(32))' > lockstep.key)"
 """A command that makes a key file."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-
-class Source(Enum):
-    """Where a node's key comes from."""
-
-    FILE = "a file"
-    VARIABLE = "the environment"
-    MUNGE = "node 0, sealed with munge"
-    MADE = "node 0, made at random"
 
 
 @dataclass(frozen=True)
@@ -86,43 +76,58 @@ class Key:
 
 
 @dataclass(frozen=True)
+class RunKey:
+    """What a node starts with."""
+
+    key: Key | None
+    """None: requested from node 0."""
+    job: str = ""
+    """SLURM's, if node 0 seals the key for it."""
+    is_new: bool = False
+    """Whether it was made here at random, so that the other nodes need a line from this terminal."""
+
+
+@dataclass(frozen=True)
 class KeySettings:
-    """What a node was told about the key; `take` reads it, `source` decides."""
+    """What the command line and the environment say about the key; `take` reads it, `find` decides."""
 
     file: str = ""
-    text: str = field(default="", repr=False)
-    is_text_set: bool = False
+    text: str | None = field(default=None, repr=False)
     job: str = ""
-    """SLURM's job."""
+    """SLURM's."""
 
     @classmethod
     def take(cls, option: str | None, environ: MutableMapping[str, str]) -> KeySettings:
         """Read `--key-file` and the environment, and take the key out of it: what is started later must not inherit it.
 
-        Call it with `os.environ` before any other process is started. /proc/PID/environ of this process goes on showing the
-        variable to processes of the same user.
+        Call it with `os.environ` before any other process is started. /proc/PID/environ of this process continues to show
+        the variable to processes of the same user.
         """
         text = environ.pop(VARIABLE, None)
         file = option if option is not None else environ.get(FILE_VARIABLE, "")
-        return cls(file, text or "", text is not None, environ.get(JOB_VARIABLE, ""))
+        return cls(file, text, environ.get(JOB_VARIABLE, ""))
 
-    def source(self, *, is_first: bool, has_munge: bool, can_show: bool) -> Source:
-        """Where this node's key comes from.
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a key without one that node 0 makes and shows."""
+        return bool(self.file or self.text is not None or (self.job and has_munge()))
+
+    def find(self, *, is_first: bool, can_show: bool) -> RunKey:
+        """This node's key.
 
         Args:
             is_first: whether this is node 0.
-            has_munge: whether `munge` and `unmunge` are installed here.
             can_show: whether what this node prints is read by a person only, so a terminal.
 
         Raises:
-            UsageError: when no source is left.
+            UsageError: when there is none, or it is not usable.
         """
         if self.file:
-            return Source.FILE
-        if self.is_text_set:
-            return Source.VARIABLE
-        if self.job and has_munge:
-            return Source.MUNGE
+            return RunKey(read_key(self.file))
+        if self.text is not None:
+            return RunKey(Key.of(self.text, VARIABLE))
+        if self.is_given:
+            return RunKey(Key.made() if is_first else None, self.job)
         give = f"Give every node the same file with --key-file or LOCKSTEP_KEY_FILE, readable by you alone; `{MAKE_ONE}` makes one."
         if not is_first:
             raise UsageError("This node does not know the run's key.", f"Copy the line that node 0 printed. {give}")
@@ -130,11 +135,7 @@ class KeySettings:
             raise UsageError(
                 "The nodes need a key, and a new one is shown on a terminal only, which this is not.", give
             )
-        return Source.MADE
-
-    def given(self, source: Source) -> Key:
-        """The key of a FILE or a VARIABLE. Raises UsageError when it is not usable."""
-        return read_key(self.file) if source is Source.FILE else Key.of(self.text, VARIABLE)
+        return RunKey(Key.made(), is_new=True)
 
 
 def read_key(path: str) -> Key:

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockstep.launcher.nodes.host_star import HostStar
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.streams import Entrance, Exit
 from lockstep.launcher.nodes.wire import Message, Wire, WireEnded
 from lockstep.protocol.message import Unframing, framed
@@ -170,7 +169,7 @@ def hold_keys(star: HostStar) -> None:
         except ValueError as error:  # no number, or too long
             star.send_to(node, {**of, "why": str(error)})
 
-    star.takers[QUESTION] = take
+    star.handlers[QUESTION] = take
 
 
 class NodeMeeting:
@@ -193,7 +192,7 @@ class NodeMeeting:
         self._kept: dict[str, bytes] = {}
         """Values that this node was sent, and is not sent again."""
         self._entrance: Entrance | None = None
-        star.takers[ANSWER] = self._answered
+        star.handlers[ANSWER] = self._answered
         star.loop.watch(self._ours, self._rung)
 
     def serve(self, listener: socket.socket) -> bool:
@@ -217,7 +216,7 @@ class NodeMeeting:
             self._exit.close()
         if self._entrance is not None:
             self._entrance.close()
-        self._star.takers.pop(ANSWER, None)
+        self._star.handlers.pop(ANSWER, None)
         self._star.loop.forget(self._ours)
         for number in list(self._ranks):
             self._forget(number)
@@ -252,7 +251,7 @@ class NodeMeeting:
             elif do == "compare_set":
                 parts = [to_travel(blob[: told["sizes"][0]]), to_travel(blob[told["sizes"][0] :])]
                 told, blob = {**told, "sizes": [len(parts[0])]}, b"".join(parts)
-            self._star.ask({**told, "kind": QUESTION, "round": self._round, "of": number}, blob)
+            self._star.send({**told, "kind": QUESTION, "round": self._round, "of": number}, blob)
         except ValueError as error:  # too long
             self._send(number, {"why": str(error)}, b"")
 

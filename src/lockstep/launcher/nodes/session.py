@@ -19,14 +19,14 @@ import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-MAGIC = b"lockstep star 2\n"
+MAGIC = b"lockstep star 3\n"
 NONCE_BYTES, ADDRESS_BYTES, PROOF_BYTES = 32, 18, 32
 GREETING_BYTES = len(MAGIC) + 1 + NONCE_BYTES
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES + ADDRESS_BYTES + PROOF_BYTES
 _HAS_KEY, _HAS_NONE = b"k", b"n"
 _CALLER, _HOST = b"caller", b"node 0"
 ASKS_FOR_SEAL = (MAGIC + b"the sealed key, please").ljust(HELLO_BYTES, b".")
-"""What a caller sends instead of its hello when it has no key (`munge`)."""
+"""What a caller sends instead of its hello when it has no key (`key`)."""
 WRONG_KEY, WRONG_ADDRESS = b"wrong key".ljust(PROOF_BYTES, b"\0"), b"wrong address".ljust(PROOF_BYTES, b"\0")
 """What node 0 answers instead of its proof."""
 
@@ -88,9 +88,9 @@ class HostHello:
         # [Note: the caller proves first]
         # Whoever has no key gets nothing of node 0 against which keys could be tried at home.
         if self.key is None or not hmac.compare_digest(hello[-PROOF_BYTES:], _mac(self.key, _CALLER, both)):
-            raise WrongKey("the caller does not have the key of this run")
+            raise WrongKey
         if address not in own:
-            raise WrongAddress("the caller meant another address")
+            raise WrongAddress
         return _mac(self.key, _HOST, both), _session(self.key, both)
 
 
@@ -115,19 +115,19 @@ class CallerHello:
     def session(self, greeting: bytes, answer: bytes) -> SessionKeys:
         """The keys of the connection, once node 0 has proved itself. Raises WrongKey, WrongAddress."""
         if answer == WRONG_ADDRESS:
-            raise WrongAddress("node 0 is not the one that was called")
+            raise WrongAddress
         both = nonce_in(greeting) + self.nonce + self.address
         if not hmac.compare_digest(answer, _mac(self.key, _HOST, both)):
-            raise WrongKey("node 0 does not have the key of this run")
+            raise WrongKey
         return _session(self.key, both)
 
 
 def nonce_in(greeting: bytes) -> bytes:
     """Node 0's nonce. Raises NotLockstep, HasNoKey."""
     if len(greeting) != GREETING_BYTES or not greeting.startswith(MAGIC):
-        raise NotLockstep("what answers is not node 0 of a run of lockstep")
+        raise NotLockstep
     if greeting[len(MAGIC) : len(MAGIC) + 1] != _HAS_KEY:
-        raise HasNoKey("node 0 cannot use its key")
+        raise HasNoKey
     return greeting[-NONCE_BYTES:]
 
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from lockstep.launcher.nodes.door import is_own_process
-from lockstep.launcher.nodes.host_star import HostStar
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.wire import Pipe, WireEnded
 
 FORTH, BACK = "stream", "stream back"
@@ -73,7 +72,7 @@ class Entrance:
         self.num_refused = 0
         """How many connections of other users were closed."""
         listener.setblocking(False)
-        star.takers[BACK] = lambda _node, told, data: self._streams.take(told["of"], told, data)
+        star.handlers[BACK] = lambda _node, told, data: self._streams.take(told["of"], told, data)
         star.loop.watch(listener, self._accept)
 
     def close(self) -> None:
@@ -89,8 +88,8 @@ class Entrance:
                 end.close()
                 return
             of = {"kind": FORTH, "to": self._to, "of": next(_numbers)}
-            self._star.ask({**of, "begins": True})
-            self._streams.add(of["of"], end, lambda told, data: self._star.ask({**of, **told}, data))
+            self._star.send({**of, "begins": True})
+            self._streams.add(of["of"], end, lambda told, data: self._star.send({**of, **told}, data))
 
 
 class Exit:
@@ -104,7 +103,7 @@ class Exit:
     def __init__(self, star: HostStar, connect: Connect = lambda _to: None) -> None:
         self._star, self.connect = star, connect
         self._streams = _Streams(star)
-        star.takers[FORTH] = self._take
+        star.handlers[FORTH] = self._take
 
     def close(self) -> None:
         """End all streams, and let none begin."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.launcher.nodes.preflight import Check
-from lockstep.launcher.nodes.roster import Member, NodeRecord, Refused, Withdrawal
+from lockstep.launcher.nodes.roster import Member, NodeRecord, Refused
 
 
 @dataclass
@@ -47,7 +47,7 @@ class RunView:
     refused: dict[str, Refused] = field(default_factory=dict)
     hopeless: Refused | None = None
     """Why no round will ever begin; of those who come later too."""
-    withdrawn: list[Withdrawal] = field(default_factory=list)
+    withdrawn: list[Refused] = field(default_factory=list)
     """Nodes that could not start, before the first round."""
     checks: list[Check] = field(default_factory=list)
     """Preflights, the newest last."""
@@ -98,10 +98,10 @@ class RunView:
                 self.saved = str(entry["place"]), int(entry["step"])
 
     def _take_refusal(self, entry: dict[str, Any]) -> None:
+        refused = Refused(tuple(entry.get("nodes", ())), entry["problem"], entry["fix"])
         if entry["kind"] == "withdrawal":
-            self.withdrawn += [Withdrawal.of(entry)] if self.round < 0 else []
+            self.withdrawn += [refused] if self.round < 0 else []
             return
-        refused = Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"])
         self.hopeless = refused if entry.get("for_all") else self.hopeless
         for node in refused.nodes:
             self.refused[node] = refused
@@ -245,7 +245,7 @@ class Sayings:
             case "said" if is_heard and told["round"] == self.view.round:
                 self.hear(told)
             case "withdrawal" if self.record.is_host and (self.view.round >= 0 or self.record.least < self.record.most):
-                self.say("nodes", Withdrawal.of(told).refused().problem)
+                self.say("nodes", told["problem"])
             case "path" if is_member and told["round"] == self.view.round:
                 self._say_path(told)
             case "stopped" if is_heard:

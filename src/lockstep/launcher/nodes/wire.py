@@ -83,7 +83,9 @@ class Loop:
 
     def close(self) -> None:
         """Close what it made itself."""
-        for descriptor in (self._timer, self._wake):
+        # A thread may still call `wake`, which must not write to whatever gets this number next.
+        wake, self._wake = self._wake, -1
+        for descriptor in (self._timer, wake):
             self.forget(descriptor)
             os.close(descriptor)
         self._epoll.close()
@@ -214,10 +216,10 @@ class Wire(Pipe):
     ) -> None:
         super().__init__(end)
         self._seal, self._open = seal, open
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         """When something came last."""
         self.is_silent = False
-        """Whether that was said to be long ago."""
+        """Whether that was reported to be long ago."""
 
     @classmethod
     def between_nodes(cls, end: socket.socket, key_out: bytes, key_in: bytes) -> Wire:
@@ -225,9 +227,9 @@ class Wire(Pipe):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(end, Sealer(key_out).seal, Opener(key_in).open)
 
-    def send(self, told: dict[str, Any], blob: bytes = b"") -> None:
+    def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
         """Send a message. Raises WireEnded, or ValueError for one too long."""
-        self.send_packed(packed(told, blob))
+        self.send_packed(packed(message, blob))
 
     def send_packed(self, content: bytes) -> None:
         """As `send`, for what goes to several. Raises likewise."""
@@ -244,7 +246,7 @@ class Wire(Pipe):
                     break
                 raise
             if data:
-                self.heard_at = time.monotonic()
+                self.received_at = time.monotonic()
             try:
                 found += [unpacked(content) for content in self._open(data)]
             except ValueError as error:

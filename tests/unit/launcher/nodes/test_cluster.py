@@ -62,7 +62,7 @@ class HubStar:
         self._told.put(told)
         self.loop.wake()
 
-    def tell(self, told: dict[str, Any]) -> None:
+    def publish(self, told: dict[str, Any]) -> None:
         self._hub.add(told)
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ def test_strangers_are_closed_and_nobody_is_disturbed(sky, monkeypatch, each):
     )
     asked = 0
     while strangers.poll() is None:
-        sky.stars["b"].tell({"kind": "said", "number": asked})
+        sky.stars["b"].publish({"kind": "said", "number": asked})
         sky.until(lambda asked=asked: len(sky.entries("b")) == asked + 1)
         asked += 1
     assert strangers.communicate()[0] == f"{each * 10}\n", "each was closed, and was told nothing"

@@ -170,7 +170,7 @@ class Liveness:
             if self._is_host:
                 self._give_up(node, f"neither its launcher nor its ranks were heard of for {GIVEN_UP_S:.0f} s")
             else:
-                self.lost_first = f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"
+                self.lost_first = f"nothing was received from node 0 for {GIVEN_UP_S:.0f} s"
 
     def _give_up(self, node: str, why: str) -> None:
         if node:

@@ -13,8 +13,10 @@ from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.supervise.last_snapshots import LastSnapshots
+from lockstep.launcher.supervise.observer import Observer
 from lockstep.launcher.supervise.ranks import Ranks
 from lockstep.launcher.supervise.regrouping import Regrouping
+from lockstep.launcher.supervise.surroundings import Known
 from lockstep.launcher.terminal.report import asked_line, held_line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
@@ -22,6 +24,23 @@ from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.journal.signals import Asking
 from lockstep.protocol.nursery_messages import Signal
 from lockstep.protocol.run_folder import RunFolder
+
+
+@dataclass
+class Ending:
+    """How all ranks ended."""
+
+    ends: list[RankEnd]
+    interrupted_by: int
+    joined: bool
+    nursery_is_gone: bool
+    """Whether the nursery is gone, so that nothing can be started again."""
+    saved: int | None = None
+    """The step after which the run was saved because of the signal; None when it was not."""
+    waited_s: float = 0.0
+    """How long the ranks had time for that, if it was too short."""
+    known: dict[int, Known] = field(default_factory=dict)
+    """What is known about the end of each rank."""
 
 
 @dataclass
@@ -187,12 +206,16 @@ class EndingRanks:
     ranks: Ranks
     orders: Orders
     interruption: Interruption
-    regrouping: Regrouping
+    observer: Observer
     cluster: Cluster | None
     """The other nodes of the run, if there are any."""
     last: LastSnapshots
     plan: StopPlan = field(default_factory=StopPlan)
     _was_held: bool = False
+
+    def __post_init__(self) -> None:
+        of = self.interruption
+        self._regrouping = Regrouping(of.request, of.folder, self.observer, of.saying)
 
     @property
     def are_to_go_on(self) -> bool:
@@ -246,7 +269,7 @@ class EndingRanks:
         if cluster.must_end and (cluster.is_leaving or not self.interruption.by):
             self._heed_end(cluster)
             self.plan.end_badly(self.ranks.running, at_once=True)
-        if self.are_to_go_on and self.ranks.running and self.regrouping.is_due(cluster):
+        if self.are_to_go_on and self.ranks.running and self._regrouping.is_due(cluster):
             cluster.tell_fall(regroups=True)
             self.last.give_up()
             self.plan.end_badly(self.ranks.running, at_once=True)

@@ -22,7 +22,7 @@ from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.rank_variables import rank_task
 from lockstep.launcher.recovery import most_restarts
 from lockstep.launcher.request import LaunchRequest, Verbosity
-from lockstep.launcher.terminal.report import Line, StartTimes, rank_lines, start_line
+from lockstep.launcher.terminal.report import Line, StartTimes, plain_line, rank_lines, start_line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.held_folder import make_held
 from lockstep.machine.leftovers import SHARED_MEMORY, remove_left_folders
@@ -176,6 +176,11 @@ class Start:
         folder = RunFolder(request.output.run_folder)
         for line in rank_lines(pids, {number: folder.log(number) for number in pids}):
             self._saying.line(line)
+
+    def say_plain(self) -> None:
+        """Say with -v, at the first start, that the ranks of a script without `lockstep.init` have met."""
+        if self._request.output.verbosity is Verbosity.DETAILED and not self._request.restart.number:
+            self._saying.line(plain_line())
 
 
 @dataclass

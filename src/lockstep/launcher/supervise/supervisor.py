@@ -15,25 +15,20 @@ from dataclasses import dataclass, field
 
 from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.diagnosis.scenes import Scenes
-from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.recovery import Loss
-from lockstep.launcher.request import LaunchRequest, Verbosity
+from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.supervise.all_nodes import OtherNodes
-from lockstep.launcher.supervise.ending_ranks import EndingRanks, Interruption, Orders
+from lockstep.launcher.supervise.ending_ranks import Ending, EndingRanks, Interruption, Orders
 from lockstep.launcher.supervise.last_snapshots import LastSnapshots
 from lockstep.launcher.supervise.observer import UPDATE_S, Observer
 from lockstep.launcher.supervise.ranks import Ranks
-from lockstep.launcher.supervise.regrouping import Regrouping
 from lockstep.launcher.supervise.stalls import Stalls
 from lockstep.launcher.supervise.starting import RunStore, Start
-from lockstep.launcher.supervise.surroundings import Known, Surroundings
+from lockstep.launcher.supervise.surroundings import Surroundings
 from lockstep.launcher.terminal.cases import Losses
 from lockstep.launcher.terminal.rank_output import RankStreams
-from lockstep.launcher.terminal.report import plain_line
-from lockstep.launcher.terminal.terminal import Saying
-from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.processes import address_limit
 from lockstep.protocol.journal.signals import Asking, Event, read_news
 from lockstep.protocol.nursery_messages import (
@@ -53,23 +48,6 @@ from lockstep.protocol.run_folder import RunFolder
 IDLE_S = 0.5
 SWEEP_S = 5.0
 DRAIN_S = 2.0
-
-
-@dataclass
-class Ending:
-    """How all ranks ended."""
-
-    ends: list[RankEnd]
-    interrupted_by: int
-    joined: bool
-    nursery_is_gone: bool
-    """Whether the nursery is gone, so that nothing can be started again."""
-    saved: int | None = None
-    """The step after which the run was saved because of the signal; None when it was not."""
-    waited_s: float = 0.0
-    """How long the ranks had time for that, if it was too short."""
-    known: dict[int, Known] = field(default_factory=dict)
-    """What is known about the end of each rank."""
 
 
 @dataclass
@@ -97,16 +75,6 @@ class Supervisor:
     _has_begun: bool = False
     """Whether all ranks have had a process."""
 
-    @property
-    def cluster(self) -> Cluster | None:
-        """This node's part among the others, if there are any."""
-        return self.nodes.cluster if self.nodes is not None else None
-
-    @property
-    def saying(self) -> Saying:
-        """Where lines go."""
-        return self.losses.saying
-
     def run(self) -> Ending:
         """Start the ranks, watch until all have ended, sweep up.
 
@@ -115,16 +83,16 @@ class Supervisor:
         """
         logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
-        self._orders, self._ranks = Orders(self.nursery, self.saying), Ranks(self.folder)
-        self._interruption = Interruption(self.request, self.folder, self.saying)
-        regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
+        saying, cluster = self.losses.saying, self.nodes.cluster if self.nodes is not None else None
+        self._orders, self._ranks = Orders(self.nursery, saying), Ranks(self.folder)
+        self._interruption = Interruption(self.request, self.folder, saying)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
-        self._ending = EndingRanks(self._ranks, self._orders, self._interruption, regrouping, self.cluster, last)
+        self._ending = EndingRanks(self._ranks, self._orders, self._interruption, self.observer, cluster, last)
         scenes = Scenes(str(self.request.entry.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
-            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self.nodes
+            scenes, self.losses.cases, saying, self.request, self._orders.kill, self._ending.stall, self.nodes
         )
-        self._surroundings = Surroundings(self.saying, self.losses.cases)
+        self._surroundings = Surroundings(saying, self.losses.cases)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
@@ -135,8 +103,8 @@ class Supervisor:
             self._watch(self._all_ended)
             self._sweep()
         finally:
-            if self.saying.terminal is not None:
-                self.saying.terminal.progress(None)
+            if saying.terminal is not None:
+                saying.terminal.progress(None)
             self._streams.end()
             self._stalls.end()
             self._selector.close()
@@ -155,9 +123,10 @@ class Supervisor:
             (self.signals, self._on_signal),
         ):
             self._selector.register(source, selectors.EVENT_READ, handler)
-        if self.cluster is not None:
-            self._selector.register(self.cluster, selectors.EVENT_READ, self.cluster.read)
-            self.cluster.liveness.ranks = self._running
+        if self.nodes is not None:
+            cluster = self.nodes.cluster
+            self._selector.register(cluster, selectors.EVENT_READ, cluster.read)
+            cluster.liveness.ranks = self._running
 
     def _running(self) -> list[int]:
         return [*self._ranks.running_pids.values()]
@@ -172,7 +141,7 @@ class Supervisor:
                 self._surroundings.look(self._ranks.running_pids)
                 if self._ending.are_to_go_on:
                     self._stalls.look(self._ranks.running_pids)
-                look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
+                look_at = now + (UPDATE_S if self.losses.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._orders.give_up(now, self._ranks.running_pids, a_person_waits=bool(self._interruption.by))
             moments = [
@@ -193,7 +162,7 @@ class Supervisor:
 
     def _start_ranks(self) -> None:
         self.make_snapshot_folder()
-        self._start = start = Start(self.request, self.nursery, self.store, self.saying)
+        self._start = start = Start(self.request, self.nursery, self.store, self.losses.saying)
         for number in self.request.numbers:
             self._ranks.add(number)
             start.rank(number, self._streams.new_pipes(number), self._news_end)
@@ -241,7 +210,7 @@ class Supervisor:
             match news.event:
                 case Event.JOINED | Event.MET:
                     if news.event is Event.MET and not self._joined:
-                        self._say_plain()
+                        self._start.say_plain()
                     self._joined = True
                 case Event.STORE:
                     self.store.serve()
@@ -254,10 +223,6 @@ class Supervisor:
                         self._ending.fail(news.rank, failure.kind)
                 case Event.KEEPS | Event.KEPT:
                     self._ending.last.hear(news)
-
-    def _say_plain(self) -> None:
-        if self.request.output.verbosity is Verbosity.DETAILED and not self.request.restart.number:
-            self.saying.line(plain_line())
 
     def _on_signal(self) -> None:
         for number in self.signals.take():

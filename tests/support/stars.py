@@ -62,7 +62,7 @@ class Sky:
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """The entries that a node has read."""
-        own = {"there", "silent", "heard", "stranger", "cut", "unreachable", "failed"}
+        own = {"there", "silent", "heard", "unauthenticated", "cut", "unreachable", "failed"}
         return [told for told in self.heard[name] if told["kind"] not in own]
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ def view(*ends: Told | None, fallen: str = "", leaving: str = "", gone: str = ""
     for record, end in zip(records, ends, strict=True):
         if end is not None:
             through_json = json.loads(json.dumps(end.encode()))
-            entries.append({"kind": "ended", "round": 0, "node": record.node, "told": through_json})
+            entries.append({"kind": "ended", "round": 0, "node": record.node, "report": through_json})
     entries += [{"kind": "gone", "node": node} for node in gone]
     for entry in entries:
         found.take(entry)
@@ -182,7 +182,7 @@ def ended_for_others(*ends: Told) -> RunView:
     found.take(coming("d"))
     found.take({"kind": "fall", "round": 0, "node": "a", "regroups": True, "keeps": False})
     for member, end in zip(found.members, ends, strict=True):
-        found.take({"kind": "ended", "round": 0, "node": member.record.node, "told": end.encode()})
+        found.take({"kind": "ended", "round": 0, "node": member.record.node, "report": end.encode()})
     return found
 
 

@@ -76,7 +76,7 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where node 0 is, as a person or a scheduler says it."""
+    """Where node 0 is, as a user or a scheduler names it."""
 
     host: str
     port: int
@@ -221,7 +221,7 @@ def _usual(endpoint: Endpoint, view: View, targets: Sequence[str], *, is_first: 
 
 
 def _listed(view: View) -> str:
-    """The addresses that a person could name, loopback last."""
+    """The addresses that a user could name, loopback last."""
     return ", ".join(map(str, sorted(view.own, key=lambda own: is_loopback(own.address))))
 
 

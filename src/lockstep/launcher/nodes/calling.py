@@ -39,11 +39,11 @@ class NotYet(EnvironmentFailure):
 
 
 class Silent(NotYet):
-    """Something listens there and says nothing: node 0 begins slowly, or it is something else."""
+    """Something listens there and sends nothing: node 0 begins slowly, or it is something else."""
 
 
 class Unreachable(EnvironmentFailure):
-    """No way leads there: a person's mistake when a run begins, the world's when it goes on."""
+    """No way leads there: a user's mistake when a run begins, the network's failure later."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem} {fix}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.launcher.nodes.address import DEFAULT_PORT, joined, port_number
-from lockstep.launcher.nodes.place import Facts, NodePlace, Told
+from lockstep.launcher.nodes.place import Facts, NodePlace, Options
 from lockstep.protocol.tasks.innermost import innermost
 from lockstep.protocol.tasks.meeting import is_loopback
 from lockstep.protocol.tasks.task import Task, port_for
@@ -18,56 +18,56 @@ TORCHRUN, KUBERNETES, SKYPILOT = "torchrun's PET_*", "Kubernetes", "SkyPilot"
 """How launchers are called in messages."""
 
 
-def choose_place(told: Told, variables: Mapping[str, str], script: str = "SCRIPT") -> NodePlace:
-    """This node's place; of what is said about several nodes, nothing is looked at where there is one.
+def choose_place(options: Options, variables: Mapping[str, str], script: str = "SCRIPT") -> NodePlace:
+    """This node's place; the rest is not looked at where there is one node.
 
     Args:
-        told: the options of the command line.
+        options: the options of the command line.
         variables: the environment.
         script: SCRIPT as given, for corrected commands.
 
     Raises:
         UsageError: with the corrected command, where options are impossible, or contradict the launcher.
     """
-    wanted, defaults = told.nodes(), of_torchrun(variables)
+    wanted, defaults = options.nodes(), of_torchrun(variables)
     if wanted == ONE:
-        return _alone(told)
+        return _alone(options)
     task = of_task(variables, wanted[1] if wanted else None, script)
     kube, sky = of_kubernetes(variables), of_skypilot(variables)
     counts = (wanted, task and task.nodes, defaults.nodes(), kube and kube.nodes, sky and sky.nodes)
     if next(filter(None, counts), ONE) == ONE:
-        return _alone(told)
-    said = told.facts()
+        return _alone(options)
+    given = options.facts()
     launchers = [one for one in (task, defaults.facts(TORCHRUN), kube, sky) if one is not None]
     for one in (task, sky, kube):
         if one is not None:
-            _check_both(said, one, script)
-    place = _over(said, launchers)
+            _check_both(given, one, script)
+    place = _over(given, launchers)
     _check_reachable(place, script)
-    times = {**defaults.times(), **told.times()}
-    local = told.local_addr or defaults.local_addr or ""
+    times = {**defaults.times(), **options.times()}
+    local = options.local_addr or defaults.local_addr or ""
     ranks = variables.get("PET_NPROC_PER_NODE") or None
     return replace(place, local=local, ranks=ranks, join_s=times.get("join_s"), last_call_s=times.get("last_call_s"))
 
 
-def _alone(told: Told) -> NodePlace:
+def _alone(options: Options) -> NodePlace:
     """The only node.
 
     Raises:
         UsageError: where the command line counts nodes.
     """
-    if (told.node_rank or "0").strip() != "0":
+    if (options.node_rank or "0").strip() != "0":
         raise UsageError(
-            f"--node-rank {told.node_rank} is for several nodes, and there is one.",
+            f"--node-rank {options.node_rank} is for several nodes, and there is one.",
             "Add --nnodes with their number, or leave --node-rank out.",
         )
     return NodePlace()
 
 
-def _over(said: Facts, launchers: list[Facts]) -> NodePlace:
-    """Put what is said over what the counting launcher says, and this over the others; the first fact wins."""
-    counting = next(one for one in (said, *launchers) if one.nodes)
-    order = (said, counting, *launchers)
+def _over(given: Facts, launchers: list[Facts]) -> NodePlace:
+    """Put what is given over what the counting launcher says, and this over the others; the first fact wins."""
+    counting = next(one for one in (given, *launchers) if one.nodes)
+    order = (given, counting, *launchers)
     nodes = counting.nodes or ONE
     number = next((one.number for one in order if one.number is not None), None)
     endpoint = next((one.endpoint for one in order if one.endpoint), "")
@@ -79,19 +79,19 @@ def _over(said: Facts, launchers: list[Facts]) -> NodePlace:
     return NodePlace(*nodes, number, endpoint, job, launcher=launcher, hosts=hosts)
 
 
-def _check_both(said: Facts, one: Facts, script: str) -> None:
+def _check_both(given: Facts, one: Facts, script: str) -> None:
     """Raise `UsageError` where the command line contradicts who started this process, and on how many nodes."""
     own = f"lockstep run {script}"
-    if said.nodes and one.nodes and not said.nodes[0] <= one.nodes[1] <= said.nodes[1]:
-        least, most = said.nodes
+    if given.nodes and one.nodes and not given.nodes[0] <= one.nodes[1] <= given.nodes[1]:
+        least, most = given.nodes
         asked = f"allows {most}" if one.nodes[1] > most else f"waits for {least}"
         raise UsageError(
             f"{one.launcher} started this on {one.nodes[1]} nodes, but --nnodes {asked}.",
             f"Leave --nnodes out: {own}.",
         )
-    if one.nodes and said.number is not None and one.number is not None and said.number != one.number:
+    if one.nodes and given.number is not None and one.number is not None and given.number != one.number:
         raise UsageError(
-            f"--node-rank says {said.number}, but {one.launcher} says that this is node {one.number}.",
+            f"--node-rank says {given.number}, but {one.launcher} says that this is node {one.number}.",
             f"Leave --node-rank out: {own}.",
         )
 
@@ -112,7 +112,7 @@ def _check_reachable(place: NodePlace, script: str) -> None:
         )
 
 
-# What launchers say, from the environment
+# What launchers set in the environment
 
 
 def of_task(variables: Mapping[str, str], wanted: int | None, script: str) -> Facts | None:
@@ -163,15 +163,15 @@ def _endpoint(task: Task, variables: Mapping[str, str]) -> str:
     return joined(host, port_number(port, "MASTER_PORT") if port else port_for(task.job)) if host else ""
 
 
-def of_torchrun(variables: Mapping[str, str]) -> Told:
+def of_torchrun(variables: Mapping[str, str]) -> Options:
     """Torchrun's variables: PET_NAME stands for `--name` where that is not given; an empty one counts as not set.
 
     Kubeflow sets them in its pods. PyTorchJob (training operator 1) says PET_NNODES, PET_NPROC_PER_NODE, and PET_NODE_RANK with
     PET_MASTER_ADDR, or with an elastic policy PET_RDZV_ENDPOINT. Trainer 2 says PET_MASTER_PORT too.
     """
-    options = [one.name for one in fields(Told) if one.name not in ("standalone", "names")]
-    found: dict[str, Any] = {one: variables.get(f"PET_{one.upper()}") or None for one in options}
-    return Told(**found, names=("PET_", "_"))
+    names = [one.name for one in fields(Options) if one.name not in ("standalone", "names")]
+    found: dict[str, Any] = {one: variables.get(f"PET_{one.upper()}") or None for one in names}
+    return Options(**found, names=("PET_", "_"))
 
 
 def of_kubernetes(variables: Mapping[str, str]) -> Facts | None:

@@ -22,7 +22,7 @@ from lockstep.launcher.nodes.session import (
 )
 from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
 
-# [Note: strangers keep newcomers waiting, and nobody inside]
+# [Note: a flood of calls delays newcomers, and nobody inside]
 # A call costs node 0 an `accept`, 49 bytes, and one HMAC at most. The oldest of too many gives way, and the loop takes few
 # between two messages of the nodes inside; the others wait in the kernel.
 MOST_OPENING, OPENING_S = 64, 5.0
@@ -52,7 +52,7 @@ class Doorstep:
         own: the addresses at which this node may be called, as `address_bytes`.
         loop: watches the sockets.
         admit: gets the connection of a caller with the key and its first messages.
-        stranger: gets the address of one without.
+        reject: gets the address of one without.
         seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
     """
 
@@ -64,11 +64,11 @@ class Doorstep:
         loop: Loop,
         *,
         admit: Callable[[Wire, list[Message]], None],
-        stranger: Callable[[str], None],
+        reject: Callable[[str], None],
         seal: Callable[[], bytes] | None = None,
     ) -> None:
         self._listener, self._key, self._own, self._loop = listener, key, own, loop
-        self._admit, self._stranger, self._seal = admit, stranger, seal
+        self._admit, self._reject, self._seal = admit, reject, seal
         self._callers: dict[_Caller, None] = {}
         self._taken = 0
         self._is_watched = False
@@ -79,7 +79,7 @@ class Doorstep:
         self._watch()
 
     def tick(self, now: float) -> None:
-        """Close those who take too long, and go on accepting; call it twice a second."""
+        """Close those who take too long, and accept again; call it twice a second."""
         for caller in [one for one in self._callers if now - one.since > OPENING_S]:
             self._refuse(caller)
         self._taken = 0
@@ -169,7 +169,7 @@ class Doorstep:
             caller.wire = Wire.between_nodes(caller.end, keys.from_host, keys.from_caller)
         except WrongKey:
             self._refuse(caller, WRONG_KEY)
-            self._stranger(caller.address)
+            self._reject(caller.address)
         except WrongAddress:
             self._refuse(caller, WRONG_ADDRESS)
         except OSError:

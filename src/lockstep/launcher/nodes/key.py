@@ -49,7 +49,7 @@ class Key:
 
     @classmethod
     def of(cls, text: str, origin: str) -> Key:
-        """The key that a person or a file gave; `origin` says which, for the refusal of an empty or short one."""
+        """The key that a user or a file gave; `origin` says which, for the refusal of an empty or short one."""
         given = text.strip()
         if not given.isascii() or not given.isprintable():
             raise UsageError(f"The key in {origin} is not plain text.", f"Make one with `{MAKE_ONE}`.")
@@ -117,7 +117,7 @@ class KeySettings:
 
         Args:
             is_first: whether this is node 0.
-            can_show: whether what this node prints is read by a person only, so a terminal.
+            can_show: whether what this node prints goes to a terminal.
 
         Raises:
             UsageError: when there is none, or it is not usable.
@@ -170,7 +170,7 @@ def seal(key: Key, job: str) -> bytes:
     sealed = _run(["munge", f"--restrict-uid={os.geteuid()}"], content)
     if sealed.returncode:
         raise EnvironmentFailure(
-            f"munge did not seal the run's key ({_said(sealed)}): start munged on this node, or use --key-file."
+            f"munge did not seal the run's key ({_reason(sealed)}): start munged on this node, or use --key-file."
         )
     return sealed.stdout.strip() + b"\n"
 
@@ -185,7 +185,7 @@ def unseal(sealed: bytes, job: str) -> Key:
     opened = _run(["unmunge", "--keys=STATUS,UID"], sealed)
     if opened.returncode:
         raise EnvironmentFailure(
-            f"munge did not open the run's key ({_said(opened)}): start munged on this node, or use --key-file."
+            f"munge did not open the run's key ({_reason(opened)}): start munged on this node, or use --key-file."
         )
     about, _, content = opened.stdout.partition(b"\n\n")
     facts = dict(line.split(":", 1) for line in about.decode(errors="replace").splitlines() if ":" in line)
@@ -194,8 +194,8 @@ def unseal(sealed: bytes, job: str) -> Key:
             "Another user's process answers at the endpoint of this run.", "Choose another port with --rdzv-endpoint."
         )
     try:
-        told = json.loads(content)
-        its_job, text = str(told["job"]), str(told["key"])
+        sealed_by = json.loads(content)
+        its_job, text = str(sealed_by["job"]), str(sealed_by["key"])
     except (ValueError, KeyError, TypeError):
         its_job, text = "", ""
     if its_job != job or not text:
@@ -217,10 +217,10 @@ def _run(command: list[str], content: bytes) -> subprocess.CompletedProcess[byte
 def _socket_of_slurm() -> str:
     """Where SLURM's configuration says that munged answers; empty where it says nothing."""
     try:
-        told = _run_once(["scontrol", "show", "config"], b"").stdout.decode(errors="replace")
+        config = _run_once(["scontrol", "show", "config"], b"").stdout.decode(errors="replace")
     except EnvironmentFailure:
         return ""
-    found = re.search(r"^AuthInfo\s*=\s*(?:.*,)?socket=([^,\s]+)", told, re.MULTILINE)
+    found = re.search(r"^AuthInfo\s*=\s*(?:.*,)?socket=([^,\s]+)", config, re.MULTILINE)
     return found[1] if found else ""
 
 
@@ -233,7 +233,7 @@ def _run_once(command: list[str], content: bytes) -> subprocess.CompletedProcess
         ) from None
 
 
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
     """Why it failed: `unmunge: Error: ...`, or `STATUS: ...`."""
     lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
     return lines[0].partition(":")[2].strip() if lines else f"exit code {done.returncode}"

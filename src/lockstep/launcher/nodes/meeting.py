@@ -30,7 +30,7 @@ FEWEST_PACKED, FEWEST_KEPT = 512, 256
 MOST_VALUE_BYTES = 8 << 20
 """What torch's own store takes."""
 MOST_ANSWER_BYTES = 15 << 20
-"""Of all values that are asked for at once: a frame has a little more."""
+"""Of all values that are requested at once: a frame has a little more."""
 HAS_IT = -1
 """As a size: this node was sent the value before."""
 Answer = Callable[[dict[str, Any], bytes], None]
@@ -71,17 +71,17 @@ class Keys:
     _waiting: dict[str, list[_Waiting]] = field(default_factory=lambda: defaultdict(list))
     _sent: dict[Hashable, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
-    def ask(self, node: Hashable, told: dict[str, Any], blob: bytes, answer: Answer) -> None:
-        """Do what a rank asks for.
+    def ask(self, node: Hashable, message: dict[str, Any], blob: bytes, answer: Answer) -> None:
+        """Answer a question of a rank, at once or once its keys are there.
 
         Args:
             node: where it is.
-            told: `do`, `keys`, and what else that takes.
+            message: `do`, `keys`, and what else that takes.
             blob: the values, one after the other as `sizes` says; of `set` and `append` the only one.
             answer: takes the answer, once.
         """
-        keys = [str(key) for key in told.get("keys", [])]
-        match told["do"]:
+        keys = [str(key) for key in message.get("keys", [])]
+        match message["do"]:
             case "get" | "wait" as do:
                 self._wait(_Waiting(node, keys, set(keys) - self._values.keys(), answer, do == "get"))
             case "set":
@@ -91,11 +91,11 @@ class Keys:
                 self._set(keys[0], to_travel(self._value(keys[0]) + from_travel(blob)))
                 answer({}, b"")
             case "add":
-                total = int(self._value(keys[0]) or b"0") + int(told["amount"])
+                total = int(self._value(keys[0]) or b"0") + int(message["amount"])
                 self._set(keys[0], to_travel(str(total).encode()))
                 answer({"found": total}, b"")
             case "compare_set":
-                answer({}, self._compare_set(keys[0], blob[: told["sizes"][0]], blob[told["sizes"][0] :]))
+                answer({}, self._compare_set(keys[0], blob[: message["sizes"][0]], blob[message["sizes"][0] :]))
             case "check":
                 answer({"found": all(key in self._values for key in keys)}, b"")
             case "delete":
@@ -139,7 +139,7 @@ class Keys:
         return {"sizes": sizes}, b"".join(values)
 
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """The value afterwards, as torch's own store says it: of a key that is missing, what was expected."""
+        """The value afterwards, as torch's own store returns it: of a key that is missing, what was expected."""
         is_there, wanted = key in self._values, from_travel(expected)
         if self._value(key) != wanted or (not is_there and wanted):
             return self._values[key][0] if is_there else expected
@@ -157,15 +157,15 @@ def hold_keys(star: HostStar) -> None:
     """
     rounds: dict[int, Keys] = {}
 
-    def take(node: str, told: dict[str, Any], blob: bytes) -> None:
-        number = int(told["round"])
+    def take(node: str, message: dict[str, Any], blob: bytes) -> None:
+        number = int(message["round"])
         for old in [one for one in rounds if one < number]:
             del rounds[old]
         keys = rounds.setdefault(number, Keys())
-        of = {"kind": ANSWER, "round": number, "of": told["of"]}
+        of = {"kind": ANSWER, "round": number, "of": message["of"]}
 
         try:
-            keys.ask(node, told, blob, lambda found, values: star.send_to(node, {**of, **found}, values))
+            keys.ask(node, message, blob, lambda found, values: star.send_to(node, {**of, **found}, values))
         except ValueError as error:  # no number, or too long
             star.send_to(node, {**of, "why": str(error)})
 
@@ -188,7 +188,7 @@ class NodeMeeting:
         self._numbers = itertools.count()
         self._ranks: dict[int, Wire] = {}
         self._asked: dict[int, tuple[str, list[str]]] = {}
-        """What each of them waits to hear."""
+        """What each of them waits for."""
         self._kept: dict[str, bytes] = {}
         """Values that this node was sent, and is not sent again."""
         self._entrance: Entrance | None = None
@@ -238,36 +238,36 @@ class NodeMeeting:
         self._ranks.pop(number).close()
 
     def _questions(self, number: int, found: list[Message]) -> None:
-        for told, blob in found:
-            self._ask(number, told, blob)
+        for message, blob in found:
+            self._ask(number, message, blob)
 
-    def _ask(self, number: int, told: dict[str, Any], blob: bytes) -> None:
+    def _ask(self, number: int, message: dict[str, Any], blob: bytes) -> None:
         """Pass a question on; the values in it as they travel."""
-        do = told["do"]
-        self._asked[number] = do, told.get("keys", [])
+        do = message["do"]
+        self._asked[number] = do, message.get("keys", [])
         try:
             if do in ("set", "append"):
                 blob = to_travel(blob)
             elif do == "compare_set":
-                parts = [to_travel(blob[: told["sizes"][0]]), to_travel(blob[told["sizes"][0] :])]
-                told, blob = {**told, "sizes": [len(parts[0])]}, b"".join(parts)
-            self._star.send({**told, "kind": QUESTION, "round": self._round, "of": number}, blob)
+                parts = [to_travel(blob[: message["sizes"][0]]), to_travel(blob[message["sizes"][0] :])]
+                message, blob = {**message, "sizes": [len(parts[0])]}, b"".join(parts)
+            self._star.send({**message, "kind": QUESTION, "round": self._round, "of": number}, blob)
         except ValueError as error:  # too long
             self._send(number, {"why": str(error)}, b"")
 
-    def _answered(self, _node: str, told: dict[str, Any], blob: bytes) -> None:
-        number = told["of"]
-        if told["round"] != self._round or number not in self._asked:
+    def _answered(self, _node: str, message: dict[str, Any], blob: bytes) -> None:
+        number = message["of"]
+        if message["round"] != self._round or number not in self._asked:
             return
         do, keys = self._asked.pop(number)
-        if "why" in told:
+        if "why" in message:
             pass
         elif do == "get":
-            values = self._values(keys, told["sizes"], blob)
-            told, blob = {"sizes": [len(one) for one in values]}, b"".join(values)
+            values = self._values(keys, message["sizes"], blob)
+            message, blob = {"sizes": [len(one) for one in values]}, b"".join(values)
         elif do == "compare_set":
             blob = from_travel(blob)
-        self._send(number, told, blob)
+        self._send(number, message, blob)
 
     def _values(self, keys: list[str], sizes: list[int], blob: bytes) -> list[bytes]:
         found, at = [], 0
@@ -281,8 +281,8 @@ class NodeMeeting:
             at += size
         return found
 
-    def _send(self, number: int, told: dict[str, Any], blob: bytes) -> None:
+    def _send(self, number: int, message: dict[str, Any], blob: bytes) -> None:
         if (wire := self._ranks.get(number)) is None:
             return  # it has ended, or waits no more; what came is kept for the others here
-        with suppress(WireEnded):  # reading says so too
-            wire.send(told, blob)
+        with suppress(WireEnded):  # reading raises it too
+            wire.send(message, blob)

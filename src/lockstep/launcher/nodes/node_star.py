@@ -183,7 +183,7 @@ def withdraw(place: Place, key: Key | None, job: str, refused: Refused) -> None:
         place: where it listens.
         key: the run's; None: requested there.
         job: SLURM's, if the key is sealed for it.
-        refused: what to tell.
+        refused: what they report.
     """
     star = NodeStar(secrets.token_hex(8), place, key, job, CONNECT_S)
     kinds: list[str] = []
@@ -202,7 +202,7 @@ def refuse_all(chosen: Choice, key: Key | None, job: str, refused: Refused, othe
         chosen: where it would be.
         key: the run's; None: it cannot be used here.
         job: SLURM's, if the key is to be sealed for it.
-        refused: what to tell.
+        refused: what they report.
         others: how many other nodes do not know it yet.
 
     Raises:
@@ -210,8 +210,8 @@ def refuse_all(chosen: Choice, key: Key | None, job: str, refused: Refused, othe
         UsageError, EnvironmentFailure: it cannot listen there.
     """
     star = begin_star(secrets.token_hex(8), chosen, listen(chosen.gate), key, job=job, patience_s=0.0)
-    told = {"problem": refused.problem, "fix": refused.fix}
-    star.publish({"kind": "refused", "nodes": [], "for_all": True, **told})
+    why = {"problem": refused.problem, "fix": refused.fix}
+    star.publish({"kind": "refused", "nodes": [], "for_all": True, **why})
     until, came = time.monotonic() + MOST_S, set[str]()
     while len(came) < others and time.monotonic() < until:
         star.loop.wait(TURN_S)

@@ -1,4 +1,4 @@
-"""Where a node is among the nodes of a run: what each source says of it (`Facts`, `Told`), and what follows (`NodePlace`, by `choice`)."""
+"""Where a node is among the nodes of a run: what each source knows (`Facts`, `Options`), and what follows (`NodePlace`, by `choice`)."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class NodePlace:
     launcher: str = ""
     """For messages: "SLURM", "Open MPI", "MPICH", "torchrun's PET_*", "Kubernetes", "SkyPilot"; empty by hand."""
     local: str = ""
-    """The address or name of this node at which others reach it, from --local-addr; empty if nobody says."""
+    """The address or name of this node at which others reach it, from --local-addr; empty where it is not given."""
     join_s: float | None = None
-    """How long the least number of nodes may be waited for, from --rdzv-conf; None if nobody says."""
+    """How long the least number of nodes may be waited for, from --rdzv-conf; None where it is not given."""
     last_call_s: float | None = None
-    """How long more nodes are waited for once the least are there, from --rdzv-conf; None if nobody says."""
+    """How long more nodes are waited for once the least are there, from --rdzv-conf; None where it is not given."""
 
     hosts: tuple[str, ...] = ()
     """The names of all nodes in the order of their numbers; empty where the launcher does not say."""
@@ -73,8 +73,8 @@ _TIMES = {"join_timeout": "join_s", "timeout": "join_s", "last_call_timeout": "l
 
 
 @dataclass(frozen=True)
-class Told:
-    """The options; None: not given. PET_NAME is the launcher's word, not here."""
+class Options:
+    """Those of the command line; None: not given. PET_NAME is the launcher's word, not here."""
 
     nnodes: str | None = None
     node_rank: str | None = None
@@ -96,7 +96,7 @@ class Told:
         return text.upper() if before != "--" else text
 
     def nodes(self) -> tuple[int, int] | None:
-        """The least and the most nodes; None if it is not said.
+        """The least and the most nodes; None where it is not given.
 
         Raises:
             UsageError: for what is no number of nodes, and for --standalone beside several.

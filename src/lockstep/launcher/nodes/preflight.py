@@ -34,7 +34,7 @@ MOST_NAMED = 3
 
 @dataclass
 class Check:
-    """One preflight, as far as the log tells."""
+    """One preflight, as far as the log says."""
 
     number: int
     nodes: tuple[str, ...]
@@ -48,10 +48,10 @@ class Check:
         return cls(int(entry["number"]), tuple(entry["nodes"]))
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Take what a node tells about this check."""
+        """Take what a node publishes about this check."""
         if entry["number"] == self.number and entry.get("node") in self.nodes:
-            told = self.listening if entry["kind"] == "listens" else self.reports
-            told[entry["node"]] = dict(entry)
+            found = self.listening if entry["kind"] == "listens" else self.reports
+            found[entry["node"]] = dict(entry)
 
     def all_listen(self, gone: Collection[str]) -> bool:
         """Whether everybody who is there can be connected to."""
@@ -112,8 +112,8 @@ def _mixed(members: Sequence[Member]) -> list[str]:
         for member in members:
             groups.setdefault(member.record.alike.get(what, "unknown"), []).append(member)
         if len(groups) > 1:
-            told = "; ".join(f"{value} on {_named(group)}" for value, group in groups.items())
-            found.append(f"{what} differ, and bits may depend on them: {told}")
+            values = "; ".join(f"{value} on {_named(group)}" for value, group in groups.items())
+            found.append(f"{what} differ, and bits may depend on them: {values}")
     return found
 
 
@@ -121,10 +121,10 @@ def _threads(members: Sequence[Member]) -> list[str]:
     counts = {member.record.threads for member in members}
     if len(counts) == 1:
         return []
-    told = ", ".join(
+    threads = ", ".join(
         f"{count} on {_named([one for one in members if one.record.threads == count])}" for count in sorted(counts)
     )
-    return [f"threads per rank differ ({told}), and bits depend on them, so every rank takes at most {min(counts)}"]
+    return [f"threads per rank differ ({threads}), and bits depend on them, so every rank takes at most {min(counts)}"]
 
 
 def _named(members: Sequence[Member]) -> str:
@@ -203,8 +203,8 @@ class Reach:
             port = listener.getsockname()[1]
         except OSError as error:
             why = f"its address cannot be used: {os.strerror(error.errno or 0)}"
-        told = {"address": self._address, "port": port, "token": self._token, "why": why}
-        self._publish({"kind": "listens", "number": check.number, "node": self._node, **told})
+        own = {"address": self._address, "port": port, "token": self._token, "why": why}
+        self._publish({"kind": "listens", "number": check.number, "node": self._node, **own})
 
     def _answer(self, _mask: int) -> None:
         """Say who this is; nothing is read."""

@@ -1,4 +1,4 @@
-"""What each node says about itself, and which of them make the next round: a pure decision, made on the run's first node."""
+"""What each node publishes about itself, and which of them make the next round: a pure decision, made on the run's first node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeRecord:
     """Whether the run's store is there; it is number 0."""
     least: int
     most: int
-    """How many nodes it was told that the run has."""
+    """How many nodes the run has, by its --nnodes."""
     ranks: int
     threads: int
     """Per rank."""
@@ -39,9 +39,9 @@ class NodeRecord:
         return asdict(self)
 
     @classmethod
-    def decode(cls, told: dict[str, Any]) -> NodeRecord:
+    def decode(cls, record: dict[str, Any]) -> NodeRecord:
         """The inverse of `encode`."""
-        return cls(**told)
+        return cls(**record)
 
 
 LAST_CALL_S = 1.0
@@ -108,8 +108,8 @@ def _misnumbered(asking: Sequence[NodeRecord], most: int) -> Refused | None:
 
 def _contradiction(first: NodeRecord, other: NodeRecord) -> tuple[str, str] | None:
     if (first.least, first.most) != (other.least, other.most):
-        told = f"{first.host} was told --nnodes {_nodes(first)}, {other.host} --nnodes {_nodes(other)}"
-        return f"The nodes disagree about how many they are: {told}.", "Give all of them the same."
+        both = f"{first.host} has --nnodes {_nodes(first)}, {other.host} --nnodes {_nodes(other)}"
+        return f"The nodes disagree about how many they are: {both}.", "Give all of them the same."
     for what in first.same:
         mine, theirs = first.same[what], other.same.get(what, "nothing")
         if mine != theirs:
@@ -173,7 +173,7 @@ def missing(asking: Sequence[NodeRecord], before: Sequence[Member], hosts: Seque
     Args:
         asking: the run's first node first.
         before: the members of the round before; empty at the start.
-        hosts: the names of all nodes in the order of their numbers; empty where no launcher says them.
+        hosts: the names of all nodes in the order of their numbers; empty where no launcher lists them.
     """
     first, there = asking[0], {one.node for one in asking}
     lacking = max(first.least - len(asking), 0) or first.most - len(asking)

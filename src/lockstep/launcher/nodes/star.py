@@ -8,7 +8,7 @@
     there                     this node is in the star
     unreachable, failed       why node 0 is not reached yet, or will not be
     silent, heard             of a node, empty for node 0; `is_there`: its kernel has all that was sent
-    stranger, cut             an address without the key; why node 0 is lost
+    unauthenticated, cut      an address without the key; why node 0 is lost
 
 Neither decides anything about the run.
 """
@@ -36,7 +36,7 @@ STILL_S = 1.5
 """A loop that did not look for longer stood still itself."""
 LINGER_S = 8.0
 """How long node 0 stays for others that have not read how the run ends; a busy machine stood still for 3."""
-MOST_STRANGERS = 3
+MOST_UNAUTHENTICATED = 3
 """Of so many addresses it is reported that somebody there does not have the key."""
 OF_A_ROUND = frozenset({"waits", "said", "fall", "ended", "decision", "path"})
 """Entries that mean nothing once the next round begins, so late joiners need not read them."""
@@ -170,11 +170,11 @@ class HostStar(Star):
         super().__init__(node)
         address, port = listener.getsockname()[:2]
         own = {address_bytes(one, port) for one in (address, *meant)}
-        self._doorstep = Doorstep(listener, key, own, self.loop, admit=self._admit, stranger=self._stranger, seal=seal)
+        self._doorstep = Doorstep(listener, key, own, self.loop, admit=self._admit, reject=self._reject, seal=seal)
         self._nodes: dict[str, Wire] = {}
         self._log: list[dict[str, Any]] = []
         self._unsent: list[dict[str, Any]] = []
-        self._strangers: set[str] = set()
+        self._unauthenticated: set[str] = set()
         self._emit({"kind": "there"})
 
     def nodes(self) -> list[str]:
@@ -232,10 +232,10 @@ class HostStar(Star):
             wire.close()
             self._add({"kind": "gone", "node": node})
 
-    def _stranger(self, address: str) -> None:
-        if len(self._strangers) < MOST_STRANGERS and address not in self._strangers:
-            self._strangers.add(address)
-            self._emit({"kind": "stranger", "address": address})
+    def _reject(self, address: str) -> None:
+        if len(self._unauthenticated) < MOST_UNAUTHENTICATED and address not in self._unauthenticated:
+            self._unauthenticated.add(address)
+            self._emit({"kind": "unauthenticated", "address": address})
 
     def _admit(self, wire: Wire, messages: list[Message]) -> None:
         """Take in a node, whose first message has its name."""

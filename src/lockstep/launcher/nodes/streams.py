@@ -36,14 +36,14 @@ class _Streams:
         self._pipes[name] = pipe, send
         pipe.attach(self._star.loop, lambda data: send({}, data), lambda _why: self._end(name))
 
-    def take(self, name: object, told: dict[str, Any], data: bytes) -> None:
+    def take(self, name: object, message: dict[str, Any], data: bytes) -> None:
         """Take what came through the star for one of them; it may have ended."""
         if name not in self._pipes:
             return
-        if told.get("ends"):
+        if message.get("ends"):
             self._pipes.pop(name)[0].close()
             return
-        with suppress(WireEnded):  # reading says so too
+        with suppress(WireEnded):  # reading raises it too
             self._pipes[name][0].write(data)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Entrance:
         self.num_refused = 0
         """How many connections of other users were closed."""
         listener.setblocking(False)
-        star.handlers[BACK] = lambda _node, told, data: self._streams.take(told["of"], told, data)
+        star.handlers[BACK] = lambda _node, message, data: self._streams.take(message["of"], message, data)
         star.loop.watch(listener, self._accept)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Entrance:
                 return
             of = {"kind": FORTH, "to": self._to, "of": next(_numbers)}
             self._star.send({**of, "begins": True})
-            self._streams.add(of["of"], end, lambda told, data: self._star.send({**of, **told}, data))
+            self._streams.add(of["of"], end, lambda message, data: self._star.send({**of, **message}, data))
 
 
 class Exit:
@@ -110,15 +110,15 @@ class Exit:
         self.connect = lambda _to: None
         self._streams.close()
 
-    def _take(self, node: str, told: dict[str, Any], data: bytes) -> None:
-        name = node, told["of"]
+    def _take(self, node: str, message: dict[str, Any], data: bytes) -> None:
+        name = node, message["of"]
 
         def back(more: dict[str, Any], data: bytes) -> None:
-            self._star.send_to(node, {"kind": BACK, "of": told["of"], **more}, data)
+            self._star.send_to(node, {"kind": BACK, "of": message["of"], **more}, data)
 
-        if not told.get("begins"):
-            self._streams.take(name, told, data)
-        elif (end := self.connect(str(told["to"]))) is not None:
+        if not message.get("begins"):
+            self._streams.take(name, message, data)
+        elif (end := self.connect(str(message["to"]))) is not None:
             self._streams.add(name, end, back)
         else:
             back({"ends": True}, b"")

@@ -263,7 +263,7 @@ class Wire(Pipe):
         except OSError:
             return False
         # [Note: a launcher that is stopped is not a machine that is gone]
-        # Its kernel goes on acknowledging. These fields of struct tcp_info count attempts since it last did.
+        # Its kernel continues to acknowledge. These fields of struct tcp_info count attempts since it last did.
         _, _, retransmits, probes = info[:4]
         return retransmits == 0 and probes <= 1
 

@@ -83,7 +83,7 @@ class Agreement:
         """Publish how the ranks here ended, and return what follows on all nodes."""
         cluster = self.cluster
         scene = scene_of(request, attempt)
-        cluster.tell_ended(_told_of(scene, attempt, RunFolder(request.output.run_folder)).encode())
+        cluster.publish_ended(_told_of(scene, attempt, RunFolder(request.output.run_folder)).encode())
         if cluster.is_host:
             decided = attempt.observer.decided()
             cluster.lanes = decided.get("lanes") or cluster.lanes
@@ -92,7 +92,7 @@ class Agreement:
         if cluster.is_host and not cluster.cut:
             attempt.observer.last_gauges = _gauges_elsewhere(cluster)
             found = whole(cluster.view)
-            cluster.tell_decision(
+            cluster.publish_decision(
                 encode_decision(
                     self._decide_for_all(scene, found, history),
                     found.told,
@@ -155,5 +155,5 @@ def _roster(seat: Seat, members: Sequence[Member]) -> dict[str, Any]:
 
 def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
     """The last gauges of the ranks of other nodes, as these told them at the end; those of a lost node are missing."""
-    ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.sayings.members_elsewhere()]
+    ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.notices.members_elsewhere()]
     return tuple(unlist(values) for told in ended for values in told.get("gauges", ()))

@@ -220,15 +220,15 @@ class AllGauges:
         if self.cluster is None or now_s < self._next_s:
             return False
         self._next_s = now_s + max(EVERY_S, len(self.cluster.view.members) / NODES_PER_S)
-        self.cluster.sayings.tell_gauges([listed(each) for each in own])
+        self.cluster.notices.publish_gauges([listed(each) for each in own])
         return True
 
     def of(self, own: Sequence[Gauges]) -> tuple[Gauges, ...]:
         """Those of all ranks, in their order, asked for on the run's first node; only this node's until all have told theirs."""
         if self.cluster is None:
             return tuple(own)
-        others = self.cluster.sayings.members_elsewhere()
-        told = [self.cluster.sayings.gauges.get(one.record.node, []) for one in others]
+        others = self.cluster.notices.members_elsewhere()
+        told = [self.cluster.notices.gauges.get(one.record.node, []) for one in others]
         if any(len(gauges) != one.record.ranks for gauges, one in zip(told, others, strict=True)):
             return tuple(own)
         return (*own, *(unlist(values) for gauges in told for values in gauges))
@@ -286,9 +286,9 @@ class OtherNodes:
         are_asked = any(scene.wait is not None for rank, scene in scenes.items() if rank in elsewhere)
         told = self.teller.next(here, time.monotonic(), are_asked=are_asked)
         if told is not None:
-            self.cluster.sayings.tell_waits(told)
+            self.cluster.notices.publish_waits(told)
 
     def say(self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset()) -> None:
         """Have a line about ranks of this node said on the other nodes as well."""
         name = finding.name if finding is not None else ""
-        self.cluster.sayings.tell_said(line.label, line.text, name, sorted(ranks))
+        self.cluster.notices.publish_notice(line.label, line.text, name, sorted(ranks))

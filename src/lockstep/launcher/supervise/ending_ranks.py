@@ -250,11 +250,11 @@ class EndingRanks:
     def take_signal(self, number: int) -> None:
         """A person's signal came to this node."""
         if self.cluster is not None and not self.interruption.by and self.cluster.may_leave:
-            self.cluster.tell_leave()
+            self.cluster.publish_leave()
             self.plan.sends = self.interruption.leave(number, self.ranks.running)
             return
         if self.cluster is not None:
-            self.cluster.tell_signal(number)
+            self.cluster.publish_signal(number)
         self._interrupt(number)
 
     def _interrupt(self, number: int) -> None:
@@ -270,11 +270,11 @@ class EndingRanks:
             self._heed_end(cluster)
             self.plan.end_badly(self.ranks.running, at_once=True)
         if self.are_to_go_on and self.ranks.running and self._regrouping.is_due(cluster):
-            cluster.tell_fall(regroups=True)
+            cluster.publish_fall(regroups=True)
             self.last.give_up()
             self.plan.end_badly(self.ranks.running, at_once=True)
         if self.plan and not self.interruption.is_asked and not cluster.is_leaving:
-            cluster.tell_fall(keeps=self.last.is_expected or self.plan.is_for_a_peer)
+            cluster.publish_fall(keeps=self.last.is_expected or self.plan.is_for_a_peer)
 
     def _heed_end(self, cluster: Cluster) -> None:
         """Let the ranks here take a last snapshot if all start again, and not if they do not, or at once."""
@@ -283,7 +283,7 @@ class EndingRanks:
         else:
             self.last.expect(time.monotonic())
             if cluster.view.lost_members():
-                self.ranks.tell_lost_node()
+                self.ranks.report_lost_node()
 
     def _held_until(self, now: float) -> float:
         """Until when the ranks are left alone although they are to end; 0.0 when they are not."""

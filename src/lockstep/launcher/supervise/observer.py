@@ -83,7 +83,7 @@ class Observer:
         own = self.own_gauges()
         self._events.look(now, self._all_gauges.of(own), self._journals)
         if self._all_gauges.tell(own, now) and self._nodes is not None:
-            self._nodes.cluster.tell_saved(*self.newest())
+            self._nodes.cluster.publish_saved(*self.newest())
         if not self._is_first or self._saying.terminal is None or self._request.output.verbosity is Verbosity.QUIET:
             return
         if not self._said.decided:

@@ -72,7 +72,7 @@ class Ranks:
         for rank in ranks:
             self._all[rank].sent.add(number)
 
-    def tell_lost_node(self) -> None:
+    def report_lost_node(self) -> None:
         """Tell those that run that a node is lost: connections to it may stay open."""
         for number in self.running:
             LostNode(self._folder.journal(number)).tell()

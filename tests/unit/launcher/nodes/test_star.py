@@ -75,7 +75,7 @@ def test_when_node_0_dies_the_others_know_why(sky):
 def test_what_was_told_last_is_heard_although_its_node_ends_at_once(sky):
     sky.joined("b")
     left = sky.stars.pop("b")
-    left.publish({"kind": "ended", "told": "x" * 3_000_000})
+    left.publish({"kind": "ended", "report": "x" * 3_000_000})
     closing = threading.Thread(target=left.close)
     closing.start()
     sky.until(lambda: "gone" in sky.kinds("a"))
@@ -115,8 +115,8 @@ def test_another_key_is_said_on_both_sides(sky):
     sky.node("b", key=Key.made())
     sky.until(lambda: "failed" in sky.kinds("b"))
     assert sky.heard["b"][0]["kind"] == "failed" and "key is not that of node 0" in sky.heard["b"][0]["why"]
-    sky.until(lambda: "stranger" in sky.kinds("a"))
-    assert sky.heard["a"][-1] == {"kind": "stranger", "address": "127.0.0.1"}
+    sky.until(lambda: "unauthenticated" in sky.kinds("a"))
+    assert sky.heard["a"][-1] == {"kind": "unauthenticated", "address": "127.0.0.1"}
 
 
 def test_a_node_that_is_given_up_learns_why(sky):

@@ -14,7 +14,7 @@ from lockstep.launcher.nodes.interfaces import PortTaken, listen
 from lockstep.launcher.nodes.key import Key
 from lockstep.launcher.nodes.node_star import NodeStar, in_time, refuse_all, withdraw
 from lockstep.launcher.nodes.roster import NodeRecord, Refused, withdrawal
-from lockstep.launcher.nodes.view import RunView, Sayings
+from lockstep.launcher.nodes.view import Notices, RunView
 from tests.support.several_nodes import free_port
 from tests.support.stars import Sky
 
@@ -44,7 +44,7 @@ def test_a_node_that_cannot_start_is_heard_at_node_0():
 
 
 def test_nobody_without_the_key_withdraws_a_node():
-    assert withdrawn(OTHER_KEY).kinds("a") == ["there", "stranger"]
+    assert withdrawn(OTHER_KEY).kinds("a") == ["there", "unauthenticated"]
 
 
 def chosen(port):
@@ -111,7 +111,7 @@ def gathered(record, entries):
         told.append(entry)
         view.take(entry)
 
-    sayings = Sayings(record, view, tell, lambda _label, text: said.append(text), lambda _told: None)
+    sayings = Notices(record, view, tell, lambda _label, text: said.append(text), lambda _told: None)
     gathering = Gathering(record, view, tell, lambda _ranks, _lanes: None)
     for number, entry in enumerate(({"kind": "asks", "record": record.encode()}, *entries)):
         sayings.take(entry)

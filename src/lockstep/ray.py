@@ -80,7 +80,7 @@ def run(
     Args:
         command: the script and its arguments; its path is looked up on each node, from the folder in which Ray works there.
         nodes: how many, each a Ray node of its own.
-        min_nodes: the run goes on with so many when some are lost; None: with all of them.
+        min_nodes: the run continues with so many when some are lost; None: with all of them.
         ranks_per_node: `-n` of `lockstep run`; None lets it decide.
         resources: what Ray reserves on each node; None: a CPU for each rank.
         options: more of `lockstep run`.
@@ -189,16 +189,16 @@ def _show(agents: Sequence[Any], texts: Queue) -> tuple[int, ...]:
     """Print what the agents hand over, until all have ended or one has failed; their exit codes."""
     while True:
         ended, left = ray.wait(agents, num_returns=len(agents), timeout=0)
-        is_told = False
-        for _ in range(100):  # others may go on printing when one has failed
+        is_quiet = False
+        for _ in range(100):  # others may continue to print when one has failed
             try:
                 stream, text = texts.get(timeout=0.2)
             except Empty:
-                is_told = True
+                is_quiet = True
                 break
             print(text, end="", file=(sys.stdout, sys.stderr)[stream], flush=True)
         ray.get(ended)  # raises what an agent has raised
-        if is_told and not left:
+        if is_quiet and not left:
             return tuple(ray.get(agents))
 
 

@@ -94,12 +94,12 @@ class NodesRendezvous(RendezvousHandler):
             raise
         host, least, most = platform.node() or "unnamed", params.min_nodes, params.max_nodes
         record = NodeRecord(node, host, None, listener is not None, least, most, 1, 1)
-        self._cluster = Cluster(record, star, chosen.own.name, patience_s, _say, _hear, own=chosen.own.address)
+        self._cluster = Cluster(record, star, chosen.own.name, patience_s, _say, _on_notice, own=chosen.own.address)
         self._stores = RoundStores(star)
         self._lock = threading.Lock()
         self._serving = threading.Thread(target=self._serve, name="lockstep-star", daemon=True)
         self._never, self._end = socket.socketpair()
-        """No person's signal comes this way: torchrun has its own handlers."""
+        """No user signal comes this way: torchrun has its own handlers."""
         self._closed = False
         os.environ.setdefault("GLOO_SOCKET_IFNAME", chosen.own.name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", chosen.own.name)
@@ -228,7 +228,7 @@ class RoundStores:
 
 
 class _Through(socket.socket):
-    """A socket from which a door lets in connections as long as it is open: the kernel may ask once more after `connect`."""
+    """A socket from which a door admits connections as long as it is open: the kernel may ask once more after `connect`."""
 
     def __init__(self, door: Door) -> None:
         super().__init__(socket.AF_INET, socket.SOCK_STREAM)
@@ -255,5 +255,5 @@ def _say(_label: str, text: str) -> None:
     say(text)
 
 
-def _hear(told: dict[str, Any]) -> None:
-    say(str(told["text"]))
+def _on_notice(notice: dict[str, Any]) -> None:
+    say(str(notice["text"]))

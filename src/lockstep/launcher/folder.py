@@ -45,9 +45,9 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
         raise UsageError(
             f"No run folder can be created in {base}: {error.strerror}.", "Choose another --log-dir."
         ) from None
-    goes_on = (base / str(name) / STATES).is_dir()
+    resumes = (base / str(name) / STATES).is_dir()
     fix = (
-        "Choose another --name, or add --save-every to go on from its states." if goes_on else "Choose another --name."
+        "Choose another --name, or add --save-every to resume from its states." if resumes else "Choose another --name."
     )
     raise UsageError(f"A run named {name} already exists ({base / str(name)}).", fix)
 

@@ -149,7 +149,7 @@ def _run(
 
 def _note_outcome(outcome: Outcome, attempt: Attempt) -> None:
     """Keep how the run ended in its folder; a full disk loses the record, not the run."""
-    told = {
+    record = {
         "exit_code": outcome.exit_code,
         "duration_s": round(outcome.duration_s, 3),
         "rank": outcome.rank,
@@ -158,17 +158,17 @@ def _note_outcome(outcome: Outcome, attempt: Attempt) -> None:
         "ends": {end.rank: {"code": end.code, "signal": end.signal} for end in attempt.ending.ends},
     }
     with suppress(OSError):
-        write_private(RunFolder(outcome.run_folder).outcome, json.dumps(told, indent=1) + "\n")
+        write_private(RunFolder(outcome.run_folder).outcome, json.dumps(record, indent=1) + "\n")
 
 
 def _note_finding(cases: Cases, attempt: Attempt) -> None:
-    """Keep what only the verdict over all ranks can tell."""
+    """Keep what only the verdict over all ranks can show."""
     verdict = attempt.verdict
     if verdict.left_early:
         cases.add(EARLY_LEAVER, verdict.leavers_text, [end.rank for end in verdict.left_early])
-    told = attempt.observer.summary()
-    if told.is_starved and is_long(attempt.observer.result()):
-        cases.add(STARVED_LOADER, told.advice)
+    found = attempt.observer.summary()
+    if found.is_starved and is_long(attempt.observer.result()):
+        cases.add(STARVED_LOADER, found.advice)
 
 
 def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, attempt: Attempt) -> None:
@@ -182,7 +182,7 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, attemp
     if not outcome.joined and outcome.exit_code == 0 and request.entry.call is None:
         saying.line(alone_line(len(attempt.ending.ends)))
     if outcome.exit_code == 0 and not attempt.observer.uses_lockstep:
-        for line in _in_vain(request):
+        for line in _unused(request):
             saying.line(line)
     if outcome.rank is None and request.output.verbosity is not Verbosity.QUIET:
         if attempt.first_node:
@@ -194,8 +194,8 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, attemp
             saying.line(line)
 
 
-def _in_vain(request: LaunchRequest) -> list[Line]:
-    """What was asked of a script that does without `lockstep.init`."""
+def _unused(request: LaunchRequest) -> list[Line]:
+    """What was requested of a script that does without `lockstep.init`."""
     asked = (
         (request.saving is not None, unsaved_line()),
         (request.computation.check_every not in {"", OFF}, unchecked_line()),

@@ -1,4 +1,4 @@
-"""What a script's source says before its first line runs: whether it calls `lockstep.init`, and whether it declares `--local_rank`."""
+"""What a script's source shows before its first line runs: whether it calls `lockstep.init`, and whether it declares `--local_rank`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def declared_option(source: str) -> str:
         return ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python says them when it runs the script
+            warnings.simplefilter("ignore")  # Python prints them when it runs the script
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
@@ -140,7 +140,7 @@ def _parsed(source: bytes) -> ast.Module:
     """An empty module for what is not Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python says them when it runs the script
+            warnings.simplefilter("ignore")  # Python prints them when it runs the script
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
@@ -188,7 +188,7 @@ def _is_condition(node: ast.AST) -> bool:
 
 
 def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
-    """The person's own files that the imports of the file `path` may mean: statements, and `import_module("own")`."""
+    """The user's own files that the imports of the file `path` may mean: statements, and `import_module("own")`."""
     for node in ast.walk(tree):
         for top, *below in (name.split(".") for name in _names(node)):
             yield from _files(_roots(top, folder), below)

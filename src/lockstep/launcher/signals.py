@@ -16,7 +16,7 @@ class CaughtSignals:
     """`with CaughtSignals() as signals:` — inside, `signals.fileno()` is readable after a signal.
 
     A signal that was ignored before stays ignored (nohup), and SIGUSR1 is left to whoever has a handler for it. Outside the main thread nothing is caught; there `send`
-    replaces a person's signal.
+    replaces a user signal.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A run of Weights & Biases; where it goes is said by wandb's own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
+    """A run of Weights & Biases; where it goes is set by wandb's own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
 
     def __init__(self, run_id: str, name: str, folder: Path, config: dict[str, Any]) -> None:
         wandb = import_module("wandb")
@@ -116,7 +116,7 @@ class MetricLines:
             data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._offset += len(whole)
-            return [told for line in whole.splitlines() if (told := decoded(line)) is not None], again
+            return [entry for line in whole.splitlines() if (entry := decoded(line)) is not None], again
         return [], False
 
 
@@ -160,8 +160,8 @@ class Tracking:
 
     def _work(self) -> None:
         try:
-            told = read_json(self._memory)
-            trackers = {name: self._opened(name, told.get(name)) for name in self._names}
+            known = read_json(self._memory)
+            trackers = {name: self._opened(name, known.get(name)) for name in self._names}
             while True:
                 is_last = self._end.wait(EVERY_S)
                 self._pass_on(trackers)
@@ -169,11 +169,11 @@ class Tracking:
                     break
             for tracker, _, _ in trackers.values():
                 tracker.finish(self._exit_code)
-        except Exception as error:  # noqa: BLE001 - somebody else's library; the run goes on without it
+        except Exception as error:  # noqa: BLE001 - somebody else's library; the run continues without it
             self._say(f"the tracker failed and gets nothing more: {type(error).__name__}: {error}")
 
-    def _opened(self, name: str, told: object) -> tuple[Tracker, Delivered, str]:
-        known = told if isinstance(told, dict) else {}
+    def _opened(self, name: str, before: object) -> tuple[Tracker, Delivered, str]:
+        known = before if isinstance(before, dict) else {}
         run_id = known["id"] if isinstance(known.get("id"), str) else secrets.token_hex(4)
         step, lines = known.get("step"), known.get("lines")
         delivered = Delivered()
@@ -197,10 +197,10 @@ class Tracking:
                 self._remember(name, run_id, delivered)
 
     def _remember(self, name: str, run_id: str, delivered: Delivered) -> None:
-        told = read_json(self._memory)
-        told[name] = {"id": run_id, "step": delivered.step, "lines": list(delivered.lines.elements())}
+        known = read_json(self._memory)
+        known[name] = {"id": run_id, "step": delivered.step, "lines": list(delivered.lines.elements())}
         with suppress(OSError):
-            write_private(self._memory, json.dumps(told) + "\n")
+            write_private(self._memory, json.dumps(known) + "\n")
 
 
 def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:

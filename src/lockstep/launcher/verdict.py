@@ -27,7 +27,7 @@ class RankEnd:
     """Whether it ended because the launcher sent it a signal (see `was_stopped`)."""
     failure: Failure | None
     left: bool = False
-    """Whether its script said `sys.exit` with another code than 0."""
+    """Whether its script called `sys.exit` with another code than 0."""
     left_at: str = ""
     """The line of any `sys.exit`: `train.py:31`."""
     peak_bytes: int = 0
@@ -80,7 +80,7 @@ def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
 
     Args:
         ends: one for each rank.
-        interrupted_by: the person's signal that stopped the run, or 0.
+        interrupted_by: the user signal that stopped the run, or 0.
     """
     if interrupted_by:
         return Verdict(128 + interrupted_by, None)
@@ -134,9 +134,9 @@ TERM_GRACE_S = 0.3
 FAILED_RANK_GRACE_S = 5.0
 """Time for the exit handlers of the rank that failed."""
 INTERRUPT_GRACE_S = 0.5
-"""Between a person's signal and SIGKILL."""
+"""Between a user signal and SIGKILL."""
 ANSWER_S, PATIENT_ANSWER_S = 1.0, 5.0
-"""Time for the nursery to answer an order, when a person waits and when nobody does.
+"""Time for the nursery to answer an order, when a user waits and when nobody does.
 
 After that it hangs, or was stopped, and it is killed with everything below it.
 """

@@ -38,10 +38,10 @@ def test_the_gauges_are_this_nodes_until_all_others_have_told_theirs() -> None:
     assert gauges.of(own) == own
     found.notices.gauges["b"] = [listed(Gauges(step=5, loss=1.5))]
     assert gauges.of(own) == (*own, Gauges(step=5, loss=1.5))
-    gauges.tell(own, 10.0)
-    gauges.tell(own, 10.5)
+    gauges.publish(own, 10.0)
+    gauges.publish(own, 10.5)
     assert [one["kind"] for one in told] == ["gauges"]
-    gauges.tell(own, 11.1)
+    gauges.publish(own, 11.1)
     assert len(told) == 2
     assert AllGauges(None).of(own) == own
     assert unlist(listed(own[0])).step == 3
@@ -57,7 +57,7 @@ def test_ranks_of_other_nodes_are_seen_as_these_told_last() -> None:
     seen = nodes.scenes()[1].wait
     assert seen is not None
     assert (seen.behind, seen.lasts_s >= 3.0) == ({2}, True)
-    nodes.tell(nodes.scenes() | {2: RankScene(2, cast("Any", None), None, None)})
+    nodes.publish(nodes.scenes() | {2: RankScene(2, cast("Any", None), None, None)})
     assert not told  # rank 2 does not wait
     found.view.take({"kind": "waits", "round": 0, "node": "a", "report": {}})
     assert nodes.scenes()[1].wait is None

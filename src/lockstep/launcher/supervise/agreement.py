@@ -15,8 +15,8 @@ from lockstep.launcher.recovery import Decision, Loss, Scene, Stop, decide, loss
 from lockstep.launcher.request import LaunchRequest, Recover, Verbosity
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.supervise.all_nodes import (
+    NodeEnd,
     OtherNodes,
-    Told,
     Whole,
     decode_decision,
     encode_decision,
@@ -50,7 +50,7 @@ class Agreement:
     request: LaunchRequest
     saying: Saying
     signals: CaughtSignals
-    _said_notes: set[str] = field(default_factory=set)
+    _logged_notes: set[str] = field(default_factory=set)
 
     def others(self) -> OtherNodes:
         """Those of the round that has begun."""
@@ -74,8 +74,8 @@ class Agreement:
         add_line(RunFolder(request.output.run_folder).nodes, _roster(seat, view.members))
         if request.output.verbosity is not Verbosity.QUIET:
             self.saying.line(nodes_line(request, [member.text for member in view.members]))
-            for note in (note for note in view.notes if note not in self._said_notes):
-                self._said_notes.add(note)
+            for note in (note for note in view.notes if note not in self._logged_notes):
+                self._logged_notes.add(note)
                 self.saying.line(Line("nodes", note))
         return request
 
@@ -83,7 +83,7 @@ class Agreement:
         """Publish how the ranks here ended, and return what follows on all nodes."""
         cluster = self.cluster
         scene = scene_of(request, attempt)
-        cluster.publish_ended(_told_of(scene, attempt, RunFolder(request.output.run_folder)).encode())
+        cluster.publish_ended(_node_end(scene, attempt, RunFolder(request.output.run_folder)).encode())
         if cluster.is_host:
             decided = attempt.observer.decided()
             cluster.lanes = decided.get("lanes") or cluster.lanes
@@ -95,22 +95,22 @@ class Agreement:
             cluster.publish_decision(
                 encode_decision(
                     self._decide_for_all(scene, found, history),
-                    found.told,
+                    found.end,
                     newest_whence(attempt.whence, cluster.view),
                 )
             )
         self._wait(lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
             raise EnvironmentFailure(cluster.lost())
-        decision, told, whence = decode_decision(cluster.view.decision)
+        decision, end, whence = decode_decision(cluster.view.decision)
         if (by := attempt.ending.interrupted_by or cluster.left_by) and not isinstance(
             decision, Stop
         ):  # this node leaves
             ending = replace(attempt.ending, interrupted_by=by)
             return replace(attempt, ending=ending, verdict=judge(ending.ends, by), block=""), Stop()
         first_node = "" if cluster.is_host else cluster.view.members[0].text
-        verdict = verdict_everywhere(attempt.verdict, told)
-        return replace(attempt, verdict=verdict, whence=whence, block=told.block, first_node=first_node), decision
+        verdict = verdict_everywhere(attempt.verdict, end)
+        return replace(attempt, verdict=verdict, whence=whence, block=end.block, first_node=first_node), decision
 
     def _wait(self, is_there: Callable[[], bool]) -> None:
         """Wait for other nodes, whose ranks may run for long after those here have ended."""
@@ -121,20 +121,20 @@ class Agreement:
 
     def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss]) -> Decision:
         """What follows a round; asked on the run's first node."""
-        goes_on = self.request.recovery.recover is not Recover.OFF
-        if (others := regrouped(found, self.cluster.view, goes_on=goes_on)) is not None:
+        continues = self.request.recovery.recover is not Recover.OFF
+        if (others := regrouped(found, self.cluster.view, continues=continues)) is not None:
             return others
-        over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
+        over = replace(scene, verdict=found.verdict, uses_lockstep=found.end.uses_lockstep, loss=found.end.loss)
         return decide(over, self.request.recovery, history)
 
 
-def _told_of(scene: Scene, attempt: Attempt, folder: RunFolder) -> Told:
+def _node_end(scene: Scene, attempt: Attempt, folder: RunFolder) -> NodeEnd:
     """How the ranks of this node ended, for all nodes."""
     verdict, culprit = attempt.verdict, attempt.verdict.culprit
     loss = scene.loss
     if loss is None and culprit is not None:
         loss = loss_of(culprit, scene.last, uses_lockstep=scene.uses_lockstep)
-    return Told(
+    return NodeEnd(
         exit_code=verdict.exit_code,
         interrupted_by=attempt.ending.interrupted_by,
         joined=attempt.ending.joined,
@@ -154,6 +154,6 @@ def _roster(seat: Seat, members: Sequence[Member]) -> dict[str, Any]:
 
 
 def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
-    """The last gauges of the ranks of other nodes, as these told them at the end; those of a lost node are missing."""
+    """The last gauges of the ranks of other nodes, as these published them at the end; those of a lost node are missing."""
     ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.notices.members_elsewhere()]
-    return tuple(unlist(values) for told in ended for values in told.get("gauges", ()))
+    return tuple(unlist(values) for end in ended for values in end.get("gauges", ()))

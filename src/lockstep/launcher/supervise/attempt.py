@@ -42,11 +42,11 @@ class Attempt:
     newest_step: int | None
     """The step of the newest state that lockstep saved on the disk; None when there is none."""
     whence: Whence
-    """From where the next ranks would go on."""
+    """From where the next ranks would resume."""
     block: str | None = None
     """The failure block of the run on several nodes; None on one."""
     first_node: str = ""
-    """The node with rank 0, which says how the whole run went; empty on that one, and on one node."""
+    """The node with rank 0, which reports how the whole run went; empty on that one, and on one node."""
 
 
 def scene_of(request: LaunchRequest, attempt: Attempt) -> Scene:
@@ -72,7 +72,7 @@ def newest_state(request: LaunchRequest, saved: int | None, why: str) -> Whence:
     if kept is not None and (saved is None or kept > saved):
         return Whence(kept, in_memory=True)
     if not why and request.snapshots is not None and request.snapshots.steps:
-        why = "the first one was not written yet"  # it was asked for, and the writer has to start first
+        why = "the first one was not written yet"  # it was requested, and the writer has to start first
     return Whence(saved, why=why and f"no snapshot: {why}")
 
 
@@ -86,15 +86,15 @@ def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
 
 def regrouped_request(request: LaunchRequest, decision: Regroup, attempt: Attempt) -> LaunchRequest:
     """The next attempt, on other nodes; lanes stay."""
-    told = {"regroup": decision.changes, "step": attempt.whence.step, "in_memory": attempt.whence.in_memory}
-    add_line(RunFolder(request.output.run_folder).restarts, told)
+    restart = {"regroup": decision.changes, "step": attempt.whence.step, "in_memory": attempt.whence.in_memory}
+    add_line(RunFolder(request.output.run_folder).restarts, restart)
     lanes = attempt.observer.decided().get("lanes") or request.computation.lanes
     return replace(request, computation=replace(request.computation, lanes=lanes), restart=renew_run_folder(request))
 
 
 def next_request(request: LaunchRequest, decision: RestartAll, attempt: Attempt) -> LaunchRequest:
     """The next attempt, in a run folder that is ready for it."""
-    told = {
+    restart = {
         "restart": decision.number,
         "lost": decision.loss.sentence,
         "ranks": decision.ranks or request.placement.ranks,
@@ -103,7 +103,7 @@ def next_request(request: LaunchRequest, decision: RestartAll, attempt: Attempt)
         "steps_again": attempt.whence.num_again(decision.loss),
         "no_snapshot": attempt.whence.why,
     }
-    add_line(RunFolder(request.output.run_folder).restarts, told)
+    add_line(RunFolder(request.output.run_folder).restarts, restart)
     lanes = attempt.observer.decided().get("lanes") if decision.ranks else request.computation.lanes
     fewer = replace(
         request,

@@ -31,7 +31,7 @@ from lockstep.launcher.supervise.attempt import (
     restart_fields,
     scene_of,
 )
-from lockstep.launcher.supervise.observer import Observer, Said
+from lockstep.launcher.supervise.observer import FirstLines, Observer
 from lockstep.launcher.supervise.starting import RunStore, SnapshotFolder
 from lockstep.launcher.supervise.supervisor import Supervisor
 from lockstep.launcher.supervise.surroundings import memory_line
@@ -55,10 +55,10 @@ class Attempts:
     events: EventLog
     cluster: Cluster | None = None
     """The other nodes of the run, if there are any."""
-    _said: Said = field(init=False)
+    _first_lines: FirstLines = field(init=False)
 
     def __post_init__(self) -> None:
-        self._said = Said(opens_at_once(self.request))
+        self._first_lines = FirstLines(opens_at_once(self.request))
         self._agreement = None
         if self.cluster is not None:
             self._agreement = Agreement(self.cluster, self.request, self.losses.saying, self.signals)
@@ -120,7 +120,7 @@ class Attempts:
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         nodes = self._agreement.others() if self._agreement is not None else None
-        observer = Observer(request, folder, self.losses, nodes, events=self.events, said=self._said)
+        observer = Observer(request, folder, self.losses, nodes, events=self.events, first_lines=self._first_lines)
         meeting = self.cluster.meeting() if self.cluster is not None else None
         with RunStore(self.nursery, request.world_size, meeting) as store:
             supervisor = Supervisor(

@@ -45,7 +45,7 @@ class Ending:
 
 @dataclass
 class Interruption:
-    """That of one world of ranks; at most one.
+    """That of one attempt; at most one.
 
     Args:
         request: the run.
@@ -58,10 +58,10 @@ class Interruption:
     saying: Saying
     by: int = 0
     """The first signal; 0 when there was none."""
-    is_asked: bool = False
+    is_requested: bool = False
     """Whether the ranks were asked to save and end, and have time for it."""
     waited_s: float = 0.0
-    """The time of grace, if it went by in vain."""
+    """The time of grace, if ranks did not use it."""
 
     def take(self, number: int, running: frozenset[int], *, may_ask: bool) -> verdict.Plan:
         """Decide what follows a signal, and ask the ranks if they can be asked.
@@ -74,38 +74,38 @@ class Interruption:
         again, self.by = bool(self.by), self.by or number
         now, grace_s = time.monotonic(), self.request.recovery.grace_s
         if again or not (may_ask and grace_s and running):
-            self.is_asked = False
+            self.is_requested = False
             return verdict.after_signal(now, number, running, again)
         asking = Asking(self.folder.journal(self.request.numbers.start))
         if not asking.listens:
             return verdict.after_signal(now, number, running, again)
         asking.ask(number)
-        self.is_asked = True
+        self.is_requested = True
         if self.request.output.verbosity is not Verbosity.QUIET:
             self.saying.line(asked_line(number, grace_s))
         return verdict.after_signal(now + grace_s, number, running, again)
 
     def leave(self, number: int, running: frozenset[int]) -> verdict.Plan:
-        """The run goes on without this node, and says when the ranks here may end; they end by themselves if it is late."""
+        """The run continues without this node, and reports when the ranks here may end; they end by themselves if it is late."""
         self.by = number
         return verdict.after_signal(time.monotonic() + self.request.recovery.grace_s, number, running, again=False)
 
     def gave_up(self, end: RankEnd, running: frozenset[int]) -> verdict.Plan | None:
         """What follows when a rank does not end as it was asked to: the others would wait for it."""
-        if not self.is_asked or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):
+        if not self.is_requested or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):
             return None
-        self.is_asked = False
+        self.is_requested = False
         self.waited_s = self.request.recovery.grace_s if end.stopped else 0.0
         return None if end.stopped else verdict.after_signal(time.monotonic(), self.by, running, again=False)
 
     def ended(self, ends: Iterable[RankEnd]) -> int:
-        """The signal that ended the run; 0 when all ranks came to the end of their script before they heard of it."""
-        return 0 if self.is_asked and all(end.code == 0 for end in ends) else self.by
+        """The signal that ended the run; 0 when all ranks came to the end of their script before they read of it."""
+        return 0 if self.is_requested and all(end.code == 0 for end in ends) else self.by
 
 
 @dataclass
 class StopPlan:
-    """Of one world of ranks."""
+    """Of one attempt."""
 
     sends: verdict.Plan = ()
     _kind: FailureKind | None = None
@@ -142,7 +142,7 @@ class StopPlan:
         return True
 
     def due(self, now: float) -> verdict.Plan:
-        """What to send now, in order; it is not told again."""
+        """What to send now, in order; it is not returned again."""
         ready, self.sends = verdict.due(self.sends, now)
         return ready
 
@@ -174,20 +174,20 @@ class Orders:
         """Note that the oldest order was carried out."""
         self._asked.popleft()
 
-    def give_up(self, now: float, running: Mapping[int, int], *, a_person_waits: bool) -> float:
+    def give_up(self, now: float, running: Mapping[int, int], *, user_waits: bool) -> float:
         """Kill a nursery that is too late, or whose ranks the kernel holds, with everything below it; return when to look again.
 
         Args:
             now: the time.
             running: the process of each rank that has not ended. Another process in a rank's place comes after a look without one.
-            a_person_waits: whether somebody waits for the end.
+            user_waits: whether somebody waits for the end.
         """
         self._killed = {rank: since for rank, since in self._killed.items() if rank in running}
         moments = {rank: since + verdict.UNKILLABLE_S for rank, since in self._killed.items()}
         held = sorted(rank for rank, until in moments.items() if until <= now)
         late_at = [*moments.values()]
         if self._asked:
-            late_at.append(self._asked[0] + (verdict.ANSWER_S if a_person_waits else verdict.PATIENT_ANSWER_S))
+            late_at.append(self._asked[0] + (verdict.ANSWER_S if user_waits else verdict.PATIENT_ANSWER_S))
         if self.gave_up or not late_at:
             return float("inf")
         if now < min(late_at):
@@ -201,7 +201,7 @@ class Orders:
 
 @dataclass
 class EndingRanks:
-    """Of one world of ranks."""
+    """Of one attempt."""
 
     ranks: Ranks
     orders: Orders
@@ -218,7 +218,7 @@ class EndingRanks:
         self._regrouping = Regrouping(of.request, of.folder, self.observer, of.saying)
 
     @property
-    def are_to_go_on(self) -> bool:
+    def are_to_continue(self) -> bool:
         """Whether nothing makes the ranks end."""
         return not (self.interruption.by or self.plan)
 
@@ -248,7 +248,7 @@ class EndingRanks:
             self.last.expect_after(end, time.monotonic())
 
     def take_signal(self, number: int) -> None:
-        """A person's signal came to this node."""
+        """A user signal came to this node."""
         if self.cluster is not None and not self.interruption.by and self.cluster.may_leave:
             self.cluster.publish_leave()
             self.plan.sends = self.interruption.leave(number, self.ranks.running)
@@ -261,7 +261,7 @@ class EndingRanks:
         self.plan.sends = self.interruption.take(number, self.ranks.running, may_ask=not self.plan)
 
     def heed_others(self) -> None:
-        """Do what other nodes make necessary, and tell them what they have to know."""
+        """Do what other nodes make necessary, and publish what they have to know."""
         if (cluster := self.cluster) is None:
             return
         for number in cluster.signals():
@@ -269,11 +269,11 @@ class EndingRanks:
         if cluster.must_end and (cluster.is_leaving or not self.interruption.by):
             self._heed_end(cluster)
             self.plan.end_badly(self.ranks.running, at_once=True)
-        if self.are_to_go_on and self.ranks.running and self._regrouping.is_due(cluster):
+        if self.are_to_continue and self.ranks.running and self._regrouping.is_due(cluster):
             cluster.publish_fall(regroups=True)
             self.last.give_up()
             self.plan.end_badly(self.ranks.running, at_once=True)
-        if self.plan and not self.interruption.is_asked and not cluster.is_leaving:
+        if self.plan and not self.interruption.is_requested and not cluster.is_leaving:
             cluster.publish_fall(keeps=self.last.is_expected or self.plan.is_for_a_peer)
 
     def _heed_end(self, cluster: Cluster) -> None:
@@ -305,7 +305,7 @@ class EndingRanks:
         self.orders.signal(number, ranks)
 
     def pass_on(self) -> None:
-        """Ctrl-C while a person is in the debugger of the first rank."""
+        """Ctrl-C while the user is in the debugger of the first rank."""
         self.send(signal.SIGINT, frozenset({0}))
 
     @property

@@ -1,4 +1,4 @@
-"""How a launcher joins the other nodes of its run: it says who it is, and begins its side of the star."""
+"""How a launcher joins the other nodes of its run: it publishes who it is, and begins its side of the star."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from lockstep.protocol.layout.mesh import choose_mesh
 from lockstep.protocol.run_folder import RunFolder
 
 SAME_NODE_S = 4.0
-"""How long a second node 0 tries to tell the first one that there are two."""
-ALWAYS_SAID = frozenset({"stalled", "help"})
+"""How long a second node 0 tries to inform the first one that there are two."""
+ALWAYS_PRINTED = frozenset({"stalled", "help"})
 """What other nodes say that is printed although this one is to be quiet."""
 
 
@@ -64,17 +64,17 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         if request.output.verbosity is not Verbosity.QUIET:
             saying.line(Line(label, text))
 
-    def hear(told: dict[str, Any]) -> None:
-        if told["finding"]:
-            Case(told["finding"], f"{told['label']} {told['text']}", tuple(told["ranks"])).add_to(cases)
-        if request.output.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
-            saying.line(Line(told["label"], told["text"]))
+    def on_notice(notice: dict[str, Any]) -> None:
+        if notice["finding"]:
+            Case(notice["finding"], f"{notice['label']} {notice['text']}", tuple(notice["ranks"])).add_to(cases)
+        if request.output.verbosity is not Verbosity.QUIET or notice["label"] in ALWAYS_PRINTED:
+            saying.line(Line(notice["label"], notice["text"]))
 
     cases = RunFolder(request.output.run_folder).findings
     record = record_of(request, node, is_host=is_host)
     total = partial(check_total, request)
     own = chosen.own
-    cluster = Cluster(record, star, own.name, patience_s, say, hear, place.hosts, total, own=own.address)
+    cluster = Cluster(record, star, own.name, patience_s, say, on_notice, place.hosts, total, own=own.address)
     cluster.liveness.nursery = nursery.process
     return cluster
 
@@ -195,7 +195,7 @@ def words_for_others(words: Sequence[str]) -> list[str]:
 
 
 def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord:
-    """What this node says about itself."""
+    """What this node publishes about itself."""
     place = request.nodes.place
     return NodeRecord(
         node=node,

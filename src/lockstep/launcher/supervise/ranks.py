@@ -25,7 +25,7 @@ class _Rank:
 
 
 class Ranks:
-    """The ranks of one world, once they are ordered."""
+    """The ranks of one attempt, once they are ordered."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder

@@ -32,7 +32,7 @@ from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.saving import SNAPSHOTS_KEPT, SnapshotPlace
 
 TABLE_BYTES = 64 << 20
-"""Room for what ranks tell each other; unwritten pages cost nothing."""
+"""Room for what ranks exchange; unwritten pages cost nothing."""
 CONNECT_S = 5.0
 
 
@@ -141,7 +141,7 @@ class Start:
         Args:
             number: the rank.
             pipes: for its standard output and error.
-            news: the pipe on which it tells what has happened.
+            news: the pipe on which it reports what has happened.
 
         Raises:
             EnvironmentFailure: when the nursery takes no orders.
@@ -198,7 +198,7 @@ class SnapshotFolder:
 
     @property
     def place(self) -> SnapshotPlace | None:
-        """What the ranks are told."""
+        """What the ranks get."""
         return SnapshotPlace(str(self._path), self.request.recovery.keeping.steps) if self._path is not None else None
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The launcher's loop: it starts the ranks, watches them, and stops them when one fails or a person says so.
+"""The launcher's loop: it starts the ranks, watches them, and stops them when one fails or on a user signal.
 
 It only carries out: `stopping` decides what to send to whom, `verdict` whose fault it was.
 """
@@ -64,7 +64,7 @@ class Supervisor:
     signals: CaughtSignals
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
-    """What was lost so far, in all worlds."""
+    """What was lost so far, in all attempts."""
     make_snapshot_folder: Callable[[], None]
     nodes: OtherNodes | None = None
     """The other nodes of the run, if there are any."""
@@ -139,11 +139,11 @@ class Supervisor:
             if now >= look_at:
                 self.observer.look(now)
                 self._surroundings.look(self._ranks.running_pids)
-                if self._ending.are_to_go_on:
+                if self._ending.are_to_continue:
                     self._stalls.look(self._ranks.running_pids)
                 look_at = now + (UPDATE_S if self.losses.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
-            give_up_at = self._orders.give_up(now, self._ranks.running_pids, a_person_waits=bool(self._interruption.by))
+            give_up_at = self._orders.give_up(now, self._ranks.running_pids, user_waits=bool(self._interruption.by))
             moments = [
                 look_at,
                 deadline,
@@ -155,7 +155,7 @@ class Supervisor:
                 key.data()
             self._ending.heed_others()
             if self.nodes is not None:
-                self.nodes.hear()
+                self.nodes.update()
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
@@ -222,7 +222,7 @@ class Supervisor:
                     if failure is not None:
                         self._ending.fail(news.rank, failure.kind)
                 case Event.KEEPS | Event.KEPT:
-                    self._ending.last.hear(news)
+                    self._ending.last.take(news)
 
     def _on_signal(self) -> None:
         for number in self.signals.take():

@@ -56,7 +56,7 @@ def test_the_first_node_tells_all_but_the_one_that_it_is_about_who_is_silent():
 def test_another_node_says_only_for_itself_that_the_first_one_is_silent():
     other, log, printed, _ = node("b")
     other.report_silence({"kind": "silent", "node": ""})
-    assert printed[0][1].startswith("node 0 (host host-a) has not been heard of")
+    assert printed[0][1].startswith("node 0 (host host-a) has sent nothing")
     assert not log
 
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from lockstep.errors import UsageError
-from lockstep.launcher.nodes.choice import choose_place
-from lockstep.launcher.nodes.place import NodePlace, Options
+from lockstep.launcher.nodes.place import NodePlace, Options, choose_place
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

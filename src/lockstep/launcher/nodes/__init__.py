@@ -1,6 +1,6 @@
 """Several nodes as one run: who takes part, the one authenticated way between them, and what they report to each other.
 
-    place, choice               where this node is, by options or by a launcher
+    place                       where this node is, by options or by a launcher
     address, interfaces         the one address on which node 0 listens, and this node's own; what the machine knows of both
     key                         the secret that all nodes of a run know, and how it reaches the nodes of a SLURM job
 

@@ -71,52 +71,39 @@ class Doorstep:
         self._admit, self._reject, self._seal = admit, reject, seal
         self._callers: dict[_Caller, None] = {}
         self._taken = 0
-        self._is_watched = False
         self._sealing = threading.BoundedSemaphore(MOST_SEALING)
         self.num_refused = 0
         """How many calls did not come in."""
         listener.setblocking(False)
-        self._watch()
+        loop.watch(listener, self._accept)
 
     def tick(self, now: float) -> None:
         """Close those who take too long, and accept again; call it twice a second."""
         for caller in [one for one in self._callers if now - one.since > OPENING_S]:
             self._refuse(caller)
         self._taken = 0
-        self._watch()
+        self._loop.watch(self._listener, self._accept)
 
     def close(self) -> None:
         """Close the listening socket and all who are not in yet."""
         for caller in list(self._callers):
             self._refuse(caller)
-        self._pause()
+        self._loop.forget(self._listener)
         self._listener.close()
 
-    def _watch(self) -> None:
-        if not self._is_watched:
-            self._loop.watch(self._listener, self._accept)
-        self._is_watched = True
-
-    def _pause(self) -> None:
-        """Accept nobody until the next tick."""
-        if self._is_watched:
-            self._loop.forget(self._listener)
-        self._is_watched = False
-
     def _accept(self, _mask: int) -> None:
-        for _ in range(MOST_IN_A_TURN):
-            if self._taken >= MOST_IN_A_TICK:
-                return self._pause()
-            try:
+        try:
+            for _ in range(min(MOST_IN_A_TURN, MOST_IN_A_TICK - self._taken)):
                 end, address = self._listener.accept()
-            except BlockingIOError:
-                return None
-            except OSError:
-                # It is gone already, or files have run out: then trying at once would spin.
-                return self._pause()
-            self._taken += 1
-            self._begin(end, str(address[0]))
-        return None
+                self._taken += 1
+                self._begin(end, str(address[0]))
+        except BlockingIOError:
+            return
+        except OSError:
+            # It is gone already, or files have run out: then trying at once would spin.
+            self._taken = MOST_IN_A_TICK
+        if self._taken >= MOST_IN_A_TICK:
+            self._loop.forget(self._listener)  # until the next tick
 
     def _begin(self, end: socket.socket, address: str) -> None:
         if len(self._callers) >= MOST_OPENING:

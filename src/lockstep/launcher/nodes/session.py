@@ -19,6 +19,8 @@ import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from lockstep.protocol.message import Unframing, framed
+
 MAGIC = b"lockstep star 3\n"
 NONCE_BYTES, ADDRESS_BYTES, PROOF_BYTES = 32, 18, 32
 GREETING_BYTES = len(MAGIC) + 1 + NONCE_BYTES
@@ -146,13 +148,9 @@ def _session(key: bytes, both: bytes) -> SessionKeys:
     return SessionKeys(_mac(key, b"from caller", both), _mac(key, b"from node 0", both))
 
 
-LENGTH_BYTES, TAG_BYTES = 4, 16
+TAG_BYTES = 16
 MOST_BYTES = 16 << 20
 """Of a frame's content: twice what torch's store takes as one value."""
-
-
-class BrokenFrame(ValueError):  # noqa: N818 - a state of the connection
-    """What came is no next frame of the other side."""
 
 
 class Sealer:
@@ -170,8 +168,7 @@ class Sealer:
         """The next frame. Raises ValueError for more than `MOST_BYTES`."""
         if len(content) > MOST_BYTES:
             raise ValueError(f"a message of {len(content)} bytes, and {MOST_BYTES} are the most")
-        length = len(content).to_bytes(LENGTH_BYTES, "big")
-        frame = b"".join((length, content, _tag(self._key, self._number, length, content)))
+        frame = framed(content + _tag(self._key, self._number, content))
         self._number += 1
         return frame
 
@@ -181,36 +178,22 @@ class Opener:
 
     Args:
         key: of this connection and direction.
-        most_bytes: of a frame's content.
     """
 
-    def __init__(self, key: bytes, most_bytes: int = MOST_BYTES) -> None:
-        self._key, self._most_bytes = key, most_bytes
+    def __init__(self, key: bytes) -> None:
+        self._key = key
         self._number = 0
-        self._came = bytearray()
+        self._frames = Unframing(MOST_BYTES + TAG_BYTES)
 
     def open(self, data: bytes) -> Iterator[bytes]:
-        """The contents that are whole now. Raises BrokenFrame; nothing of that connection may be used afterwards."""
-        self._came += data
-        at = 0
-        while len(self._came) - at >= LENGTH_BYTES:
-            length = bytes(self._came[at : at + LENGTH_BYTES])
-            size = int.from_bytes(length, "big")
-            if size > self._most_bytes:
-                raise BrokenFrame(f"a frame of {size} bytes, and {self._most_bytes} are the most")
-            start, end = at + LENGTH_BYTES, at + LENGTH_BYTES + size
-            if len(self._came) < end + TAG_BYTES:
-                break
-            content = bytes(self._came[start:end])
-            if not hmac.compare_digest(
-                self._came[end : end + TAG_BYTES], _tag(self._key, self._number, length, content)
-            ):
-                raise BrokenFrame("a frame whose tag does not fit")
+        """The contents that are whole now. Raises ValueError; nothing of that connection may be used afterwards."""
+        for frame in self._frames.open(data):
+            content = frame[:-TAG_BYTES]
+            if not hmac.compare_digest(frame[-TAG_BYTES:], _tag(self._key, self._number, content)):
+                raise ValueError("a frame whose tag does not fit")
             self._number += 1
-            at = end + TAG_BYTES
             yield content
-        del self._came[:at]
 
 
-def _tag(key: bytes, number: int, length: bytes, content: bytes) -> bytes:
-    return hmac.digest(key, b"".join((number.to_bytes(8, "big"), length, content)), "sha256")[:TAG_BYTES]
+def _tag(key: bytes, number: int, content: bytes) -> bytes:
+    return hmac.digest(key, number.to_bytes(8, "big") + content, "sha256")[:TAG_BYTES]

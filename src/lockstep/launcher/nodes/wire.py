@@ -78,7 +78,7 @@ class Loop:
 
     def wake(self) -> None:
         """Let there be a next turn at once, which calls `awake`. Any thread may call it."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:

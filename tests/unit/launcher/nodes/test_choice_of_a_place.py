@@ -3,8 +3,7 @@
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.launcher.nodes.choice import choose_place
-from lockstep.launcher.nodes.place import NodePlace, Options
+from lockstep.launcher.nodes.place import NodePlace, Options, choose_place
 from lockstep.protocol.tasks.task import port_for
 from tests.support.launcher_variables import BATCH, MPICH, OPEN_MPI, SKYPILOT, SRUN, TRAINER
 

@@ -101,7 +101,8 @@ def run(
         count = f"{min_nodes}:{nodes}" if min_nodes else str(nodes)
         words = ["run", "--nnodes", count, "--rdzv-endpoint", f"{address}:{port}", "--rdzv-id", uuid.uuid4().hex]
         words += [*(["-n", str(ranks_per_node)] if ranks_per_node else []), *options]
-        key = [ray.put(secrets.token_hex(32))]  # in a list: Ray hands over the reference, and not what it stands for
+        # In a list, because Ray replaces a bare reference by what it stands for.
+        key = [ray.put(secrets.token_hex(32))]
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         texts = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         for node in range(nodes):
@@ -158,7 +159,8 @@ def _agent(node: int, words: Sequence[str], env: Mapping[str, str], key: Sequenc
         assert process.stderr is not None
         _hand_over(process, (process.stdout.fileno(), process.stderr.fileno()), texts)
         code = process.wait()
-    finally:  # the driver gives up: the agent ends as at Ctrl-C
+    finally:
+        # The driver gives up: the agent ends as at Ctrl-C.
         if process.poll() is None:
             process.terminate()
             process.communicate()
@@ -190,14 +192,16 @@ def _show(agents: Sequence[Any], texts: Queue) -> tuple[int, ...]:
     while True:
         ended, left = ray.wait(agents, num_returns=len(agents), timeout=0)
         is_quiet = False
-        for _ in range(100):  # others may continue to print when one has failed
+        # Bounded, because others may continue to print when one has failed.
+        for _ in range(100):
             try:
                 stream, text = texts.get(timeout=0.2)
             except Empty:
                 is_quiet = True
                 break
             print(text, end="", file=(sys.stdout, sys.stderr)[stream], flush=True)
-        ray.get(ended)  # raises what an agent has raised
+        # Raises what an agent has raised.
+        ray.get(ended)
         if is_quiet and not left:
             return tuple(ray.get(agents))
 

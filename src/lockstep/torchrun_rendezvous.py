@@ -238,7 +238,8 @@ class _Through(socket.socket):
 
     def close(self) -> None:
         """Let in nobody from its port, and free it."""
-        with suppress(OSError):  # the door is closed already
+        # The door may be closed already.
+        with suppress(OSError):
             self._door.forget(self._port)
         super().close()
 

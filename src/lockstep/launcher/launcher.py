@@ -99,7 +99,8 @@ def _launch(
         if cluster is not None:
             cluster.close()
         if cluster is None or not cluster.has_begun:
-            remove_run_folder(request)  # nothing ran that could have left something worth keeping
+            # Nothing ran that could have left something worth keeping.
+            remove_run_folder(request)
 
 
 def _run(
@@ -142,7 +143,8 @@ def _run(
     if tracking is not None:
         tracking.close(outcome.exit_code)
     _say_ending(request, saying, outcome, attempt)
-    if request.entry.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
+    # The caller of a function gets an exception instead.
+    if request.entry.call is None and not outcome.interrupted_by:
         _say_trouble(request, saying, outcome, cases)
     return outcome
 

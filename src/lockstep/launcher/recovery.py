@@ -127,6 +127,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     if not most:
         return Stop(_why_none(scene, end, recovery))
     loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
+    # Kills on purpose, as by the demo, do not show that a rank dies at one place.
     alike = [] if recovery.forgives_kills and end.signal == signal.SIGKILL else history
     ranks = _fewer_ranks(scene, end, loss, recovery, alike)
     if _comes_back(loss, alike) and not ranks:

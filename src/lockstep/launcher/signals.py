@@ -56,6 +56,7 @@ class CaughtSignals:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._wakeup)
+        # Another thread may call `send`, which must not write to whatever gets this number next.
         write, self._write = self._write, -1
         os.close(self._read)
         os.close(write)

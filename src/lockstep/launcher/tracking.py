@@ -110,10 +110,12 @@ class MetricLines:
         again = False
         with suppress(OSError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
+            # Ranks that resume replace the file by one without the lines of steps that are trained again.
             if status.st_ino != self._inode or status.st_size < self._offset:
                 again, self._inode, self._offset = bool(self._inode), status.st_ino, 0
             file.seek(self._offset)
             data = file.read()
+            # The last line may be half written.
             whole = data[: data.rfind(b"\n") + 1]
             self._offset += len(whole)
             return [entry for line in whole.splitlines() if (entry := decoded(line)) is not None], again
@@ -179,6 +181,7 @@ class Tracking:
         delivered = Delivered()
         if type(step) is int and isinstance(lines, list):
             delivered = Delivered(step, Counter(map(str, lines)))
+        # Before the tracker learns the id: a start that is killed in between resumes the same run there.
         self._remember(name, run_id, delivered)
         folder = self._memory.parent
         if name == "tensorboard":
@@ -208,7 +211,7 @@ def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:
     if not request.output.trackers or request.numbers.start:
         return None
     folder = RunFolder(request.output.run_folder)
-    # a run that saves its states has a folder for all of its starts
+    # A run that saves its states has a folder for all of its starts.
     memory = folder.path if request.saving is None else Path(request.saving.folder).parent
     config = {"script": request.title, "args": list(request.entry.args), "ranks": request.world_size}
     if "tensorboard" in request.output.trackers:

@@ -85,6 +85,7 @@ def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
     if interrupted_by:
         return Verdict(128 + interrupted_by, None)
     causes = sorted((time, end.rank) for end in ends if (time := _cause_time(end)) is not None)
+    # Nobody failed by itself: then a lost peer is all there is to report.
     if not causes:
         causes = sorted((end.time_ns, end.rank) for end in ends if end.failure or (end.code and not end.stopped))
     if not causes:
@@ -185,7 +186,7 @@ def after_bad_exit(now: float, running: frozenset[int], *, at_once: bool = False
 
 
 def after_signal(now: float, number: int, running: frozenset[int], again: bool) -> Plan:
-    """A person sent a signal: pass on Ctrl-C as it is, anything else as SIGTERM; a second one kills at once."""
+    """A user signal came: pass on Ctrl-C as it is, anything else as SIGTERM; a second one kills at once."""
     if again:
         return (Send(now, signal.SIGKILL, running),)
     handed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM

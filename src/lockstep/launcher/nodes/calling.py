@@ -62,6 +62,7 @@ def call(place: Place, key: Key, node: str) -> Wire:
     try:
         hello = CallerHello(key.secret, address_bytes(place.address, place.port))
         greeting = _greeting(end)
+        # `_greeting` has sent MAGIC already.
         end.sendall(hello.hello(greeting)[len(MAGIC) :])
         keys = hello.session(greeting, _exactly(end, PROOF_BYTES))
         wire = Wire.between_nodes(end, keys.from_caller, keys.from_host)
@@ -80,7 +81,8 @@ def key_of_job(place: Place, job: str) -> Key:
         end.sendall(ASKS_FOR_SEAL[len(MAGIC) :])
         while len(sealed) < LONGEST_SEAL and (piece := end.recv(LONGEST_SEAL)):
             sealed += piece
-    except (TimeoutError, ValueError) as error:  # a node 0 that begins is asked again
+    # A node 0 that is still beginning is called again.
+    except (TimeoutError, ValueError) as error:
         raise why_rejected(error, place) from None
     except OSError:
         sealed = b""

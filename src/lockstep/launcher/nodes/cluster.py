@@ -124,7 +124,9 @@ class Cluster:
             if is_there():
                 self.star.loop.wake()
                 break
-        if self.is_host and not self.liveness.silent:  # one of the run's own may be lost
+        # [Note: nobody is turned away while a node is silent]
+        # It may be lost, and the newcomer be the same command on another machine.
+        if self.is_host and not self.liveness.silent:
             self._gathering.turn_away()
         self._reach.look(time.monotonic())
         if self.is_there:
@@ -194,6 +196,7 @@ class Cluster:
                 reported = now
                 if text := self._missing() if self.is_there else self._not_there:
                     self.say("nodes", text)
+            # The last call ends by the clock; everything else wakes the star.
             until = LOOK_S if self._gathering.enough_since else reported + SAY_EVERY_S - now
             ready = select.select([self, signals], [], [], max(0.0, until))[0]
             if signals in ready and (numbers := signals.take()):
@@ -320,6 +323,7 @@ class Cluster:
         has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
             ready = select.select([self, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            # A launcher that is stopped never publishes how its ranks ended, and its connection stays open.
             if not ready and time.monotonic() - began > STOPPED_S:
                 self.cut = self.notices.give_up_stopped()
             for number in signals.take() if signals in ready else ():

@@ -93,6 +93,7 @@ class Door:
             raise EnvironmentFailure(
                 f"This kernel cannot lock the store's port ({os.strerror(error.errno or 0)})."
             ) from None
+        # The lock came after `listen`: somebody may have connected in between, and stays connected.
         if users := other_users(listener.getsockname()):
             self._copy.close()
             raise EnvironmentFailure(

@@ -103,17 +103,20 @@ class Doorstep:
             # It is gone already, or files have run out: then trying at once would spin.
             self._taken = MOST_IN_A_TICK
         if self._taken >= MOST_IN_A_TICK:
-            self._loop.forget(self._listener)  # until the next tick
+            # `tick` watches it again.
+            self._loop.forget(self._listener)
 
     def _begin(self, end: socket.socket, address: str) -> None:
         if len(self._callers) >= MOST_OPENING:
+            # A dictionary keeps the order of insertion: the first one is the oldest.
             self._refuse(next(iter(self._callers)))
         hello = HostHello(self._key.secret if self._key is not None else None)
         caller = _Caller(end, hello, address, time.monotonic())
         self._callers[caller] = None
         try:
             end.setblocking(False)
-            end.send(hello.greeting)  # nothing was sent before, so it fits
+            # Nothing was sent on this socket before, so 49 bytes always fit.
+            end.send(hello.greeting)
         except OSError:
             self._refuse(caller, is_watched=False)
             return

@@ -75,6 +75,7 @@ class Gathering:
             for one in self.view.members
             if one.record.node not in self.view.asking and one.record.node not in self.view.gone | self.view.leaving
         ]
+        # Only the first round has a last call; later ones wait for members that are away.
         since = self.enough_since if self.view.round < 0 else 0.0
         complete = is_complete(asking, away if now - began <= AWAY_S else [], since, now)
         return not self.enough_since or not complete or ("roster", self.view.round + 1) in self._published
@@ -129,5 +130,6 @@ class Gathering:
         nodes = tuple(node for node in refused.nodes if old and node not in old) or tuple(self.view.asking)
         entry = {"nodes": list(nodes), "for_all": not old, "problem": refused.problem, "fix": refused.fix}
         self.publish({"kind": "refused", **entry})
-        for node in nodes:  # not twice
+        # The entry comes back with the next reading; until then nobody is refused twice.
+        for node in nodes:
             self.view.asking.pop(node, None)

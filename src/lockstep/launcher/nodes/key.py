@@ -187,6 +187,7 @@ def unseal(sealed: bytes, job: str) -> Key:
         raise EnvironmentFailure(
             f"munge did not open the run's key ({_reason(opened)}): start munged on this node, or use --key-file."
         )
+    # unmunge prints the facts that were requested, an empty line, and what was sealed.
     about, _, content = opened.stdout.partition(b"\n\n")
     facts = dict(line.split(":", 1) for line in about.decode(errors="replace").splitlines() if ":" in line)
     if not facts.get("UID", "").strip().endswith(f"({os.geteuid()})"):  # name (number)

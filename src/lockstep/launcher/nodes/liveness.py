@@ -155,6 +155,7 @@ class Liveness:
         if not self._is_host:
             return
         pairs = self.view.cut_pairs()
+        # A pair that reaches each other again is forgotten, and counts anew.
         self._cut_since = {pair: self._cut_since.get(pair, now) for pair in pairs}
         if any(now - since >= PAIR_GIVEN_UP_S for since in self._cut_since.values()):
             self._give_up(

@@ -111,7 +111,8 @@ class Keys:
         self._values[key] = travelling, self._num_values
         for waiting in self._waiting.pop(key, []):
             waiting.missing.discard(key)
-            if not waiting.missing:  # but for what was deleted meanwhile
+            if not waiting.missing:
+                # Another key that it had may have been deleted meanwhile.
                 waiting.missing |= set(waiting.keys) - self._values.keys()
                 self._wait(waiting)
 
@@ -166,7 +167,8 @@ def hold_keys(star: HostStar) -> None:
 
         try:
             keys.ask(node, message, blob, lambda found, values: star.send_to(node, {**of, **found}, values))
-        except ValueError as error:  # no number, or too long
+        # The value is too long, or what is added to is no number.
+        except ValueError as error:
             star.send_to(node, {**of, "why": str(error)})
 
     star.handlers[QUESTION] = take
@@ -252,7 +254,8 @@ class NodeMeeting:
                 parts = [to_travel(blob[: message["sizes"][0]]), to_travel(blob[message["sizes"][0] :])]
                 message, blob = {**message, "sizes": [len(parts[0])]}, b"".join(parts)
             self._star.send({**message, "kind": QUESTION, "round": self._round, "of": number}, blob)
-        except ValueError as error:  # too long
+        # The value is too long.
+        except ValueError as error:
             self._send(number, {"why": str(error)}, b"")
 
     def _answered(self, _node: str, message: dict[str, Any], blob: bytes) -> None:
@@ -283,6 +286,8 @@ class NodeMeeting:
 
     def _send(self, number: int, message: dict[str, Any], blob: bytes) -> None:
         if (wire := self._ranks.get(number)) is None:
-            return  # it has ended, or waits no more; what came is kept for the others here
-        with suppress(WireEnded):  # reading raises it too
+            # It has ended, or waits no longer; what came is kept for the others here.
+            return
+        # Reading raises it too, and forgets the rank.
+        with suppress(WireEnded):
             wire.send(message, blob)

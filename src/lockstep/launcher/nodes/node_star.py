@@ -75,7 +75,8 @@ class NodeStar(Star):
             self.loop.wait(left_s)
         self._lose("")
         self._is_over = True
-        if not self._caller.is_alive():  # else the process ends before it
+        # Else that thread may still wake the loop; it is a daemon, and the process ends before it.
+        if not self._caller.is_alive():
             self.loop.close()
 
     def wires(self) -> Mapping[str, Wire]:

@@ -311,7 +311,8 @@ def of_task(variables: Mapping[str, str], wanted: int | None, script: str) -> Fa
     if task.is_one_per_node:
         nodes = (task.size, task.size)
         return Facts(task.launcher, nodes, task.node, _endpoint(task, variables), task.job, task.hosts)
-    if wanted is not None and wanted == task.size:  # one machine that stands for several
+    # The command line says so: one machine stands for several nodes.
+    if wanted is not None and wanted == task.size:
         host = "127.0.0.1" if task.local_size == task.size else ""
         endpoint = joined(host, port_for(task.job)) if host else _endpoint(task, variables)
         return Facts(task.launcher, (task.size, task.size), task.rank, endpoint, task.job)

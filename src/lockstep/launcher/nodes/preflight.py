@@ -70,6 +70,7 @@ def partners(place: int, count: int) -> list[int]:
     """Whom the node at `place` of `count` connects to: all others, or of many those at distances 1, 2, 4, ... behind it."""
     if count <= MOST_PAIRED:
         return [other for other in range(count) if other != place]
+    # Each node calls log2 of all nodes, and as many call it.
     steps = [1 << power for power in range((count - 1).bit_length())]
     return sorted({(place + step) % count for step in steps} - {place})
 
@@ -195,6 +196,7 @@ class Reach:
         self._check, self._listener, self._calls, self._until = None, None, None, 0.0
 
     def _begin(self, check: Check) -> None:
+        # Whoever else listens at that port by then does not know the token.
         self._check, self._token, port, why = check, secrets.token_hex(8), 0, ""
         try:
             self._listener = listener = socket.create_server((self._address, 0), family=family(self._address))

@@ -190,7 +190,8 @@ class HostStar(Star):
         match entry["kind"]:
             case "given up":
                 self._give_up(str(entry["node"]), str(entry.get("why", "its launcher is stopped")))
-            case "gauges":  # node 0's own, which nobody else wants
+            case "gauges":
+                # Node 0 has its own already, and nobody else reads them.
                 return
             case _:
                 self._add(entry)
@@ -209,6 +210,7 @@ class HostStar(Star):
     def close(self) -> None:
         """Let others read what was published last, for at most `LINGER_S`, and end."""
         until = time.monotonic() + LINGER_S
+        # A node closes its connection once it has read everything.
         while self._nodes and (left_s := until - time.monotonic()) > 0:
             self.loop.wait(left_s)
             self._spread()

@@ -43,7 +43,8 @@ class _Streams:
         if message.get("ends"):
             self._pipes.pop(name)[0].close()
             return
-        with suppress(WireEnded):  # reading raises it too
+        # Reading the pipe raises it too, and ends the stream.
+        with suppress(WireEnded):
             self._pipes[name][0].write(data)
 
     def close(self) -> None:
@@ -81,7 +82,8 @@ class Entrance:
         self._streams.close()
 
     def _accept(self, _mask: int) -> None:
-        with suppress(OSError):  # it is gone already
+        # Who connected may be gone again.
+        with suppress(OSError):
             end, _ = self._listener.accept()
             if not is_own_process(end):
                 self.num_refused += 1

@@ -266,7 +266,8 @@ class Notices:
             entry = {"kind": "stopped", "node": one.node, "what": "launcher" if is_silent else "", "process": process}
             if self.record.is_host:
                 self.publish(entry)
-            else:  # nobody else could publish it
+            else:
+                # The connection to node 0 is the silent one, so only this node can know.
                 self.view.take(entry)
                 self.take(entry)
             return
@@ -274,7 +275,8 @@ class Notices:
         text = f"{who} has sent nothing for 5 s: its link is cut, or the machine stands still"
         text = text if is_silent else f"{who} is back"
         self.say("nodes", text)
-        if self.record.is_host:  # it alone is connected to all others
+        # Node 0 alone is connected to all others.
+        if self.record.is_host:
             self.publish_notice("nodes", text, about=node)
 
     def _report_path(self, entry: dict[str, Any]) -> None:

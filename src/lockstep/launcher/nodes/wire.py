@@ -51,6 +51,7 @@ class Loop:
 
     def turn(self) -> None:
         """Do what is to be done now, without waiting."""
+        # The timer comes last: what came in this turn counts before anybody is called silent.
         events = self._epoll.poll(0)
         for descriptor, mask in sorted(events, key=lambda event: event[0] == self._timer):
             if (act := self._acts.get(descriptor)) is not None:
@@ -251,6 +252,7 @@ class Wire(Pipe):
                 found += [unpacked(content) for content in self._open(data)]
             except ValueError as error:
                 raise WireEnded(f"it sent {error}") from None
+            # The kernel had no more; otherwise others get their turn after `FAIR_PIECES`.
             if len(data) < PIECE_BYTES:
                 break
         return found

@@ -107,7 +107,8 @@ def _saved_at(place: Path) -> str | None:
     """When the manifest was written, in this machine's time."""
     try:
         return datetime.fromtimestamp((place / NAME).stat().st_mtime).astimezone().isoformat(timespec="seconds")
-    except (OSError, ValueError, OverflowError):  # a year that no calendar has
+    except (OSError, ValueError, OverflowError):
+        # A time outside of what a calendar has.
         return None
 
 

@@ -85,6 +85,7 @@ class Agreement:
         scene = scene_of(request, attempt)
         cluster.publish_ended(_node_end(scene, attempt, RunFolder(request.output.run_folder)).encode())
         if cluster.is_host:
+            # The bits depend on lanes and threads, so those of the first round hold for all later ones.
             decided = attempt.observer.decided()
             cluster.lanes = decided.get("lanes") or cluster.lanes
             cluster.threads = decided.get("threads") or cluster.threads
@@ -103,9 +104,8 @@ class Agreement:
         if cluster.view.decision is None:
             raise EnvironmentFailure(cluster.lost())
         decision, end, whence = decode_decision(cluster.view.decision)
-        if (by := attempt.ending.interrupted_by or cluster.left_by) and not isinstance(
-            decision, Stop
-        ):  # this node leaves
+        # The others continue without a node that leaves.
+        if (by := attempt.ending.interrupted_by or cluster.left_by) and not isinstance(decision, Stop):
             ending = replace(attempt.ending, interrupted_by=by)
             return replace(attempt, ending=ending, verdict=judge(ending.ends, by), block=""), Stop()
         first_node = "" if cluster.is_host else cluster.view.members[0].text

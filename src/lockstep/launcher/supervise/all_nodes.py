@@ -157,7 +157,8 @@ def regrouped(found: Whole, view: RunView, *, continues: bool) -> Regroup | None
         view: of the first node.
         continues: whether a run may continue without a lost node.
     """
-    for_others = bool(view.changes()) or view.regroups  # who was to come may have died meanwhile
+    # `regroups` counts too: the node that was to come may have died meanwhile.
+    for_others = bool(view.changes()) or view.regroups
     if (found.is_node and continues) or (for_others and found.exit_code and not found.is_failure):
         return Regroup(view.changes() or "the node that came or left is gone")
     return None

@@ -225,6 +225,7 @@ class EndingRanks:
     def fail(self, number: int, kind: FailureKind) -> None:
         """A rank has failed, and may still run: the others are to end."""
         if kind is FailureKind.WORKER:
+            # The rank itself outlives its worker, and can leave the beginning of its step.
             self._expect_last(RankEnd(number, 1, 0, 0, False, self.ranks.failure_of(number)))
         if not self.interruption.by:
             self.plan.fail(number, kind, self.ranks.running)
@@ -266,6 +267,7 @@ class EndingRanks:
             return
         for number in cluster.signals():
             self._interrupt(number)
+        # A node that leaves was interrupted itself, and still ends when the others say so.
         if cluster.must_end and (cluster.is_leaving or not self.interruption.by):
             self._heed_end(cluster)
             self.plan.end_badly(self.ranks.running, at_once=True)
@@ -287,6 +289,7 @@ class EndingRanks:
 
     def _held_until(self, now: float) -> float:
         """Until when the ranks are left alone although they are to end; 0.0 when they are not."""
+        # A user does not wait for a last snapshot.
         return 0.0 if self.interruption.by else self.last.until(self.ranks.running, now)
 
     def send_due(self, now: float) -> None:
@@ -295,6 +298,7 @@ class EndingRanks:
             self._was_held = True
             return
         if self._was_held:
+            # Grace periods begin with the first signal, not when the plan was made.
             self._was_held, self.plan.sends = False, verdict.from_now(self.plan.sends, now)
         for send in self.plan.due(now):
             self.send(send.signal, send.ranks & self.ranks.running)

@@ -54,7 +54,8 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     patience_s = reach_s = place.join_s if place.join_s is not None else JOIN_S
     chosen, is_host = choose_here(place)
     listener, found = _begin(request, chosen, is_host=is_host, saying=saying)
-    if listener is None and is_host:  # another node of this run on this machine, or another program
+    # Another node of this run on this machine has the port, or another program.
+    if listener is None and is_host:
         is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
     nursery.await_ready()
     node = secrets.token_hex(8)
@@ -159,10 +160,12 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
     """
     found = request.nodes.key.find(is_first=is_host, can_show=sys.stderr.isatty())
     if found.job and found.key is not None:
-        seal(found.key, found.job)  # where munge cannot, nobody need request it
+        # Where munge cannot seal, nobody need request it.
+        seal(found.key, found.job)
     if found.is_new and found.key is not None:
         saying.line(Line("nodes", "start each of the others with this line; whoever has it can join"))
-        saying.plain(found.key.line_for_others(_command(request, chosen)))  # in one piece, to be copied
+        # Unbroken, so that it can be copied.
+        saying.plain(found.key.line_for_others(_command(request, chosen)))
     return found
 
 

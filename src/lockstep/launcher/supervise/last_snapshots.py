@@ -47,6 +47,7 @@ class LastSnapshots:
         elif news.code:
             self._able.discard(news.rank)
         else:
+            # Ranks that take one hold the same state, so one snapshot on each node is enough.
             self._are_over = True
 
     def expect_after(self, end: RankEnd, now: float) -> None:

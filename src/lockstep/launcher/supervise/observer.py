@@ -224,6 +224,7 @@ class Observer:
     @property
     def uses_lockstep(self) -> bool:
         """Whether the script called `lockstep.init` on some rank."""
+        # A debugger writes its pauses into the journal of a plain script too.
         lasts = [last for journal in self._journals.values() if (last := journal.last()) is not None]
         return self._folder.decided.exists() or any(last.phase is not Phase.PAUSED for last in lasts)
 

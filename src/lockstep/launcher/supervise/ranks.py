@@ -73,7 +73,7 @@ class Ranks:
             self._all[rank].sent.add(number)
 
     def report_lost_node(self) -> None:
-        """Tell those that run that a node is lost: connections to it may stay open."""
+        """Let those that run know that a node is lost: connections to it may stay open."""
         for number in self.running:
             LostNode(self._folder.journal(number)).tell()
 
@@ -101,6 +101,7 @@ class Ranks:
         if leaving is not None:
             rank.end = replace(rank.end, left=bool(leaving.code), left_at=leaving.place)
             if stopped:
+                # Its script had ended by itself before the launcher's signal came.
                 rank.end = replace(rank.end, code=leaving.code, signal=0, time_ns=leaving.time_ns, stopped=False)
         return rank.end
 

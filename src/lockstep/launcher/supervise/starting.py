@@ -123,6 +123,8 @@ class Start:
         self._ready_ns = time.monotonic_ns()
         self._fresh = request.placement.fresh
         tasks = nursery.ready.tasks if nursery.ready is not None else 1
+        # [Note: threads keep a process from being forked]
+        # A fork copies one thread; a lock that another one holds stays locked in the rank for ever.
         if tasks != 1 and not self._fresh:
             self._fresh = True
             if request.restart.number:

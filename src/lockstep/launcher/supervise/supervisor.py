@@ -195,6 +195,7 @@ class Supervisor:
                 self._swept = True
 
     def _on_exit(self, message: Exited) -> None:
+        # What the rank reported before it ended decides how it ended.
         self._on_news()
         end = self._ranks.exited(message)
         self._surroundings.ended(end)
@@ -226,6 +227,7 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         for number in self.signals.take():
+            # At a debugger's prompt Ctrl-C is for the debugger.
             if number == signal.SIGINT and self.observer.paused and not self._interruption.by:
                 self._ending.pass_on()
             else:

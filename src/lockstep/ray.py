@@ -80,7 +80,7 @@ def run(
     Args:
         command: the script and its arguments; its path is looked up on each node, from the folder in which Ray works there.
         nodes: how many, each a Ray node of its own.
-        min_nodes: the run goes on with so many when some are lost; None: with all of them.
+        min_nodes: the run continues with so many when some are lost; None: with all of them.
         ranks_per_node: `-n` of `lockstep run`; None lets it decide.
         resources: what Ray reserves on each node; None: a CPU for each rank.
         options: more of `lockstep run`.
@@ -101,7 +101,8 @@ def run(
         count = f"{min_nodes}:{nodes}" if min_nodes else str(nodes)
         words = ["run", "--nnodes", count, "--rdzv-endpoint", f"{address}:{port}", "--rdzv-id", uuid.uuid4().hex]
         words += [*(["-n", str(ranks_per_node)] if ranks_per_node else []), *options]
-        key = [ray.put(secrets.token_hex(32))]  # in a list: Ray hands over the reference, and not what it stands for
+        # In a list, because Ray replaces a bare reference by what it stands for.
+        key = [ray.put(secrets.token_hex(32))]
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         texts = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         for node in range(nodes):
@@ -158,7 +159,8 @@ def _agent(node: int, words: Sequence[str], env: Mapping[str, str], key: Sequenc
         assert process.stderr is not None
         _hand_over(process, (process.stdout.fileno(), process.stderr.fileno()), texts)
         code = process.wait()
-    finally:  # the driver gives up: the agent ends as at Ctrl-C
+    finally:
+        # The driver gives up: the agent ends as at Ctrl-C.
         if process.poll() is None:
             process.terminate()
             process.communicate()
@@ -189,16 +191,18 @@ def _show(agents: Sequence[Any], texts: Queue) -> tuple[int, ...]:
     """Print what the agents hand over, until all have ended or one has failed; their exit codes."""
     while True:
         ended, left = ray.wait(agents, num_returns=len(agents), timeout=0)
-        is_told = False
-        for _ in range(100):  # others may go on printing when one has failed
+        is_quiet = False
+        # Bounded, because others may continue to print when one has failed.
+        for _ in range(100):
             try:
                 stream, text = texts.get(timeout=0.2)
             except Empty:
-                is_told = True
+                is_quiet = True
                 break
             print(text, end="", file=(sys.stdout, sys.stderr)[stream], flush=True)
-        ray.get(ended)  # raises what an agent has raised
-        if is_told and not left:
+        # Raises what an agent has raised.
+        ray.get(ended)
+        if is_quiet and not left:
             return tuple(ray.get(agents))
 
 

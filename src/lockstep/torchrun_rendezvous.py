@@ -36,13 +36,12 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.launcher.nodes.address import Choice, Place
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.door import Door
-from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.launcher.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.launcher.nodes.key import KeySettings
 from lockstep.launcher.nodes.node_star import begin_star
 from lockstep.launcher.nodes.place import JOIN_S, NodePlace
 from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.streams import Entrance, Exit
 from lockstep.notices import say
 
@@ -87,20 +86,20 @@ class NodesRendezvous(RendezvousHandler):
         listener = _listener(chosen) if is_host else None
         node = secrets.token_hex(8)
         try:
-            key, job = _key(is_host=listener is not None)
-            star = begin_star(node, chosen, listener, key, job=job, patience_s=patience_s)
+            found = KeySettings.take(None, os.environ).find(is_first=listener is not None, can_show=False)
+            star = begin_star(node, chosen, listener, found.key, job=found.job, patience_s=patience_s)
         except BaseException:
             if listener is not None:
                 listener.close()
             raise
         host, least, most = platform.node() or "unnamed", params.min_nodes, params.max_nodes
         record = NodeRecord(node, host, None, listener is not None, least, most, 1, 1)
-        self._cluster = Cluster(record, star, chosen.own.name, patience_s, _say, _hear, own=chosen.own.address)
+        self._cluster = Cluster(record, star, chosen.own.name, patience_s, _say, _on_notice, own=chosen.own.address)
         self._stores = RoundStores(star)
         self._lock = threading.Lock()
         self._serving = threading.Thread(target=self._serve, name="lockstep-star", daemon=True)
         self._never, self._end = socket.socketpair()
-        """No person's signal comes this way: torchrun has its own handlers."""
+        """No user signal comes this way: torchrun has its own handlers."""
         self._closed = False
         os.environ.setdefault("GLOO_SOCKET_IFNAME", chosen.own.name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", chosen.own.name)
@@ -229,7 +228,7 @@ class RoundStores:
 
 
 class _Through(socket.socket):
-    """A socket from which a door lets in connections as long as it is open: the kernel may ask once more after `connect`."""
+    """A socket from which a door admits connections as long as it is open: the kernel may ask once more after `connect`."""
 
     def __init__(self, door: Door) -> None:
         super().__init__(socket.AF_INET, socket.SOCK_STREAM)
@@ -239,18 +238,10 @@ class _Through(socket.socket):
 
     def close(self) -> None:
         """Let in nobody from its port, and free it."""
-        with suppress(OSError):  # the door is closed already
+        # The door may be closed already.
+        with suppress(OSError):
             self._door.forget(self._port)
         super().close()
-
-
-def _key(*, is_host: bool) -> tuple[Key | None, str]:
-    """The run's key, and the job of SLURM for which it is sealed; None: node 0 is asked for it. Raises UsageError."""
-    settings = KeySettings.take(None, os.environ)
-    source = settings.source(is_first=False, has_munge=has_munge(), can_show=False)
-    if source is not Source.MUNGE:
-        return settings.given(source), ""
-    return (Key.made() if is_host else None), settings.job
 
 
 def _listener(chosen: Choice) -> socket.socket | None:
@@ -265,5 +256,5 @@ def _say(_label: str, text: str) -> None:
     say(text)
 
 
-def _hear(told: dict[str, Any]) -> None:
-    say(str(told["text"]))
+def _on_notice(notice: dict[str, Any]) -> None:
+    say(str(notice["text"]))

@@ -112,11 +112,11 @@ def test_a_link_that_is_cut_for_8_seconds_is_named_and_changes_nothing(tmp_path:
         agents = Agents(tmp_path, "2", "-n", "2", "-v", *training(tmp_path, STEPS), hosts=hosts)
         under_way(agents, 2)
         hosts[1].link.cut()
-        silent = "has not been heard of for 5 s: its link is cut"
+        silent = "has sent nothing for 5 s: its link is cut"
         until(lambda: all(silent in run.err for run in agents.running.values()), "that it is said on both sides")
         hosts[1].link.restore()
         end(agents, want, 0, 0)
-        assert all("is heard of again" in run.err for run in agents.running.values())
+        assert all("is back" in run.err for run in agents.running.values())
         assert all(rounds(run) == [2] for run in agents.running.values())
 
 
@@ -132,7 +132,8 @@ def test_a_link_that_is_cut_for_good_is_a_lost_node(tmp_path: Path, want: str) -
         until(lambda: rounds(first) == [2, 1], "the round without it")
         assert second.process.wait(60) == 1
         assert (
-            "This node lost the run's first one, and the run ends: nothing was heard of node 0 for 30 s." in second.err
+            "This node lost the run's first one, and the run ends: nothing was received from node 0 for 30 s."
+            in second.err
         )
         until(lambda: not second.processes(), "the end of its processes")
         end(agents, want, 0)

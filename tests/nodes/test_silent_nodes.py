@@ -38,18 +38,18 @@ def test_a_node_whose_link_is_cut_is_named_on_all_and_heard_of_again(tmp_path: P
             place = tmp_path / host.name
             place.mkdir()
             where = ("--nnodes", "3", "--node-rank", str(number), "--rdzv-endpoint", f"{hosts[0].address}:29511")
-            started.append(host.launch(place, *where, "--key-file", key, "-n", "1", script, str(tmp_path)))
+            started.append(host.launch(place, *where, "--key-file", key, "-v", "-n", "1", script, str(tmp_path)))
         until(lambda: all("plain torch.distributed" in run.err for run in started), "the meeting")
         hosts[2].link.cut()
         for run, silent in zip(started, (2, 2, 0), strict=True):
-            said = rf"node {silent} \(host host{silent}\) has not been heard of for 5 s: its link is cut"
+            said = rf"node {silent} \(host host{silent}\) has sent nothing for 5 s: its link is cut"
             until(lambda run=run, said=said: re.search(said, run.err) is not None, said)
         hosts[2].link.restore()
         for run, silent in zip(started, (2, 2, 0), strict=True):
-            said = rf"node {silent} \(host host{silent}\) is heard of again"
+            said = rf"node {silent} \(host host{silent}\) is back"
             until(lambda run=run, said=said: re.search(said, run.err) is not None, said)
         (tmp_path / "go on").touch()
         for run in started:
             done = run.finish()
             assert done.code == 0, done.err
-        assert "node 2 (host host2) has not been" not in started[2].err
+        assert "node 2 (host host2) has sent nothing" not in started[2].err

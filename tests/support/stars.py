@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from lockstep.launcher.nodes.address import Place
-from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.interfaces import listen
 from lockstep.launcher.nodes.key import Key
-from lockstep.launcher.nodes.node_star import Calling, NodeStar
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.node_star import NodeStar
+from lockstep.launcher.nodes.star import HostStar, Star
 
 LIMIT_S = 20.0
 
@@ -35,7 +34,7 @@ class Sky:
 
     def node(self, name: str, *, key: Key | None = None, patience_s: float = LIMIT_S) -> NodeStar:
         """Another node, which begins to call."""
-        star = NodeStar(name, Calling(self.place, key or self.key, "", patience_s))
+        star = NodeStar(name, self.place, key or self.key, "", patience_s)
         self.stars[name], self.heard[name] = star, []
         return star
 
@@ -63,7 +62,7 @@ class Sky:
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """The entries that a node has read."""
-        own = {"there", "silent", "heard", "stranger", "cut", "unreachable", "failed"}
+        own = {"there", "silent", "heard", "unauthenticated", "cut", "unreachable", "failed"}
         return [told for told in self.heard[name] if told["kind"] not in own]
 
     def close(self) -> None:

@@ -19,12 +19,12 @@ from lockstep.cli.torchrun_options import place_from
 from lockstep.errors import UsageError
 from lockstep.launcher.nodes.address import Choice, Endpoint, Place, is_loopback
 from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, look
-from lockstep.launcher.nodes.key import Key, KeySettings, Source, has_munge
+from lockstep.launcher.nodes.key import KeySettings, RunKey
 from lockstep.launcher.nodes.place import MOST_NODES, NodePlace
-from lockstep.launcher.nodes.roster import Refused, Withdrawal
+from lockstep.launcher.nodes.roster import Refused, withdrawal
 
 ENDPOINT = ("rdzv_endpoint", "master_addr", "master_port")
-FAREWELL = "lockstep.launcher.nodes.calling"
+FAREWELL = "lockstep.launcher.nodes.node_star"
 """Imported when there is somebody to be told."""
 
 
@@ -46,28 +46,29 @@ def tell_others(
     if place.is_one_node or others <= 0:
         return
     problem, fix = (why.problem, why.fix) if isinstance(why, UsageError) else (_text(why), "")
-    withdrawal = Withdrawal(place.number, platform.node() or "unnamed", problem, fix)
-    refused = Refused((), problem, fix) if known_to > 1 else withdrawal.refused()
+    withdrawn = withdrawal(place.number, platform.node() or "unnamed", problem, fix)
+    refused = Refused((), problem, fix) if known_to > 1 else withdrawn
     settings = KeySettings.take(options.get("key_file"), environ)
     farewell = importlib.import_module(FAREWELL)
 
     def tell() -> None:
         chosen, is_first = _chosen(place)
-        source = settings.source(is_first=False, has_munge=has_munge(), can_show=False)
-        job = settings.job if source is Source.MUNGE else ""
+        if not settings.is_given:
+            return
         try:
-            key = None if job else settings.given(source)
+            found = settings.find(is_first=is_first, can_show=False)
         except UsageError:  # that may be why it ends; only node 0 can still say so
             if not is_first:
                 return
-            key = None
+            found = RunKey(None)
         try:
             if is_first:
-                farewell.hold(chosen, key or (Key.made() if job else None), job, refused, others)
+                farewell.refuse_all(chosen, found.key, found.job, refused, others)
         except PortTaken:  # by the first node, if it is one of this run on this machine
             is_first = False
+            found = RunKey(None, found.job) if found.job else found
         if not is_first:
-            farewell.knock(chosen.gate, key, job, withdrawal)
+            farewell.withdraw(chosen.gate, found.key, found.job, withdrawn)
 
     farewell.in_time(tell)
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from lockstep.errors import UsageError
-from lockstep.launcher.nodes.choice import choose_place
-from lockstep.launcher.nodes.place import NodePlace, Told
+from lockstep.launcher.nodes.place import NodePlace, Options, choose_place
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -92,7 +91,7 @@ def place_from(nnodes: str | None, given: Mapping[str, Any], variables: Mapping[
         UsageError: for what cannot be.
     """
     words: dict[str, Any] = {_field(option): given.get(_field(option)) for option in NODE_OPTIONS}
-    return choose_place(Told(nnodes=nnodes, standalone=bool(given.get("standalone")), **words), variables, script)
+    return choose_place(Options(nnodes=nnodes, standalone=bool(given.get("standalone")), **words), variables, script)
 
 
 def _field(option: str) -> str:

@@ -154,7 +154,8 @@ class EventLog:
             self._evaluation_s = self._evaluation_s if self._evaluation_s is not None else last.time_ns / 1e9
         elif self._evaluation_s is not None:
             self.add(Kind.EVALUATION, seconds=round(max(now - self._evaluation_s, 0.0), 3))
-            self._evaluation_s, self._before = None, None  # it was no part of a step
+            # An evaluation is part of no step, so the pace is measured anew.
+            self._evaluation_s, self._before = None, None
 
     def ended(self, ends: Sequence[RankEnd], gauges: Mapping[int, Gauges], places: Mapping[int, str]) -> None:
         """All ranks of a start have ended.
@@ -176,7 +177,9 @@ class EventLog:
             self._note_end(end, gauges.get(end.rank, Gauges()).step, places.get(end.rank, ""))
 
     def _note_end(self, end: RankEnd, step: int, place: str) -> None:
+        # Ends have a monotonic time, events that of the wall clock.
         at_s = time.time() - max(time.monotonic_ns() - end.time_ns, 0) / 1e9
+        # A consequence of another end is no event.
         if end.stopped or (end.failure is not None and end.failure.kind is FailureKind.PEER):
             return
         if end.failure is not None:

@@ -26,7 +26,7 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
 
     Args:
         base: the folder of all runs; made if it is missing.
-        name: what the person chose, or None for `20261120-055300-train`, with a number appended if that is taken.
+        name: what the user chose, or None for `20261120-055300-train`, with a number appended if that is taken.
         title: the script or module.
         now: the time for the name.
 
@@ -38,6 +38,7 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
     try:
         make_base(base)
         for path in [base / name] if name is not None else _names(base, title, now):
+            # `mkdir` decides between two runs that start at once.
             with suppress(FileExistsError):
                 path.mkdir(mode=0o700)
                 return path
@@ -45,9 +46,9 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
         raise UsageError(
             f"No run folder can be created in {base}: {error.strerror}.", "Choose another --log-dir."
         ) from None
-    goes_on = (base / str(name) / STATES).is_dir()
+    resumes = (base / str(name) / STATES).is_dir()
     fix = (
-        "Choose another --name, or add --save-every to go on from its states." if goes_on else "Choose another --name."
+        "Choose another --name, or add --save-every to resume from its states." if resumes else "Choose another --name."
     )
     raise UsageError(f"A run named {name} already exists ({base / str(name)}).", fix)
 
@@ -83,7 +84,8 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
             make_rank_files(request)
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
-        if is_own:  # it was empty, or was not there
+        # Only a folder that was empty, or was not there, may be removed.
+        if is_own:
             shutil.rmtree(request.output.run_folder, ignore_errors=True)
         raise UsageError(
             f"The run folder {request.output.run_folder} cannot be created: {error.strerror}.",

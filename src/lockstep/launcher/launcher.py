@@ -21,7 +21,8 @@ from lockstep.launcher.nursery.kept import modules_for
 from lockstep.launcher.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launcher.script_source import calls_init
 from lockstep.launcher.signals import CaughtSignals
-from lockstep.launcher.supervise.attempts import Attempt, Attempts, evidence_of
+from lockstep.launcher.supervise.attempt import Attempt, evidence_of
+from lockstep.launcher.supervise.attempts import Attempts
 from lockstep.launcher.supervise.joining import join_nodes
 from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.failure_block import failure_block, lost_block
@@ -98,7 +99,8 @@ def _launch(
         if cluster is not None:
             cluster.close()
         if cluster is None or not cluster.has_begun:
-            remove_run_folder(request)  # nothing ran that could have left something worth keeping
+            # Nothing ran that could have left something worth keeping.
+            remove_run_folder(request)
 
 
 def _run(
@@ -115,13 +117,13 @@ def _run(
         cases.add(CROWDED_CORES, request.placement.crowded)
     events = EventLog(RunFolder(request.output.run_folder))
     tracking = start_tracking(request, saying)
-    world = Attempts(request, nursery, losses, began_ns, signals, events, cluster).run()
-    ending, verdict = world.ending, world.verdict
+    attempt = Attempts(request, nursery, losses, began_ns, signals, events, cluster).run()
+    ending, verdict = attempt.ending, attempt.verdict
     lost = [*losses.sentences, *saying.lost()]
-    if world.block is None:
-        block = failure_block(verdict, evidence_of(world, RunFolder(request.output.run_folder)))
+    if attempt.block is None:
+        block = failure_block(verdict, evidence_of(attempt, RunFolder(request.output.run_folder)))
     else:
-        block = world.block
+        block = attempt.block
     outcome = Outcome(
         exit_code=verdict.exit_code or (1 if lost else 0),
         run_folder=request.output.run_folder,
@@ -132,69 +134,70 @@ def _run(
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
         interrupted_by=ending.interrupted_by,
     )
-    _note_outcome(outcome, world)
-    _note_finding(cases, world)
+    _note_outcome(outcome, attempt)
+    _note_finding(cases, attempt)
     events.summarize(
         request,
         {"exit_code": outcome.exit_code, "signal": outcome.interrupted_by, "seconds": round(outcome.duration_s, 3)},
     )
     if tracking is not None:
         tracking.close(outcome.exit_code)
-    _say_ending(request, saying, outcome, world)
-    if request.entry.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
+    _say_ending(request, saying, outcome, attempt)
+    # The caller of a function gets an exception instead.
+    if request.entry.call is None and not outcome.interrupted_by:
         _say_trouble(request, saying, outcome, cases)
     return outcome
 
 
-def _note_outcome(outcome: Outcome, world: Attempt) -> None:
+def _note_outcome(outcome: Outcome, attempt: Attempt) -> None:
     """Keep how the run ended in its folder; a full disk loses the record, not the run."""
-    told = {
+    record = {
         "exit_code": outcome.exit_code,
         "duration_s": round(outcome.duration_s, 3),
         "rank": outcome.rank,
         "signal": outcome.interrupted_by,
         "block": outcome.block,
-        "ends": {end.rank: {"code": end.code, "signal": end.signal} for end in world.ending.ends},
+        "ends": {end.rank: {"code": end.code, "signal": end.signal} for end in attempt.ending.ends},
     }
     with suppress(OSError):
-        write_private(RunFolder(outcome.run_folder).outcome, json.dumps(told, indent=1) + "\n")
+        write_private(RunFolder(outcome.run_folder).outcome, json.dumps(record, indent=1) + "\n")
 
 
-def _note_finding(cases: Cases, world: Attempt) -> None:
-    """Keep what only the verdict over all ranks can tell."""
-    verdict = world.verdict
+def _note_finding(cases: Cases, attempt: Attempt) -> None:
+    """Keep what only the verdict over all ranks can show."""
+    verdict = attempt.verdict
     if verdict.left_early:
         cases.add(EARLY_LEAVER, verdict.leavers_text, [end.rank for end in verdict.left_early])
-    told = world.observer.summary()
-    if told.is_starved and is_long(world.observer.result()):
-        cases.add(STARVED_LOADER, told.advice)
+    found = attempt.observer.summary()
+    if found.is_starved and is_long(attempt.observer.result()):
+        cases.add(STARVED_LOADER, found.advice)
 
 
-def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world: Attempt) -> None:
+def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, attempt: Attempt) -> None:
     """Say how the run ended."""
     saying.settle()
     if outcome.interrupted_by:
-        left = StatesLeft(world.ending.saved, world.newest_step, world.ending.waited_s) if world.saves else None
+        left = StatesLeft(attempt.ending.saved, attempt.newest_step, attempt.ending.waited_s) if attempt.saves else None
         if request.entry.call is None or request.output.verbosity is not Verbosity.QUIET:
             saying.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.output.run_folder, left))
         return
     if not outcome.joined and outcome.exit_code == 0 and request.entry.call is None:
-        saying.line(alone_line(len(world.ending.ends)))
-    if outcome.exit_code == 0 and not world.observer.uses_lockstep:
-        for line in _in_vain(request):
+        saying.line(alone_line(len(attempt.ending.ends)))
+    if outcome.exit_code == 0 and not attempt.observer.uses_lockstep:
+        for line in _unused(request):
             saying.line(line)
     if outcome.rank is None and request.output.verbosity is not Verbosity.QUIET:
-        if world.first_node:
-            numbers = [end.rank for end in world.ending.ends]
-            saying.line(done_here_line(numbers, world.first_node, outcome.duration_s))
+        if attempt.first_node:
+            numbers = [end.rank for end in attempt.ending.ends]
+            saying.line(done_here_line(numbers, attempt.first_node, outcome.duration_s))
             return
-        seen = world.observer
+        seen = attempt.observer
         for line in end_lines(request, seen.result(), seen.decided(), seen.summary(), outcome.duration_s):
             saying.line(line)
 
 
-def _in_vain(request: LaunchRequest) -> list[Line]:
-    """What was asked of a script that does without `lockstep.init`."""
+def _unused(request: LaunchRequest) -> list[Line]:
+    """What was requested of a script that does without `lockstep.init`."""
     asked = (
         (request.saving is not None, unsaved_line()),
         (request.computation.check_every not in {"", OFF}, unchecked_line()),

@@ -2,7 +2,7 @@
 
     how all ranks ended      -> verdict.judge
     + where the culprit was  -> Loss: what happened, at which step
-    + what was asked for, and the losses so far -> decide: `RestartAll` or `Stop`
+    + what was requested, and the losses so far -> decide: `RestartAll` or `Stop`
 
 Machines fail, and so does memory: a killed rank, a crash, a lost loader worker, a flipped bit are worth another try. A
 script that raises or calls `sys.exit` would do it again. So does a loss that comes to the same rank twice at the same step;
@@ -66,7 +66,7 @@ class Stop:
     """The run ends as it is."""
 
     reason: str = ""
-    """Why nothing starts again, where a person might expect it; else empty."""
+    """Why nothing starts again, where a user might expect it; else empty."""
     is_script: bool = False
     """Whether it shows that the script did what looked like damage."""
 
@@ -117,7 +117,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
 
     Args:
         scene: how the ranks ended.
-        recovery: what was asked for.
+        recovery: what was requested.
         history: the losses after which ranks were started again, oldest first.
     """
     end = scene.verdict.culprit
@@ -127,6 +127,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     if not most:
         return Stop(_why_none(scene, end, recovery))
     loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
+    # Kills on purpose, as by the demo, do not show that a rank dies at one place.
     alike = [] if recovery.forgives_kills and end.signal == signal.SIGKILL else history
     ranks = _fewer_ranks(scene, end, loss, recovery, alike)
     if _comes_back(loss, alike) and not ranks:
@@ -138,7 +139,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
 
 
 def _why_none(scene: Scene, end: RankEnd, recovery: Recovery) -> str:
-    """Why nothing starts again although a person asked for fewer ranks; else empty."""
+    """Why nothing starts again although the user requested fewer ranks; else empty."""
     if not recovery.shrinks or recovery.max_restarts is not None:
         return ""
     loss = loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
@@ -146,7 +147,7 @@ def _why_none(scene: Scene, end: RankEnd, recovery: Recovery) -> str:
 
 
 def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> int:
-    """With how many ranks to go on, if with fewer; 0 with as many.
+    """With how many ranks to resume, if with fewer; 0 with as many.
 
     With `--shrink` each loss takes one. Without, one is given up that was killed (SIGKILL: perhaps for lack of memory), and
     killed again before it came further.
@@ -196,7 +197,7 @@ def may_start_again(end: RankEnd, loss: Loss, recovery: Recovery, history: Seque
     Args:
         end: how it ended; its script uses lockstep.
         loss: the same, in words.
-        recovery: what was asked for.
+        recovery: what was requested.
         history: the losses after which ranks were started again, oldest first.
     """
     if len(history) >= most_restarts(recovery, uses_lockstep=True):

@@ -1,4 +1,4 @@
-"""What a launch is asked for, and what comes out of it."""
+"""What is requested of a launch, and what comes out of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Device = Literal["cpu", "cuda"]
 
 
 class Verbosity(IntEnum):
-    """How much the launcher itself says; the ranks' own output is not affected."""
+    """How much the launcher itself prints; the ranks' own output is not affected."""
 
     QUIET = 0
     """Failures only."""
@@ -78,7 +78,7 @@ class Recovery:
     resume_nonfinite: bool = False
     """Whether the run resumes from the newest state even if that is not finite."""
     grace_s: float = 30.0
-    """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
+    """How long ranks that save by themselves have for it when a user signal is to end them; 0: no time."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Output:
-    """What a person gets to see of the run."""
+    """What is displayed of the run."""
 
     run_folder: Path
     """Must not exist yet, or must be an empty folder; its name is that of the run."""
@@ -236,4 +236,4 @@ class Outcome:
     rank: int | None = None
     """The rank at fault; None when there was none."""
     interrupted_by: int = 0
-    """The signal with which a person stopped the run, or 0."""
+    """The user signal that stopped the run, or 0."""

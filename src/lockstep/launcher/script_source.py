@@ -1,4 +1,4 @@
-"""What a script's source says before its first line runs: whether it calls `lockstep.init`, and whether it declares `--local_rank`."""
+"""What a script's source shows before its first line runs: whether it calls `lockstep.init`, and whether it declares `--local_rank`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def declared_option(source: str) -> str:
         return ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python says them when it runs the script
+            # Python prints them when it runs the script.
+            warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
@@ -47,7 +48,8 @@ def declared_option(source: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             if ast.unparse(node.func.value) in commands:
-                continue  # it belongs after the command, and before it would be refused
+                # It belongs after the command, and is refused before it.
+                continue
             for word in node.args:
                 if isinstance(word, ast.Constant) and word.value in SPELLINGS:
                     return str(word.value)
@@ -140,7 +142,8 @@ def _parsed(source: bytes) -> ast.Module:
     """An empty module for what is not Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python says them when it runs the script
+            # Python prints them when it runs the script.
+            warnings.simplefilter("ignore")
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
@@ -188,7 +191,7 @@ def _is_condition(node: ast.AST) -> bool:
 
 
 def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
-    """The person's own files that the imports of the file `path` may mean: statements, and `import_module("own")`."""
+    """The user's own files that the imports of the file `path` may mean: statements, and `import_module("own")`."""
     for node in ast.walk(tree):
         for top, *below in (name.split(".") for name in _names(node)):
             yield from _files(_roots(top, folder), below)
@@ -223,6 +226,7 @@ def _files(roots: Iterable[Path], words: Sequence[str]) -> Iterator[Path]:
 
 def _roots(top: str, folder: Path) -> Sequence[Path]:
     """Where a top-level name leads, without a suffix; nowhere if that is a library. PYTHONPATH and editable installs count."""
+    # The script's folder comes first in sys.path, so its modules hide libraries of the same name.
     if (folder / top).is_dir() or (folder / f"{top}.py").is_file():
         return [folder / top]
     if top == "lockstep" or top in sys.stdlib_module_names:

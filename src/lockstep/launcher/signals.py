@@ -16,7 +16,7 @@ class CaughtSignals:
     """`with CaughtSignals() as signals:` — inside, `signals.fileno()` is readable after a signal.
 
     A signal that was ignored before stays ignored (nohup), and SIGUSR1 is left to whoever has a handler for it. Outside the main thread nothing is caught; there `send`
-    replaces a person's signal.
+    replaces a user signal.
     """
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class CaughtSignals:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._wakeup)
+        # Another thread may call `send`, which must not write to whatever gets this number next.
         write, self._write = self._write, -1
         os.close(self._read)
         os.close(write)

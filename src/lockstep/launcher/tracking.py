@@ -69,7 +69,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A run of Weights & Biases; where it goes is said by wandb's own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
+    """A run of Weights & Biases; where it goes is set by wandb's own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
 
     def __init__(self, run_id: str, name: str, folder: Path, config: dict[str, Any]) -> None:
         wandb = import_module("wandb")
@@ -110,13 +110,15 @@ class MetricLines:
         again = False
         with suppress(OSError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
+            # Ranks that resume replace the file by one without the lines of steps that are trained again.
             if status.st_ino != self._inode or status.st_size < self._offset:
                 again, self._inode, self._offset = bool(self._inode), status.st_ino, 0
             file.seek(self._offset)
             data = file.read()
+            # The last line may be half written.
             whole = data[: data.rfind(b"\n") + 1]
             self._offset += len(whole)
-            return [told for line in whole.splitlines() if (told := decoded(line)) is not None], again
+            return [entry for line in whole.splitlines() if (entry := decoded(line)) is not None], again
         return [], False
 
 
@@ -160,8 +162,8 @@ class Tracking:
 
     def _work(self) -> None:
         try:
-            told = read_json(self._memory)
-            trackers = {name: self._opened(name, told.get(name)) for name in self._names}
+            known = read_json(self._memory)
+            trackers = {name: self._opened(name, known.get(name)) for name in self._names}
             while True:
                 is_last = self._end.wait(EVERY_S)
                 self._pass_on(trackers)
@@ -169,16 +171,17 @@ class Tracking:
                     break
             for tracker, _, _ in trackers.values():
                 tracker.finish(self._exit_code)
-        except Exception as error:  # noqa: BLE001 - somebody else's library; the run goes on without it
+        except Exception as error:  # noqa: BLE001 - somebody else's library; the run continues without it
             self._say(f"the tracker failed and gets nothing more: {type(error).__name__}: {error}")
 
-    def _opened(self, name: str, told: object) -> tuple[Tracker, Delivered, str]:
-        known = told if isinstance(told, dict) else {}
+    def _opened(self, name: str, before: object) -> tuple[Tracker, Delivered, str]:
+        known = before if isinstance(before, dict) else {}
         run_id = known["id"] if isinstance(known.get("id"), str) else secrets.token_hex(4)
         step, lines = known.get("step"), known.get("lines")
         delivered = Delivered()
         if type(step) is int and isinstance(lines, list):
             delivered = Delivered(step, Counter(map(str, lines)))
+        # Before the tracker learns the id: a start that is killed in between resumes the same run there.
         self._remember(name, run_id, delivered)
         folder = self._memory.parent
         if name == "tensorboard":
@@ -197,10 +200,10 @@ class Tracking:
                 self._remember(name, run_id, delivered)
 
     def _remember(self, name: str, run_id: str, delivered: Delivered) -> None:
-        told = read_json(self._memory)
-        told[name] = {"id": run_id, "step": delivered.step, "lines": list(delivered.lines.elements())}
+        known = read_json(self._memory)
+        known[name] = {"id": run_id, "step": delivered.step, "lines": list(delivered.lines.elements())}
         with suppress(OSError):
-            write_private(self._memory, json.dumps(told) + "\n")
+            write_private(self._memory, json.dumps(known) + "\n")
 
 
 def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:
@@ -208,7 +211,7 @@ def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:
     if not request.output.trackers or request.numbers.start:
         return None
     folder = RunFolder(request.output.run_folder)
-    # a run that saves its states has a folder for all of its starts
+    # A run that saves its states has a folder for all of its starts.
     memory = folder.path if request.saving is None else Path(request.saving.folder).parent
     config = {"script": request.title, "args": list(request.entry.args), "ranks": request.world_size}
     if "tensorboard" in request.output.trackers:

@@ -27,7 +27,7 @@ class RankEnd:
     """Whether it ended because the launcher sent it a signal (see `was_stopped`)."""
     failure: Failure | None
     left: bool = False
-    """Whether its script said `sys.exit` with another code than 0."""
+    """Whether its script called `sys.exit` with another code than 0."""
     left_at: str = ""
     """The line of any `sys.exit`: `train.py:31`."""
     peak_bytes: int = 0
@@ -80,11 +80,12 @@ def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
 
     Args:
         ends: one for each rank.
-        interrupted_by: the person's signal that stopped the run, or 0.
+        interrupted_by: the user signal that stopped the run, or 0.
     """
     if interrupted_by:
         return Verdict(128 + interrupted_by, None)
     causes = sorted((time, end.rank) for end in ends if (time := _cause_time(end)) is not None)
+    # Nobody failed by itself: then a lost peer is all there is to report.
     if not causes:
         causes = sorted((end.time_ns, end.rank) for end in ends if end.failure or (end.code and not end.stopped))
     if not causes:
@@ -134,9 +135,9 @@ TERM_GRACE_S = 0.3
 FAILED_RANK_GRACE_S = 5.0
 """Time for the exit handlers of the rank that failed."""
 INTERRUPT_GRACE_S = 0.5
-"""Between a person's signal and SIGKILL."""
+"""Between a user signal and SIGKILL."""
 ANSWER_S, PATIENT_ANSWER_S = 1.0, 5.0
-"""Time for the nursery to answer an order, when a person waits and when nobody does.
+"""Time for the nursery to answer an order, when a user waits and when nobody does.
 
 After that it hangs, or was stopped, and it is killed with everything below it.
 """
@@ -185,7 +186,7 @@ def after_bad_exit(now: float, running: frozenset[int], *, at_once: bool = False
 
 
 def after_signal(now: float, number: int, running: frozenset[int], again: bool) -> Plan:
-    """A person sent a signal: pass on Ctrl-C as it is, anything else as SIGTERM; a second one kills at once."""
+    """A user signal came: pass on Ctrl-C as it is, anything else as SIGTERM; a second one kills at once."""
     if again:
         return (Send(now, signal.SIGKILL, running),)
     handed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM

@@ -35,17 +35,25 @@ def framed(content: bytes) -> bytes:
 
 
 class Unframing:
-    """The inverse, in pieces of any size."""
+    """The inverse, in pieces of any size.
 
-    def __init__(self) -> None:
+    Args:
+        most_bytes: of one content; None: any.
+    """
+
+    def __init__(self, most_bytes: int | None = None) -> None:
+        self._most_bytes = most_bytes
         self._came = bytearray()
 
     def open(self, data: bytes) -> Iterator[bytes]:
-        """The contents that are whole now."""
+        """The contents that are whole now. Raises ValueError for one that is longer than allowed, before it has come."""
         self._came += data
         at = 0
         while (start := at + _LENGTH_BYTES) <= len(self._came):
-            end = start + int.from_bytes(self._came[at:start], "big")
+            size = int.from_bytes(self._came[at:start], "big")
+            if self._most_bytes is not None and size > self._most_bytes:
+                raise ValueError(f"a frame of {size} bytes, and {self._most_bytes} are the most")
+            end = start + size
             if end > len(self._came):
                 break
             at = end

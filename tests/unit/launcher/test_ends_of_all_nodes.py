@@ -14,7 +14,7 @@ from lockstep.launcher.nodes.view import RunView
 from lockstep.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
 from lockstep.launcher.supervise.all_nodes import (
     LOST_NODE,
-    Told,
+    NodeEnd,
     decode_decision,
     encode_decision,
     newest_whence,
@@ -26,7 +26,7 @@ from lockstep.launcher.terminal.report import Whence
 from lockstep.launcher.verdict import RankEnd, Verdict
 from lockstep.protocol.journal.failure import Failure, FailureKind
 
-WELL = Told(
+WELL = NodeEnd(
     0, 0, joined=True, uses_lockstep=True, culprit=None, loss=None, block="", newest_step=20, gauges=((1.0, 2.0),)
 )
 STOPPED = replace(WELL, exit_code=143)
@@ -34,10 +34,10 @@ STOPPED = replace(WELL, exit_code=143)
 INTERRUPTED = replace(WELL, exit_code=130, interrupted_by=signal.SIGINT)
 
 
-def told(rank: int, kind: FailureKind | None, *, step: int = 7, by: int = 0) -> Told:
+def told(rank: int, kind: FailureKind | None, *, step: int = 7, by: int = 0) -> NodeEnd:
     failure = Failure(rank, kind, "ValueError: no", "...", "/me/train.py", 3, None, 5) if kind else None
     code = 128 + by if by else 1
-    return Told(
+    return NodeEnd(
         code,
         0,
         joined=True,
@@ -53,7 +53,7 @@ RAISED, LOST_PEER = told(2, FailureKind.SCRIPT), told(0, FailureKind.PEER)
 KILLED = told(3, None, by=signal.SIGKILL)
 
 
-def view(*ends: Told | None, fallen: str = "", leaving: str = "", gone: str = "") -> RunView:
+def view(*ends: NodeEnd | None, fallen: str = "", leaving: str = "", gone: str = "") -> RunView:
     """Nodes a, b, c with two ranks each; None: it told nothing."""
     found = RunView()
     records = [NodeRecord(node, f"host-{node}", None, node == "a", 1, 4, 2, 1) for node in "abc"[: len(ends)]]
@@ -66,7 +66,7 @@ def view(*ends: Told | None, fallen: str = "", leaving: str = "", gone: str = ""
     for record, end in zip(records, ends, strict=True):
         if end is not None:
             through_json = json.loads(json.dumps(end.encode()))
-            entries.append({"kind": "ended", "round": 0, "node": record.node, "told": through_json})
+            entries.append({"kind": "ended", "round": 0, "node": record.node, "report": through_json})
     entries += [{"kind": "gone", "node": node} for node in gone]
     for entry in entries:
         found.take(entry)
@@ -74,8 +74,8 @@ def view(*ends: Told | None, fallen: str = "", leaving: str = "", gone: str = ""
 
 
 @pytest.mark.parametrize("end", [WELL, STOPPED, INTERRUPTED, RAISED, LOST_PEER, KILLED])
-def test_what_a_node_tells_survives_json(end: Told) -> None:
-    assert Told.decode(json.loads(json.dumps(end.encode()))) == end
+def test_what_a_node_tells_survives_json(end: NodeEnd) -> None:
+    assert NodeEnd.decode(json.loads(json.dumps(end.encode()))) == end
 
 
 def test_where_all_ended_well_the_first_node_speaks() -> None:
@@ -87,26 +87,26 @@ def test_where_all_ended_well_the_first_node_speaks() -> None:
 
 @pytest.mark.parametrize("failure", [RAISED, KILLED])
 @pytest.mark.parametrize("fallen", ["ab", "ba", ""])
-def test_a_failure_explains_a_lost_peer_whoever_was_in_the_log_first(failure: Told, fallen: str) -> None:
+def test_a_failure_explains_a_lost_peer_whoever_was_in_the_log_first(failure: NodeEnd, fallen: str) -> None:
     found = whole(view(LOST_PEER, failure, fallen=fallen))
-    assert (found.told, found.member.number, found.is_failure) == (failure, 1, True)
+    assert (found.end, found.member.number, found.is_failure) == (failure, 1, True)
 
 
 def test_a_failure_explains_ranks_that_were_stopped() -> None:
     found = whole(view(STOPPED, KILLED, STOPPED, fallen="bac"))
-    assert found.told == KILLED
+    assert found.end == KILLED
     assert found.exit_code == 128 + signal.SIGKILL
 
 
 def test_of_two_failures_the_one_that_was_in_the_log_first_counts() -> None:
-    assert whole(view(RAISED, KILLED, fallen="ba")).told == KILLED
-    assert whole(view(RAISED, KILLED, fallen="ab")).told == RAISED
-    assert whole(view(RAISED, KILLED)).told == RAISED
+    assert whole(view(RAISED, KILLED, fallen="ba")).end == KILLED
+    assert whole(view(RAISED, KILLED, fallen="ab")).end == RAISED
+    assert whole(view(RAISED, KILLED)).end == RAISED
 
 
 def test_where_ranks_only_lost_peers_the_first_in_the_log_explains_it_and_nobody_failed() -> None:
     found = whole(view(STOPPED, LOST_PEER, replace(LOST_PEER, block="later"), fallen="bc"))
-    assert (found.told, found.is_failure) == (LOST_PEER, False)
+    assert (found.end, found.is_failure) == (LOST_PEER, False)
 
 
 def test_ranks_that_were_stopped_come_before_those_that_ended_well() -> None:
@@ -116,22 +116,22 @@ def test_ranks_that_were_stopped_come_before_those_that_ended_well() -> None:
 
 def test_a_persons_signal_comes_before_failures_that_follow_from_it() -> None:
     found = whole(view(LOST_PEER, INTERRUPTED, RAISED, fallen="ac"))
-    assert (found.told, found.exit_code, found.is_failure) == (INTERRUPTED, 130, True)
+    assert (found.end, found.exit_code, found.is_failure) == (INTERRUPTED, 130, True)
 
 
 def test_a_lost_node_explains_everything() -> None:
     found = whole(view(LOST_PEER, None, KILLED, fallen="ac", gone="b"))
     assert found.is_node
     assert found.member.text == "node 1 (host host-b)"
-    assert found.told.block == f"FAILED    node 1 (host host-b): {LOST_NODE}"
-    assert found.told.loss == Loss(2, "was lost", 7, who="node 1 (host host-b)")
-    assert found.told.loss.sentence == "node 1 (host host-b) was lost at step 7"
-    assert (found.exit_code, found.told.uses_lockstep, found.told.newest_step) == (1, True, 7)
+    assert found.end.block == f"FAILED    node 1 (host host-b): {LOST_NODE}"
+    assert found.end.loss == Loss(2, "was lost", 7, who="node 1 (host host-b)")
+    assert found.end.loss.sentence == "node 1 (host host-b) was lost at step 7"
+    assert (found.exit_code, found.end.uses_lockstep, found.end.newest_step) == (1, True, 7)
 
 
 def test_of_two_lost_nodes_the_one_with_the_lower_number_is_named() -> None:
     found = whole(view(STOPPED, None, None, gone="cb"))
-    assert (found.member.number, found.told.newest_step) == (1, 20)
+    assert (found.member.number, found.end.newest_step) == (1, 20)
 
 
 def test_a_node_that_is_gone_after_it_told_its_end_is_not_lost() -> None:
@@ -142,9 +142,9 @@ def test_a_node_that_is_gone_after_it_told_its_end_is_not_lost() -> None:
 
 def test_how_a_leaving_node_ended_explains_nothing() -> None:
     found = whole(view(STOPPED, INTERRUPTED, leaving="b", fallen="a"))
-    assert (found.told, found.is_failure) == (STOPPED, False)
+    assert (found.end, found.is_failure) == (STOPPED, False)
     found = whole(view(KILLED, INTERRUPTED, leaving="b", fallen="a"))
-    assert (found.told, found.is_failure) == (KILLED, True)
+    assert (found.end, found.is_failure) == (KILLED, True)
 
 
 def test_a_leaving_node_that_is_gone_too_early_is_lost() -> None:
@@ -161,7 +161,7 @@ def test_a_leaving_node_that_is_gone_too_early_is_lost() -> None:
     ],
 )
 @pytest.mark.parametrize("end", [WELL, RAISED])
-def test_a_decision_survives_the_log(decision: Decision, end: Told) -> None:
+def test_a_decision_survives_the_log(decision: Decision, end: NodeEnd) -> None:
     whence = Whence(20, in_memory=True, why="because")
     encoded = json.loads(json.dumps(encode_decision(decision, end, whence)))
     assert decode_decision(encoded) == (decision, end, whence)
@@ -176,37 +176,37 @@ def coming(node: str) -> dict[str, Any]:
     return {"kind": "asks", "record": NodeRecord(node, f"host-{node}", None, False, 1, 4, 2, 1).encode()}
 
 
-def ended_for_others(*ends: Told) -> RunView:
+def ended_for_others(*ends: NodeEnd) -> RunView:
     """A round that node a ended because node d came."""
     found = view(*[None] * len(ends))
     found.take(coming("d"))
     found.take({"kind": "fall", "round": 0, "node": "a", "regroups": True, "keeps": False})
     for member, end in zip(found.members, ends, strict=True):
-        found.take({"kind": "ended", "round": 0, "node": member.record.node, "told": end.encode()})
+        found.take({"kind": "ended", "round": 0, "node": member.record.node, "report": end.encode()})
     return found
 
 
 def test_all_start_again_with_a_node_that_comes() -> None:
     found = ended_for_others(STOPPED, LOST_PEER)
-    assert regrouped(whole(found), found, goes_on=True) == Regroup("host host-d joins")
+    assert regrouped(whole(found), found, continues=True) == Regroup("host host-d joins")
 
 
 def test_all_start_again_where_the_node_that_came_died_before_that_was_decided() -> None:
     found = ended_for_others(STOPPED, STOPPED)
     found.take({"kind": "gone", "node": "d"})
-    assert regrouped(whole(found), found, goes_on=True) == Regroup("the node that came or left is gone")
+    assert regrouped(whole(found), found, continues=True) == Regroup("the node that came or left is gone")
 
 
 def test_a_failure_or_a_good_end_is_not_explained_by_a_node_that_comes() -> None:
     for ends in ((STOPPED, KILLED), (WELL, WELL), (INTERRUPTED, STOPPED)):
         found = ended_for_others(*ends)
-        assert regrouped(whole(found), found, goes_on=True) is None
+        assert regrouped(whole(found), found, continues=True) is None
 
 
 def test_a_lost_node_stops_the_run_only_where_failures_do() -> None:
     found = view(STOPPED, None, gone="b")
-    assert regrouped(whole(found), found, goes_on=True) == Regroup("node 1 (host host-b) is gone")
-    assert regrouped(whole(found), found, goes_on=False) is None
+    assert regrouped(whole(found), found, continues=True) == Regroup("node 1 (host host-b) is gone")
+    assert regrouped(whole(found), found, continues=False) is None
 
 
 def test_ranks_go_on_from_the_newest_snapshot_of_any_node() -> None:

@@ -22,7 +22,7 @@ def last(*news: News, history: list[Loss] | None = None) -> LastSnapshots:
     observer = cast("Any", SimpleNamespace(tail=lambda _rank: []))
     made = LastSnapshots(Recovery(Recover.AUTO), observer, history or [])
     for one in news:
-        made.hear(one)
+        made.take(one)
     return made
 
 
@@ -35,7 +35,7 @@ def test_ranks_that_can_are_left_alone_until_one_has() -> None:
     assert not ranks.until(RANKS, 5.0), "nobody was lost"
     ranks.expect(5.0)
     assert ranks.until(RANKS, 5.0) == 5.0 + PATIENCE_S
-    ranks.hear(News(1, Event.KEPT))
+    ranks.take(News(1, Event.KEPT))
     assert not ranks.until(RANKS, 5.0)
 
 
@@ -43,7 +43,7 @@ def test_the_wait_ends_when_every_rank_says_that_it_takes_none() -> None:
     ranks = last(able(0), able(1), News(0, Event.KEPT, 1))
     ranks.expect(5.0)
     assert ranks.until(RANKS, 5.0)
-    ranks.hear(News(1, Event.KEPT, 1))
+    ranks.take(News(1, Event.KEPT, 1))
     assert not ranks.until(RANKS, 5.0)
 
 

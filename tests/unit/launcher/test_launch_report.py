@@ -280,7 +280,7 @@ def test_a_run_folder_is_named_by_time_and_script_and_never_taken_twice(tmp_path
 
 def test_a_name_that_has_states_can_be_gone_on_with(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    for name, fix in (("mine", "Choose another --name."), ("exp1", "add --save-every to go on from its states.")):
+    for name, fix in (("mine", "Choose another --name."), ("exp1", "add --save-every to resume from its states.")):
         (tmp_path / name / ("states" if name == "exp1" else "logs")).mkdir(parents=True)
         with pytest.raises(UsageError, match=f"A run named {name} already exists .*{fix}$"):
             reserve_run_folder(tmp_path, name, "train.py", now)

@@ -24,7 +24,7 @@ def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:
     }
     star = cast("Any", SimpleNamespace(loop=None, is_unanswered=lambda *_: False))
     made = Cluster(records[own], star, "lo", 1.0, lambda *_: None, lambda _: None)
-    made.sayings.tell = told.append
+    made.notices.publish = told.append
     for record in records.values():
         made.view.take({"kind": "asks", "record": record.encode()})
     roster = [[number, name] for number, name in enumerate(records)]
@@ -36,12 +36,12 @@ def test_the_gauges_are_this_nodes_until_all_others_have_told_theirs() -> None:
     found, told = cluster()
     gauges, own = AllGauges(found), (Gauges(step=3), Gauges(step=4))
     assert gauges.of(own) == own
-    found.sayings.gauges["b"] = [listed(Gauges(step=5, loss=1.5))]
+    found.notices.gauges["b"] = [listed(Gauges(step=5, loss=1.5))]
     assert gauges.of(own) == (*own, Gauges(step=5, loss=1.5))
-    gauges.tell(own, 10.0)
-    gauges.tell(own, 10.5)
+    gauges.publish(own, 10.0)
+    gauges.publish(own, 10.5)
     assert [one["kind"] for one in told] == ["gauges"]
-    gauges.tell(own, 11.1)
+    gauges.publish(own, 11.1)
     assert len(told) == 2
     assert AllGauges(None).of(own) == own
     assert unlist(listed(own[0])).step == 3
@@ -53,13 +53,13 @@ def test_ranks_of_other_nodes_are_seen_as_these_told_last() -> None:
     assert nodes.scenes().keys() == {0, 1}
     assert nodes.homes == {0: "node 0 (host host-a)", 1: "node 0 (host host-a)", 2: "node 1 (host host-b)"}
     wait = {"rank": 1, "lasts_s": 3.0, "behind": [[2, 2]], "what": "a barrier", "moves": None}
-    found.view.take({"kind": "waits", "round": 0, "node": "a", "told": {"waits": [wait]}})
+    found.view.take({"kind": "waits", "round": 0, "node": "a", "report": {"waits": [wait]}})
     seen = nodes.scenes()[1].wait
     assert seen is not None
     assert (seen.behind, seen.lasts_s >= 3.0) == ({2}, True)
-    nodes.tell(nodes.scenes() | {2: RankScene(2, cast("Any", None), None, None)})
+    nodes.publish(nodes.scenes() | {2: RankScene(2, cast("Any", None), None, None)})
     assert not told  # rank 2 does not wait
-    found.view.take({"kind": "waits", "round": 0, "node": "a", "told": {}})
+    found.view.take({"kind": "waits", "round": 0, "node": "a", "report": {}})
     assert nodes.scenes()[1].wait is None
 
 

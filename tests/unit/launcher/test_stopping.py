@@ -64,17 +64,19 @@ def test_control_c_is_handed_on_as_it_is_and_the_rest_as_sigterm(number: int, ha
     assert (first.at_s, first.signal, second.signal) == (0.0, handed_on, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("is_asked", "code", "ended_by"), [(True, 0, 0), (True, 143, 15), (False, 0, 15)])
+@pytest.mark.parametrize(("is_requested", "code", "ended_by"), [(True, 0, 0), (True, 143, 15), (False, 0, 15)])
 def test_a_script_that_ends_well_before_it_hears_of_a_signal_has_ended_well(
-    is_asked: bool, code: int, ended_by: int, tmp_path: Path
+    is_requested: bool, code: int, ended_by: int, tmp_path: Path
 ) -> None:
-    interruption = Interruption(REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_asked=is_asked)
+    interruption = Interruption(
+        REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_requested=is_requested
+    )
     assert interruption.ended([end(0), end(1, code)]) == ended_by
 
 
 @pytest.mark.parametrize("bad", [{"by": signal.SIGKILL}, {"code": 1}, {"code": 1, "why": True}])
 def test_ranks_that_were_asked_to_end_do_not_wait_for_one_that_failed(bad: dict[str, int], tmp_path: Path) -> None:
-    interruption = Interruption(REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_asked=True)
+    interruption = Interruption(REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_requested=True)
     assert interruption.gave_up(end(0, 143), RANKS) is None, "it was saved"
     why = failure(1, FailureKind.SCRIPT, 0) if bad.pop("why", None) else None
     plan = interruption.gave_up(end(1, **bad, why=why), RANKS - {1})

@@ -17,7 +17,7 @@ import pytest
 from lockstep.launcher.event_log import EventLog
 from lockstep.launcher.folder import make_run_folder
 from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
-from lockstep.launcher.supervise.observer import PLAIN_LINE_S, Observer, Said
+from lockstep.launcher.supervise.observer import PLAIN_LINE_S, FirstLines, Observer
 from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import END_OF_STRING, END_OF_STYLES, ERASE, ERR, OUT, Saying, Terminal, columns
@@ -169,7 +169,7 @@ def test_until_the_first_line_is_there_a_terminal_shows_what_it_waits_for(
     request = LaunchRequest(EntryPoint(Path("x.py")), Placement(1, 1, "cpu"), Output(tmp_path / "run"))
     folder = make_run_folder(request)
     losses = Losses(Saying(Terminal({"NO_COLOR": "1"}, descriptor, descriptor)), Cases(folder.findings))
-    observer = Observer(request, folder, losses, events=EventLog(folder), said=Said())
+    observer = Observer(request, folder, losses, events=EventLog(folder), first_lines=FirstLines())
     began = time.monotonic()
     observer.look(began + 1.5)
     observer.has_begun = True
@@ -188,7 +188,7 @@ def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_
     folder.decided.write_text(json.dumps({"lanes": 1, "batch_size": 32, "strategy": "single", "lane_sizes": [32]}))
     with (tmp_path / "file").open("wb") as file:
         losses = Losses(Saying(Terminal({}, file.fileno(), file.fileno())), Cases(folder.findings))
-        observer = Observer(request, folder, losses, events=EventLog(folder), said=Said())
+        observer = Observer(request, folder, losses, events=EventLog(folder), first_lines=FirstLines())
         for second in range(100):
             journal.gauges(Gauges(step=second + 1, samples=32 * (second + 1)))
             journal.write(Phase.PAUSED if 50 < second < 65 else Phase.COMPUTE, step=second + 1)

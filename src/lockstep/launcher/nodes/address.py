@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -75,7 +76,7 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where node 0 is, as a person or a scheduler says it."""
+    """Where node 0 is, as a user or a scheduler names it."""
 
     host: str
     port: int
@@ -220,7 +221,7 @@ def _usual(endpoint: Endpoint, view: View, targets: Sequence[str], *, is_first: 
 
 
 def _listed(view: View) -> str:
-    """The addresses that a person could name, loopback last."""
+    """The addresses that a user could name, loopback last."""
     return ", ".join(map(str, sorted(view.own, key=lambda own: is_loopback(own.address))))
 
 
@@ -229,6 +230,6 @@ def is_loopback(text: str) -> bool:
     return is_address(text) and ipaddress.ip_address(text).is_loopback
 
 
-def family(address: str) -> int:
-    """4 or 6."""
-    return ipaddress.ip_address(address).version
+def family(address: str) -> socket.AddressFamily:
+    """As sockets need it; IPv4 comes first in their order."""
+    return socket.AF_INET if ipaddress.ip_address(address).version == 4 else socket.AF_INET6

@@ -1,31 +1,20 @@
-"""How a node calls node 0, what is said when it cannot, and how a node that cannot start tells the others.
+"""How a node calls node 0, and the error that is raised when it cannot.
 
-That nobody listens yet is usual, since nodes start in any order; that nothing answers at all is not waited for. Node 0 decides
-what becomes of the run, so a node that cannot start calls it, says its sentence, and goes. Node 0 itself lets in nobody then, and
-tells its sentence to all who come; where it cannot use its own key, it says just that.
+That nobody listens yet is usual, since nodes start in any order; that nothing answers at all is not waited for.
 
-Runs in: threads of a launcher, named lockstep-call and lockstep-farewell.
+Runs in: a thread of a launcher, named lockstep-call.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from typing import Any, TypeVar
 
 from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
-from lockstep.launcher.nodes.address import Choice, Place, family, is_loopback
-from lockstep.launcher.nodes.doorstep import Doorstep
-from lockstep.launcher.nodes.interfaces import listen
-from lockstep.launcher.nodes.key import LONGEST_SEAL, Key, seal, unseal
-from lockstep.launcher.nodes.roster import Refused, Withdrawal
+from lockstep.launcher.nodes.address import Place, is_loopback
+from lockstep.launcher.nodes.key import LONGEST_SEAL, Key, unseal
 from lockstep.launcher.nodes.session import (
     ASKS_FOR_SEAL,
     GREETING_BYTES,
@@ -39,14 +28,10 @@ from lockstep.launcher.nodes.session import (
     address_bytes,
     nonce_in,
 )
-from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
+from lockstep.launcher.nodes.wire import Wire, WireEnded
 
-VERSION = 2
-"""Of what is told in frames."""
 ANSWER_S = 4.0
 """How long one attempt waits for an answer."""
-AGAIN_S = 0.05
-T = TypeVar("T")
 
 
 class NotYet(EnvironmentFailure):
@@ -54,78 +39,51 @@ class NotYet(EnvironmentFailure):
 
 
 class Silent(NotYet):
-    """Something listens there and says nothing: node 0 begins slowly, or it is something else."""
+    """Something listens there and sends nothing: node 0 begins slowly, or it is something else."""
 
 
 class Unreachable(EnvironmentFailure):
-    """No way leads there: a person's mistake when a run begins, the world's when it goes on."""
+    """No way leads there: a user's mistake when a run begins, the network's failure later."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem} {fix}")
         self.problem, self.fix = problem, fix
 
 
-def patient(attempt: Callable[[], T], patience_s: float) -> T:
-    """What `attempt` gives, tried again for so long while it raises NotYet; then raise what it raised last."""
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            return attempt()
-        except NotYet:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(AGAIN_S)
-
-
-def call(place: Place, key: Key, first: dict[str, Any]) -> tuple[Wire, list[Message]]:
-    """Call node 0, and say who calls; the connection, and what came on it already. Takes a few times `ANSWER_S` at most.
-
-    Args:
-        place: where it listens.
-        key: the run's.
-        first: the first message: `node`, and `purpose`.
+def call(place: Place, key: Key, node: str) -> Wire:
+    """Call node 0, and say which node calls. Takes a few times `ANSWER_S` at most.
 
     Raises:
         NotYet: no process listens there, or it broke off.
-        UsageError: this node has another key; what listens there is no node 0; or node 0 does not let this node in.
+        UsageError: this node has another key, or what listens there is no node 0.
         Unreachable: no way leads there.
     """
     end = connected(place)
     try:
-        end.settimeout(ANSWER_S)
         hello = CallerHello(key.secret, address_bytes(place.address, place.port))
         greeting = _greeting(end)
+        # `_greeting` has sent MAGIC already.
         end.sendall(hello.hello(greeting)[len(MAGIC) :])
         keys = hello.session(greeting, _exactly(end, PROOF_BYTES))
         wire = Wire.between_nodes(end, keys.from_caller, keys.from_host)
-        wire.send({**first, "lockstep": VERSION})
-        answer, *early = _answer(wire)
+        wire.send({"node": node})
     except (OSError, ValueError, WireEnded) as error:
         end.close()
-        raise why_not_let_in(error, place) from None
-    told, _ = answer
-    if told.get("ok") is True:
-        return wire, early
-    wire.close()
-    if "problem" in told:
-        raise UsageError(str(told["problem"]), str(told["fix"]))
-    raise UsageError(
-        f"Node 0 at {place} does not let this node in: it was given up before, or has another version of lockstep.",
-        "Start the same version on all nodes.",
-    )
+        raise why_rejected(error, place) from None
+    return wire
 
 
 def key_of_job(place: Place, job: str) -> Key:
     """Ask node 0 for the key of this job of SLURM. Raises as `call` and `lockstep.launcher.nodes.key.unseal`."""
     end, sealed = connected(place), b""
     try:
-        end.settimeout(ANSWER_S)
         nonce_in(_greeting(end))
         end.sendall(ASKS_FOR_SEAL[len(MAGIC) :])
         while len(sealed) < LONGEST_SEAL and (piece := end.recv(LONGEST_SEAL)):
             sealed += piece
-    except (TimeoutError, ValueError) as error:  # a node 0 that begins is asked again
-        raise why_not_let_in(error, place) from None
+    # A node 0 that is still beginning is called again.
+    except (TimeoutError, ValueError) as error:
+        raise why_rejected(error, place) from None
     except OSError:
         sealed = b""
     finally:
@@ -139,16 +97,12 @@ def key_of_job(place: Place, job: str) -> Key:
 
 def connected(place: Place) -> socket.socket:
     """Connect, without a word. Raises like `call`."""
-    end = socket.socket(socket.AF_INET6 if family(place.address) == 6 else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if place.source:
-            end.bind((place.source, 0))
-        end.settimeout(ANSWER_S)
-        end.connect((place.address, place.port))
+        return socket.create_connection(
+            (place.address, place.port), ANSWER_S, (place.source, 0) if place.source else None
+        )
     except OSError as error:
-        end.close()
         raise why_not_connected(error, place) from None
-    return end
 
 
 def _greeting(end: socket.socket) -> bytes:
@@ -168,15 +122,6 @@ def _exactly(end: socket.socket, size: int) -> bytes:
             raise ConnectionAbortedError("the connection ended before it began")
         came += piece
     return came
-
-
-def _answer(wire: Wire) -> list[Message]:
-    """Node 0's first message, and what came with it. Raises OSError, WireEnded."""
-    until = time.monotonic() + ANSWER_S
-    while (left_s := until - time.monotonic()) > 0:
-        if select.select([wire], [], [], left_s)[0] and (found := wire.receive()):
-            return found
-    raise TimeoutError
 
 
 def why_not_connected(error: OSError, place: Place) -> LockstepError:
@@ -203,103 +148,32 @@ def why_not_connected(error: OSError, place: Place) -> LockstepError:
     )
 
 
-def why_not_let_in(error: Exception, place: Place) -> LockstepError:
+_REJECTIONS: dict[type[Exception], tuple[str, str]] = {
+    WrongKey: (
+        "This node's key is not that of node 0 at {place}.",
+        "Give every node the same key: the line that node 0 printed, the same --key-file, or the same LOCKSTEP_KEY.",
+    ),
+    HasNoKey: (
+        "Node 0 at {place} cannot use its key, and says why.",
+        "Look at what node 0 says, and start all nodes again.",
+    ),
+    WrongAddress: (
+        "What listens at {place} is node 0 of a run at another address.",
+        "Name an address of node 0 itself in --rdzv-endpoint, the same on all nodes.",
+    ),
+    NotLockstep: (
+        "What listens at {place} is not node 0 of a run of this version of lockstep.",
+        "Choose another port with --rdzv-endpoint on all nodes, or start the same version on all.",
+    ),
+}
+
+
+def why_rejected(error: Exception, place: Place) -> LockstepError:
     """What to say when TCP connected, and the hello failed."""
-    if isinstance(error, WrongKey):
-        return UsageError(
-            f"This node's key is not that of node 0 at {place}.",
-            "Give every node the same key: the line that node 0 printed, the same --key-file, or the same LOCKSTEP_KEY.",
-        )
-    if isinstance(error, HasNoKey):
-        return UsageError(
-            f"Node 0 at {place} cannot use its key, and says why.",
-            "Look at what node 0 says, and start all nodes again.",
-        )
-    if isinstance(error, WrongAddress):
-        return UsageError(
-            f"What listens at {place} is node 0 of a run at another address.",
-            "Name an address of node 0 itself in --rdzv-endpoint, the same on all nodes.",
-        )
-    if isinstance(error, NotLockstep):
-        return UsageError(
-            f"What listens at {place} is not node 0 of a run of this version of lockstep.",
-            "Choose another port with --rdzv-endpoint on all nodes, or start the same version on all.",
-        )
+    if (found := _REJECTIONS.get(type(error))) is not None:
+        return UsageError(found[0].format(place=place), found[1])
     if isinstance(error, TimeoutError):
         return Silent(
             f"What listens at {place} does not answer: node 0 still begins, is stopped, or another program has this port."
         )
     return NotYet(f"Node 0 at {place} broke off before the connection was open: look at what it says.")
-
-
-CONNECT_S = 2.0
-"""How long a node tries to reach node 0."""
-MOST_S = 4.0
-"""How long telling may take: others answer once torch is imported."""
-TURN_S = 0.25
-
-
-def knock(place: Place, key: Key | None, job: str, withdrawal: Withdrawal) -> None:
-    """Tell node 0, once it listens.
-
-    Args:
-        place: where.
-        key: the run's; None: asked for there.
-        job: SLURM's, if the key is sealed for it.
-        withdrawal: what to tell.
-
-    Raises:
-        LockstepError: it could not be told in time.
-    """
-    until = time.monotonic() + CONNECT_S
-    known = key if key is not None else patient(partial(key_of_job, place, job), CONNECT_S)
-    hello = {**withdrawal.entry(), "purpose": "withdrawal"}
-    wire, _ = patient(partial(call, place, known, hello), until - time.monotonic())
-    wire.close()
-
-
-def hold(chosen: Choice, key: Key | None, job: str, refused: Refused, others: int) -> None:
-    """Tell all who call node 0, until so many others have, for at most `MOST_S`.
-
-    Args:
-        chosen: where it would be.
-        key: the run's; None: it cannot be used here.
-        job: SLURM's, if the key is to be sealed for it.
-        refused: what to tell.
-        others: how many other nodes do not know it yet.
-
-    Raises:
-        PortTaken: another node of this run on this machine is the first one, or another program listens there.
-        UsageError, EnvironmentFailure: it cannot listen there.
-    """
-    came: set[str] = set()
-
-    def let_in(wire: Wire, first: dict[str, Any]) -> None:
-        came.add(str(first.get("node")))
-        with suppress(WireEnded):
-            wire.send({"ok": False, "problem": refused.problem, "fix": refused.fix})
-        wire.close()
-
-    place = chosen.gate
-    listener = listen(place)
-    own = {address_bytes(address, listener.getsockname()[1]) for address in (place.address, *chosen.meant)}
-    loop = Loop(TURN_S, lambda: doorstep.tick(time.monotonic()))
-    sealing = partial(seal, key, job) if job and key is not None else None
-    doorstep = Doorstep(listener, key, own, loop, let_in=let_in, stranger=lambda _address: None, seal=sealing)
-    until = time.monotonic() + MOST_S
-    while len(came) < others and time.monotonic() < until:
-        loop.wait(TURN_S)
-    doorstep.close()
-    loop.close()
-
-
-def in_time(work: Callable[[], None]) -> None:
-    """Do it in a thread, for at most `MOST_S`; what goes wrong there is nobody's business."""
-
-    def do() -> None:
-        with suppress(LockstepError, OSError):
-            work()
-
-    thread = threading.Thread(target=do, name="lockstep-farewell", daemon=True)
-    thread.start()
-    thread.join(MOST_S)

@@ -1,4 +1,4 @@
-"""A launcher's part in a run on several nodes: it joins, waits for the others, tells what happens here and hears the rest.
+"""A launcher's part in a run on several nodes: it joins, waits for the others, publishes what happens here and reads the rest.
 
 What is decided for all is decided here on the run's first node: which nodes make a round (`roster`), and, by whoever calls
 `decide`, what follows a round.
@@ -15,18 +15,17 @@ from typing import Any
 
 from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes.gathering import Gathering
-from lockstep.launcher.nodes.host_star import HostStar
 from lockstep.launcher.nodes.liveness import Liveness
 from lockstep.launcher.nodes.meeting import NodeMeeting, hold_keys
 from lockstep.launcher.nodes.preflight import Reach
 from lockstep.launcher.nodes.roster import Member, NodeRecord, missing
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.streams import Exit
-from lockstep.launcher.nodes.view import RunView, Sayings
+from lockstep.launcher.nodes.view import Notices, RunView
 from lockstep.protocol.meeting_place import Seat
 
 SAY_EVERY_S = 5.0
-"""How often it is said who is missing."""
+"""How often missing nodes are named."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
 STOPPED_S = 30.0
@@ -34,7 +33,7 @@ STOPPED_S = 30.0
 
 
 class Interrupted(Exception):  # noqa: N818 - an event as much as an error
-    """A person's signal came while this node waited for others."""
+    """A user signal came while this node waited for others."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -46,13 +45,13 @@ class Cluster:
     """One node's part.
 
     Args:
-        record: what this node says about itself.
+        record: what this node publishes about itself.
         star: its side of it.
         interface: for exchanges between nodes.
         patience_s: how long to wait for missing nodes.
         say: prints a line: its label and its text.
-        hear: prints what another node said.
-        hosts: the names of all nodes in the order of their numbers, where a launcher says them.
+        on_notice: prints a notice of another node.
+        hosts: the names of all nodes in the order of their numbers, where a launcher lists them.
         check_total: raises UsageError when the run cannot have so many ranks on its nodes, with the lanes that it has had so far.
     """
 
@@ -61,13 +60,12 @@ class Cluster:
     interface: str
     patience_s: float
     say: Callable[[str, str], None]
-    hear: Callable[[dict[str, Any]], None]
-    """Takes what another node says about its ranks."""
+    on_notice: Callable[[dict[str, Any]], None]
     hosts: tuple[str, ...] = ()
     check_total: Callable[[Sequence[int], int | None], None] = lambda _ranks, _lanes: None
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
-    """Those of the rounds before, which the next one keeps; the first node says so."""
+    """Those of the rounds before, which the next one keeps; known on the first node."""
     threads: int = 0
     """Likewise; 0 before the first round."""
     own: str = ""
@@ -81,19 +79,19 @@ class Cluster:
     _not_there: str = ""
     """Why the first node has not been reached yet."""
     _unread: deque[dict[str, Any]] = field(default_factory=deque)
-    _told: set[tuple[str, int]] = field(default_factory=set)
+    _published: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
 
     def __post_init__(self) -> None:
-        self._gathering = Gathering(self.record, self.view, self._tell, self.check_total)
-        self.sayings = Sayings(self.record, self.view, self._tell, self.say, self.hear)
-        """What nodes tell each other about their ranks while all is well, or somebody is waited for."""
-        self.liveness = Liveness(self.record.node, self.view, self.star, self._tell, self.own)
+        self._gathering = Gathering(self.record, self.view, self._publish, self.check_total)
+        self.notices = Notices(self.record, self.view, self._publish, self.say, self.on_notice)
+        """What nodes publish about their ranks while all is well, or somebody is waited for."""
+        self.liveness = Liveness(self.record.node, self.view, self.star, self._publish, self.own)
         """Which of them are there."""
         self._exit = Exit(self.star) if isinstance(self.star, HostStar) else None
         if isinstance(self.star, HostStar):
             hold_keys(self.star)
-        self._reach = Reach(self.record.node, self.own, self._tell, self.star.loop)
+        self._reach = Reach(self.record.node, self.own, self._publish, self.star.loop)
 
     def fileno(self) -> int:
         """For a selector."""
@@ -126,40 +124,42 @@ class Cluster:
             if is_there():
                 self.star.loop.wake()
                 break
-        if self.is_host and not self.liveness.silent:  # one of the run's own may be lost
+        # [Note: nobody is turned away while a node is silent]
+        # It may be lost, and the newcomer be the same command on another machine.
+        if self.is_host and not self.liveness.silent:
             self._gathering.turn_away()
         self._reach.look(time.monotonic())
         if self.is_there:
             self.liveness.look()
             self.cut = self.cut or self.liveness.lost_first
 
-    def _take(self, told: dict[str, Any]) -> None:
-        match told.get("kind"):
+    def _take(self, event: dict[str, Any]) -> None:
+        match event.get("kind"):
             case "there":
                 self.is_there = True
-                self._tell({"kind": "asks", "record": self.record.encode()})
+                self._publish({"kind": "asks", "record": self.record.encode()})
             case "failed":
-                raise UsageError(told["why"], told["fix"]) if told["is_usage"] else EnvironmentFailure(told["why"])
+                raise UsageError(event["why"], event["fix"]) if event["is_usage"] else EnvironmentFailure(event["why"])
             case "unreachable":
-                self._not_there = told["why"]
-                self.say("nodes", told["why"])
-            case "stranger":
-                self.say("nodes", f"{told['address']} was not let in: it does not have the key of this run")
+                self._not_there = event["why"]
+                self.say("nodes", event["why"])
+            case "unauthenticated":
+                self.say("nodes", f"connection from {event['address']} rejected: wrong key")
             case "silent" | "heard":
-                self.liveness.take(told)
-                self.sayings.say_silent(told)
+                self.liveness.take(event)
+                self.notices.report_silence(event)
             case "cut":
-                self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
+                self.cut = self.cut or event["why"] or "the run's first node cannot be reached any more"
             case _:
-                self.sayings.take(told)
-                self.view.take(told)
-                self._reach.take(told)
+                self.notices.take(event)
+                self.view.take(event)
+                self._reach.take(event)
 
-    def _tell(self, entry: dict[str, Any]) -> None:
+    def _publish(self, entry: dict[str, Any]) -> None:
         try:
-            self.star.tell(entry)
+            self.star.publish(entry)
         except ValueError as error:
-            raise EnvironmentFailure(f"The other nodes cannot be told: {error}.") from None
+            raise EnvironmentFailure(f"The other nodes cannot be informed: {error}.") from None
 
     # Joining
 
@@ -175,13 +175,13 @@ class Cluster:
         Raises:
             UsageError: when this node cannot take part in this run.
             EnvironmentFailure: when others do not come, or the run's first node is lost.
-            Interrupted: at a person's signal.
+            Interrupted: at a user signal.
         """
-        began = said = time.monotonic()
+        began = reported = time.monotonic()
         round_before = self.view.round
-        self.sayings.gauges.clear()
+        self.notices.gauges.clear()
         if round_before >= 0:
-            self._tell({"kind": "asks", "record": self.record.encode()})
+            self._publish({"kind": "asks", "record": self.record.encode()})
         self._gathering.enough_since = 0.0
         while True:
             self._check()
@@ -192,11 +192,12 @@ class Cluster:
                 self._gathering.decide(self.lanes, began, now, self.threads)
             if now - began > self.patience_s:
                 raise EnvironmentFailure(f"After {self.patience_s:.0f} s {self._missing()}.")
-            if now - said >= SAY_EVERY_S:
-                said = now
+            if now - reported >= SAY_EVERY_S:
+                reported = now
                 if text := self._missing() if self.is_there else self._not_there:
                     self.say("nodes", text)
-            until = LOOK_S if self._gathering.enough_since else said + SAY_EVERY_S - now
+            # The last call ends by the clock; everything else wakes the star.
+            until = LOOK_S if self._gathering.enough_since else reported + SAY_EVERY_S - now
             ready = select.select([self, signals], [], [], max(0.0, until))[0]
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
@@ -212,7 +213,7 @@ class Cluster:
 
     def _missing(self) -> str:
         if self.view.members and self._member() is None:
-            return "the run goes on; this node takes part from the next start of the ranks that has a place for it"
+            return "the run continues; this node takes part from the next start of the ranks that has a place for it"
         if self.view.checks and not self.view.checks[-1].is_over(self.view.gone):
             return "the nodes try whether they reach each other"
         members = [one for one in self.view.members if one.record.node not in self.view.leaving]
@@ -238,56 +239,56 @@ class Cluster:
         """Whether the ranks here are to end because of what happened elsewhere."""
         return bool(self.cut) or self.view.must_end(self.record.node)
 
-    def tell_fall(self, *, regroups: bool = False, keeps: bool = False) -> None:
+    def publish_fall(self, *, regroups: bool = False, keeps: bool = False) -> None:
         """Ranks here end badly, or are to end: the others' are to end too.
 
         Args:
             regroups: whether nothing is wrong, and all start again with other nodes.
             keeps: whether all will start again, and ranks that can are to keep their step's beginning first.
         """
-        self._tell_once("fall", regroups=regroups, keeps=keeps)
+        self._publish_once("fall", regroups=regroups, keeps=keeps)
 
     @property
     def may_leave(self) -> bool:
-        """Whether the others could go on without this node."""
+        """Whether the others could continue without this node."""
         there = [one for one in self.view.members if one.record.node not in self.view.gone | self.view.leaving]
         return not self.is_host and len(there) > self.record.least
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this node told that it leaves."""
-        return ("leaves", 0) in self._told
+        """Whether this node published that it leaves."""
+        return ("leaves", 0) in self._published
 
-    def tell_leave(self) -> None:
-        """This node is to end, and the others to go on."""
-        self._told.add(("leaves", 0))
-        self._tell({"kind": "leaves", "node": self.record.node})
+    def publish_leave(self) -> None:
+        """This node is to end, and the others continue."""
+        self._published.add(("leaves", 0))
+        self._publish({"kind": "leaves", "node": self.record.node})
 
-    def tell_saved(self, place: str, step: int | None) -> None:
-        """On the first node: the step of the newest state on its disk; told when it is another one."""
+    def publish_saved(self, place: str, step: int | None) -> None:
+        """On the first node: the step of the newest state on its disk; published when it changed."""
         if self.is_host and step is not None and (place, step) != self.view.saved:
-            self._tell({"kind": "saved", "place": place, "step": step})
+            self._publish({"kind": "saved", "place": place, "step": step})
 
     def lost(self) -> str:
         """What people read once this node has lost the run's first one."""
         what = "This node was given up" if self.cut.startswith("node 0 gave") else "This node lost the run's first one"
-        rest = "There is no state to go on from."
+        rest = "There is no state to resume from."
         if self.view.saved is not None:
             place, step = self.view.saved
-            rest = f"Node 0's newest state is of step {step}, in {place} there: the same commands go on from it."
+            rest = f"Node 0's newest state is of step {step}, in {place} there: the same commands resume from it."
         return f"{what}, and the run ends: {self.cut}. {rest}"
 
     def take_signal(self, number: int) -> None:
-        """A person's signal came here: leave if the others could go on, else let all end."""
+        """A user signal came here: leave if the others could continue, else let all end."""
         if self.may_leave:
             self.left_by = number
-            self.tell_leave()
+            self.publish_leave()
         else:
-            self.tell_signal(number)
+            self.publish_signal(number)
 
-    def tell_signal(self, number: int) -> None:
-        """A person's signal came here, because of which all are to end."""
-        self._tell({"kind": "signal", "node": self.record.node, "number": number})
+    def publish_signal(self, number: int) -> None:
+        """A user signal came here, because of which all are to end."""
+        self._publish({"kind": "signal", "node": self.record.node, "number": number})
 
     def signals(self) -> list[int]:
         """Signals that came to other nodes since the last call."""
@@ -295,18 +296,18 @@ class Cluster:
         self._heard = len(self.view.signals)
         return [number for node, number in new if node != self.record.node]
 
-    def tell_ended(self, told: dict[str, Any]) -> None:
+    def publish_ended(self, end: dict[str, Any]) -> None:
         """All ranks here have ended."""
-        self._tell_once("ended", told=told)
+        self._publish_once("ended", report=end)
 
-    def tell_decision(self, decided: dict[str, Any]) -> None:
+    def publish_decision(self, decided: dict[str, Any]) -> None:
         """What follows this round, on all nodes."""
-        self._tell_once("decision", decided=decided)
+        self._publish_once("decision", decided=decided)
 
-    def _tell_once(self, kind: str, **told: Any) -> None:
-        if (kind, self.view.round) not in self._told:
-            self._told.add((kind, self.view.round))
-            self._tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
+    def _publish_once(self, kind: str, **fields: Any) -> None:
+        if (kind, self.view.round) not in self._published:
+            self._published.add((kind, self.view.round))
+            self._publish({"kind": kind, "round": self.view.round, "node": self.record.node, **fields})
 
     def wait_for(self, is_there: Callable[[], bool], signals: Any = None) -> None:
         """Read until `is_there`, or the run's first node is lost; nodes that are stopped are not waited for without end.
@@ -322,8 +323,9 @@ class Cluster:
         has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
             ready = select.select([self, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            # A launcher that is stopped never publishes how its ranks ended, and its connection stays open.
             if not ready and time.monotonic() - began > STOPPED_S:
-                self.cut = self.sayings.give_up_stopped()
+                self.cut = self.notices.give_up_stopped()
             for number in signals.take() if signals in ready else ():
                 if has_told:
                     raise Interrupted(number)
@@ -333,6 +335,6 @@ class Cluster:
                 self.read(is_there)
 
     def close(self) -> None:
-        """Leave the run, once the others have heard what was told."""
+        """Leave the run, once the others have read what was published."""
         self._reach.close()
         self.star.close()

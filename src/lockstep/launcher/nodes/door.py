@@ -30,14 +30,14 @@ _MAPPED = bytes(10) + b"\xff\xff"
 def is_own_process(connection: socket.socket) -> bool:
     """Whether the other end of an IPv4 connection within this machine belongs to a process of our user.
 
-    An end that nobody holds any more counts as a stranger's.
+    An end that nobody holds any more counts as another user's.
     """
     # The kernel forgets the owner of such an end, and lists root in its place (`owner` looks at the inode).
     peer, own = connection.getpeername(), connection.getsockname()
     return any(owner(table.read_bytes(), peer, own) == os.geteuid() for table in _TABLES if table.exists())
 
 
-def strangers(port: Address) -> list[int]:
+def other_users(port: Address) -> list[int]:
     """The other users who are connected to a port of 127.0.0.1 on this machine."""
     table = b"".join(table.read_bytes() for table in _TABLES if table.exists())
     rows = [line.split() for line in table.splitlines()]
@@ -76,7 +76,7 @@ class Door:
     """Who may connect to a listening socket on 127.0.0.1."""
 
     def __init__(self, listener: socket.socket) -> None:
-        """Lock it for everybody. Connections that exist go on.
+        """Lock it for everybody. Existing connections stay open.
 
         Args:
             listener: listens on 127.0.0.1; it is used through a copy, and may be handed to whoever accepts.
@@ -93,7 +93,8 @@ class Door:
             raise EnvironmentFailure(
                 f"This kernel cannot lock the store's port ({os.strerror(error.errno or 0)})."
             ) from None
-        if users := strangers(listener.getsockname()):
+        # The lock came after `listen`: somebody may have connected in between, and stays connected.
+        if users := other_users(listener.getsockname()):
             self._copy.close()
             raise EnvironmentFailure(
                 f"A process of user {users[0]} connected to the store of this run while it began: start again."

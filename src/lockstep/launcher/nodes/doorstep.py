@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nodes.key import Key
@@ -21,9 +20,9 @@ from lockstep.launcher.nodes.session import (
     WrongAddress,
     WrongKey,
 )
-from lockstep.launcher.nodes.wire import Loop, Wire, WireEnded
+from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
 
-# [Note: strangers keep newcomers waiting, and nobody inside]
+# [Note: a flood of calls delays newcomers, and nobody inside]
 # A call costs node 0 an `accept`, 49 bytes, and one HMAC at most. The oldest of too many gives way, and the loop takes few
 # between two messages of the nodes inside; the others wait in the kernel.
 MOST_OPENING, OPENING_S = 64, 5.0
@@ -49,12 +48,11 @@ class Doorstep:
 
     Args:
         listener: listens on one address; taken over.
-        key: the run's; None: this node cannot use its own, and lets in nobody.
+        key: the run's; None: this node cannot use its own, and admits nobody.
         own: the addresses at which this node may be called, as `address_bytes`.
         loop: watches the sockets.
-        let_in: gets the connection of a caller with the key and its first message; returns what it is answered, and closes the
-            connection where that is no `{"ok": true}`.
-        stranger: gets the address of one without.
+        admit: gets the connection of a caller with the key and its first messages.
+        reject: gets the address of one without.
         seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
     """
 
@@ -65,74 +63,64 @@ class Doorstep:
         own: Collection[bytes],
         loop: Loop,
         *,
-        let_in: Callable[[Wire, dict[str, Any]], None],
-        stranger: Callable[[str], None],
+        admit: Callable[[Wire, list[Message]], None],
+        reject: Callable[[str], None],
         seal: Callable[[], bytes] | None = None,
     ) -> None:
         self._listener, self._key, self._own, self._loop = listener, key, own, loop
-        self._let_in, self._stranger, self._seal = let_in, stranger, seal
+        self._admit, self._reject, self._seal = admit, reject, seal
         self._callers: dict[_Caller, None] = {}
         self._taken = 0
-        self._is_watched = False
         self._sealing = threading.BoundedSemaphore(MOST_SEALING)
         self.num_refused = 0
         """How many calls did not come in."""
         listener.setblocking(False)
-        self._watch()
+        loop.watch(listener, self._accept)
 
     def tick(self, now: float) -> None:
-        """Close those who take too long, and go on accepting; call it twice a second."""
+        """Close those who take too long, and accept again; call it twice a second."""
         for caller in [one for one in self._callers if now - one.since > OPENING_S]:
             self._refuse(caller)
         self._taken = 0
-        self._watch()
+        self._loop.watch(self._listener, self._accept)
 
     def close(self) -> None:
         """Close the listening socket and all who are not in yet."""
         for caller in list(self._callers):
             self._refuse(caller)
-        self._pause()
+        self._loop.forget(self._listener)
         self._listener.close()
 
-    def _watch(self) -> None:
-        if not self._is_watched:
-            self._loop.watch(self._listener, self._accept)
-        self._is_watched = True
-
-    def _pause(self) -> None:
-        """Accept nobody until the next tick."""
-        if self._is_watched:
-            self._loop.forget(self._listener)
-        self._is_watched = False
-
     def _accept(self, _mask: int) -> None:
-        for _ in range(MOST_IN_A_TURN):
-            if self._taken >= MOST_IN_A_TICK:
-                return self._pause()
-            try:
+        try:
+            for _ in range(min(MOST_IN_A_TURN, MOST_IN_A_TICK - self._taken)):
                 end, address = self._listener.accept()
-            except BlockingIOError:
-                return None
-            except OSError:
-                # It is gone already, or files have run out: then trying at once would spin.
-                return self._pause()
-            self._taken += 1
-            self._begin(end, str(address[0]))
-        return None
+                self._taken += 1
+                self._begin(end, str(address[0]))
+        except BlockingIOError:
+            return
+        except OSError:
+            # It is gone already, or files have run out: then trying at once would spin.
+            self._taken = MOST_IN_A_TICK
+        if self._taken >= MOST_IN_A_TICK:
+            # `tick` watches it again.
+            self._loop.forget(self._listener)
 
     def _begin(self, end: socket.socket, address: str) -> None:
         if len(self._callers) >= MOST_OPENING:
+            # A dictionary keeps the order of insertion: the first one is the oldest.
             self._refuse(next(iter(self._callers)))
         hello = HostHello(self._key.secret if self._key is not None else None)
         caller = _Caller(end, hello, address, time.monotonic())
         self._callers[caller] = None
         try:
             end.setblocking(False)
-            end.send(hello.greeting)  # nothing was sent before, so it fits
+            # Nothing was sent on this socket before, so 49 bytes always fit.
+            end.send(hello.greeting)
         except OSError:
             self._refuse(caller, is_watched=False)
             return
-        self._loop.watch(end, lambda _mask: self._hear(caller))
+        self._loop.watch(end, lambda _mask: self._receive(caller))
 
     def _refuse(self, caller: _Caller, last: bytes = b"", *, is_watched: bool = True) -> None:
         self.num_refused += 1
@@ -145,9 +133,9 @@ class Doorstep:
         with suppress(OSError):
             caller.end.close()
 
-    def _hear(self, caller: _Caller) -> None:
+    def _receive(self, caller: _Caller) -> None:
         if caller.wire is not None:
-            self._hear_first(caller, caller.wire)
+            self._receive_first(caller, caller.wire)
             return
         try:
             data = caller.end.recv(HELLO_BYTES - len(caller.came))
@@ -171,22 +159,22 @@ class Doorstep:
             caller.wire = Wire.between_nodes(caller.end, keys.from_host, keys.from_caller)
         except WrongKey:
             self._refuse(caller, WRONG_KEY)
-            self._stranger(caller.address)
+            self._reject(caller.address)
         except WrongAddress:
             self._refuse(caller, WRONG_ADDRESS)
         except OSError:
             self._refuse(caller)
 
-    def _hear_first(self, caller: _Caller, wire: Wire) -> None:
+    def _receive_first(self, caller: _Caller, wire: Wire) -> None:
         try:
             found = wire.receive()
         except WireEnded:
             self._refuse(caller)
             return
-        if found:  # it sends no second one before it has an answer
+        if found:
             self._callers.pop(caller)
             self._loop.forget(caller.end)
-            self._let_in(wire, found[0][0])
+            self._admit(wire, found)
 
     def _give_seal(self, caller: _Caller) -> None:
         """Give it, in a thread of its own, because munge is a program; then close the call."""

@@ -21,18 +21,18 @@ class Gathering:
 
     Args:
         record: the first node's.
-        view: what the log tells.
-        tell: adds to the log.
+        view: what the log says.
+        publish: adds to the log.
         check_total: raises UsageError when the run cannot have so many ranks on its nodes, with the lanes that it has had so far.
     """
 
     record: NodeRecord
     view: RunView
-    tell: Callable[[dict[str, Any]], None]
+    publish: Callable[[dict[str, Any]], None]
     check_total: Callable[[Sequence[int], int | None], None]
     enough_since: float = 0.0
     """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
-    _told: set[tuple[str, int]] = field(default_factory=set)
+    _published: set[tuple[str, int]] = field(default_factory=set)
 
     def asking(self) -> list[NodeRecord]:
         """Those who ask: the first node, those of the round before, then the others as they came."""
@@ -60,7 +60,7 @@ class Gathering:
         """Why a run that needs all its nodes cannot begin: one of them could not start."""
         if self.record.least < self.record.most or not self.view.withdrawn:
             return None
-        return self.view.withdrawn[0].refused()
+        return self.view.withdrawn[0]
 
     def turn_away(self) -> None:
         """Refuse nodes for which a run with a fixed number of nodes has no room."""
@@ -75,9 +75,10 @@ class Gathering:
             for one in self.view.members
             if one.record.node not in self.view.asking and one.record.node not in self.view.gone | self.view.leaving
         ]
+        # Only the first round has a last call; later ones wait for members that are away.
         since = self.enough_since if self.view.round < 0 else 0.0
         complete = is_complete(asking, away if now - began <= AWAY_S else [], since, now)
-        return not self.enough_since or not complete or ("roster", self.view.round + 1) in self._told
+        return not self.enough_since or not complete or ("roster", self.view.round + 1) in self._published
 
     def _settle(self, asking: list[NodeRecord], lanes: int | None, threads: int) -> None:
         """Begin the round with these nodes, unless something is against it or not known yet."""
@@ -90,8 +91,8 @@ class Gathering:
         if refused is not None:
             self._refuse(refused)
             return
-        self._told.add(("roster", self.view.round + 1))
-        self.tell(
+        self._published.add(("roster", self.view.round + 1))
+        self.publish(
             {
                 "kind": "roster",
                 "round": self.view.round + 1,
@@ -111,9 +112,9 @@ class Gathering:
         check = next((one for one in self.view.checks if one.covers(nodes)), None)
         if check is not None:
             return check if check.is_over(self.view.gone) else None
-        if ("preflight", number) not in self._told:
-            self._told.add(("preflight", number))
-            self.tell({"kind": "preflight", "number": number, "nodes": nodes})
+        if ("preflight", number) not in self._published:
+            self._published.add(("preflight", number))
+            self.publish({"kind": "preflight", "number": number, "nodes": nodes})
         return None
 
     def _too_many_ranks(self, members: list[Member], lanes: int | None) -> Refused | None:
@@ -127,7 +128,8 @@ class Gathering:
         """Before the first round nobody knows who is right, so all end; later only newcomers do."""
         old = self.view.numbers() if self.view.round >= 0 else {}
         nodes = tuple(node for node in refused.nodes if old and node not in old) or tuple(self.view.asking)
-        told = {"nodes": list(nodes), "for_all": not old, "problem": refused.problem, "fix": refused.fix}
-        self.tell({"kind": "refused", **told})
-        for node in nodes:  # not twice
+        entry = {"nodes": list(nodes), "for_all": not old, "problem": refused.problem, "fix": refused.fix}
+        self.publish({"kind": "refused", **entry})
+        # The entry comes back with the next reading; until then nobody is refused twice.
+        for node in nodes:
             self.view.asking.pop(node, None)

@@ -48,6 +48,7 @@ def choose_here(place: NodePlace) -> tuple[Choice, bool]:
     if place.number == 0 and place.hosts and all(map(is_loopback, view.resolved)):
         view = replace(view, to_others=_leading_to(place.hosts[1:]))
     own = {one.address for one in view.own}
+    # Without a number, the node that has the endpoint's address is node 0.
     is_first = place.number == 0 if place.number is not None else bool(own & set(view.resolved))
     are_elsewhere = len(set(place.hosts)) > 1 if place.hosts else None
     return choose(endpoint, view, local=place.local or None, is_first=is_first, are_elsewhere=are_elsewhere), is_first
@@ -58,7 +59,8 @@ def _leading_to(hosts: Sequence[str]) -> tuple[str, ...]:
     for host in hosts:
         try:
             return tuple(filter(None, map(source_to, resolve(host, "another node of the job"))))
-        except UsageError:  # its name means nothing here
+        # Its name means nothing here: try the next one.
+        except UsageError:
             continue
     return ()
 
@@ -73,7 +75,8 @@ def look(endpoint: Endpoint, local: str | None) -> View:
         try:
             addresses = resolve(local, "--local-addr")
         except UsageError:
-            addresses = ()  # the refusal lists what there is
+            # The refusal in `address` lists what there is.
+            addresses = ()
     return View(own, resolved, tuple(map(source_to, resolved)), addresses)
 
 
@@ -106,7 +109,7 @@ def resolve(
 
 def source_to(address: str) -> str:
     """The own address that the kernel would send to `address` from; empty when no route leads there. Nothing is sent."""
-    with socket.socket(socket.AF_INET if family(address) == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family(address), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
         except OSError:
@@ -141,15 +144,10 @@ def listen(place: Place) -> socket.socket:
     """A socket that listens at one address. Raises UsageError or EnvironmentFailure in one sentence."""
     if not place.address or ipaddress.ip_address(place.address).is_unspecified:
         raise ValueError("node 0 listens on one named address")
-    listener = socket.socket(socket.AF_INET if family(place.address) == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((place.address, place.port))
-        listener.listen(_BACKLOG)
+        return socket.create_server((place.address, place.port), family=family(place.address), backlog=_BACKLOG)
     except OSError as error:
-        listener.close()
         raise _why_not_there(error, place) from None
-    return listener
 
 
 def _why_not_there(error: OSError, place: Place) -> LockstepError:

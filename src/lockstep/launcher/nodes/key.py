@@ -28,7 +28,6 @@ import stat
 import subprocess
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache
 
 from lockstep.errors import EnvironmentFailure, UsageError
@@ -42,15 +41,6 @@ MAKE_ONE = "(umask 077; python3 -c 'import secrets; print(secrets.token_hex(32))
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-class Source(Enum):
-    """Where a node's key comes from."""
-
-    FILE = "a file"
-    VARIABLE = "the environment"
-    MUNGE = "node 0, sealed with munge"
-    MADE = "node 0, made at random"
-
-
 @dataclass(frozen=True)
 class Key:
     """The secret. Pass it through memory or a pipe, never through arguments, environments or files."""
@@ -59,7 +49,7 @@ class Key:
 
     @classmethod
     def of(cls, text: str, origin: str) -> Key:
-        """The key that a person or a file gave; `origin` says which, for the refusal of an empty or short one."""
+        """The key that a user or a file gave; `origin` says which, for the refusal of an empty or short one."""
         given = text.strip()
         if not given.isascii() or not given.isprintable():
             raise UsageError(f"The key in {origin} is not plain text.", f"Make one with `{MAKE_ONE}`.")
@@ -86,43 +76,58 @@ class Key:
 
 
 @dataclass(frozen=True)
+class RunKey:
+    """What a node starts with."""
+
+    key: Key | None
+    """None: requested from node 0."""
+    job: str = ""
+    """SLURM's, if node 0 seals the key for it."""
+    is_new: bool = False
+    """Whether it was made here at random, so that the other nodes need a line from this terminal."""
+
+
+@dataclass(frozen=True)
 class KeySettings:
-    """What a node was told about the key; `take` reads it, `source` decides."""
+    """What the command line and the environment say about the key; `take` reads it, `find` decides."""
 
     file: str = ""
-    text: str = field(default="", repr=False)
-    is_text_set: bool = False
+    text: str | None = field(default=None, repr=False)
     job: str = ""
-    """SLURM's job."""
+    """SLURM's."""
 
     @classmethod
     def take(cls, option: str | None, environ: MutableMapping[str, str]) -> KeySettings:
         """Read `--key-file` and the environment, and take the key out of it: what is started later must not inherit it.
 
-        Call it with `os.environ` before any other process is started. /proc/PID/environ of this process goes on showing the
-        variable to processes of the same user.
+        Call it with `os.environ` before any other process is started. /proc/PID/environ of this process continues to show
+        the variable to processes of the same user.
         """
         text = environ.pop(VARIABLE, None)
         file = option if option is not None else environ.get(FILE_VARIABLE, "")
-        return cls(file, text or "", text is not None, environ.get(JOB_VARIABLE, ""))
+        return cls(file, text, environ.get(JOB_VARIABLE, ""))
 
-    def source(self, *, is_first: bool, has_munge: bool, can_show: bool) -> Source:
-        """Where this node's key comes from.
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a key without one that node 0 makes and shows."""
+        return bool(self.file or self.text is not None or (self.job and has_munge()))
+
+    def find(self, *, is_first: bool, can_show: bool) -> RunKey:
+        """This node's key.
 
         Args:
             is_first: whether this is node 0.
-            has_munge: whether `munge` and `unmunge` are installed here.
-            can_show: whether what this node prints is read by a person only, so a terminal.
+            can_show: whether what this node prints goes to a terminal.
 
         Raises:
-            UsageError: when no source is left.
+            UsageError: when there is none, or it is not usable.
         """
         if self.file:
-            return Source.FILE
-        if self.is_text_set:
-            return Source.VARIABLE
-        if self.job and has_munge:
-            return Source.MUNGE
+            return RunKey(read_key(self.file))
+        if self.text is not None:
+            return RunKey(Key.of(self.text, VARIABLE))
+        if self.is_given:
+            return RunKey(Key.made() if is_first else None, self.job)
         give = f"Give every node the same file with --key-file or LOCKSTEP_KEY_FILE, readable by you alone; `{MAKE_ONE}` makes one."
         if not is_first:
             raise UsageError("This node does not know the run's key.", f"Copy the line that node 0 printed. {give}")
@@ -130,11 +135,7 @@ class KeySettings:
             raise UsageError(
                 "The nodes need a key, and a new one is shown on a terminal only, which this is not.", give
             )
-        return Source.MADE
-
-    def given(self, source: Source) -> Key:
-        """The key of a FILE or a VARIABLE. Raises UsageError when it is not usable."""
-        return read_key(self.file) if source is Source.FILE else Key.of(self.text, VARIABLE)
+        return RunKey(Key.made(), is_new=True)
 
 
 def read_key(path: str) -> Key:
@@ -169,7 +170,7 @@ def seal(key: Key, job: str) -> bytes:
     sealed = _run(["munge", f"--restrict-uid={os.geteuid()}"], content)
     if sealed.returncode:
         raise EnvironmentFailure(
-            f"munge did not seal the run's key ({_said(sealed)}): start munged on this node, or use --key-file."
+            f"munge did not seal the run's key ({_reason(sealed)}): start munged on this node, or use --key-file."
         )
     return sealed.stdout.strip() + b"\n"
 
@@ -184,8 +185,9 @@ def unseal(sealed: bytes, job: str) -> Key:
     opened = _run(["unmunge", "--keys=STATUS,UID"], sealed)
     if opened.returncode:
         raise EnvironmentFailure(
-            f"munge did not open the run's key ({_said(opened)}): start munged on this node, or use --key-file."
+            f"munge did not open the run's key ({_reason(opened)}): start munged on this node, or use --key-file."
         )
+    # unmunge prints the facts that were requested, an empty line, and what was sealed.
     about, _, content = opened.stdout.partition(b"\n\n")
     facts = dict(line.split(":", 1) for line in about.decode(errors="replace").splitlines() if ":" in line)
     if not facts.get("UID", "").strip().endswith(f"({os.geteuid()})"):  # name (number)
@@ -193,8 +195,8 @@ def unseal(sealed: bytes, job: str) -> Key:
             "Another user's process answers at the endpoint of this run.", "Choose another port with --rdzv-endpoint."
         )
     try:
-        told = json.loads(content)
-        its_job, text = str(told["job"]), str(told["key"])
+        sealed_by = json.loads(content)
+        its_job, text = str(sealed_by["job"]), str(sealed_by["key"])
     except (ValueError, KeyError, TypeError):
         its_job, text = "", ""
     if its_job != job or not text:
@@ -216,10 +218,10 @@ def _run(command: list[str], content: bytes) -> subprocess.CompletedProcess[byte
 def _socket_of_slurm() -> str:
     """Where SLURM's configuration says that munged answers; empty where it says nothing."""
     try:
-        told = _run_once(["scontrol", "show", "config"], b"").stdout.decode(errors="replace")
+        config = _run_once(["scontrol", "show", "config"], b"").stdout.decode(errors="replace")
     except EnvironmentFailure:
         return ""
-    found = re.search(r"^AuthInfo\s*=\s*(?:.*,)?socket=([^,\s]+)", told, re.MULTILINE)
+    found = re.search(r"^AuthInfo\s*=\s*(?:.*,)?socket=([^,\s]+)", config, re.MULTILINE)
     return found[1] if found else ""
 
 
@@ -232,7 +234,7 @@ def _run_once(command: list[str], content: bytes) -> subprocess.CompletedProcess
         ) from None
 
 
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
     """Why it failed: `unmunge: Error: ...`, or `STATUS: ...`."""
     lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
     return lines[0].partition(":")[2].strip() if lines else f"exit code {done.returncode}"

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockstep.launcher.nodes.host_star import HostStar
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.streams import Entrance, Exit
 from lockstep.launcher.nodes.wire import Message, Wire, WireEnded
 from lockstep.protocol.message import Unframing, framed
@@ -31,7 +30,7 @@ FEWEST_PACKED, FEWEST_KEPT = 512, 256
 MOST_VALUE_BYTES = 8 << 20
 """What torch's own store takes."""
 MOST_ANSWER_BYTES = 15 << 20
-"""Of all values that are asked for at once: a frame has a little more."""
+"""Of all values that are requested at once: a frame has a little more."""
 HAS_IT = -1
 """As a size: this node was sent the value before."""
 Answer = Callable[[dict[str, Any], bytes], None]
@@ -72,17 +71,17 @@ class Keys:
     _waiting: dict[str, list[_Waiting]] = field(default_factory=lambda: defaultdict(list))
     _sent: dict[Hashable, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
-    def ask(self, node: Hashable, told: dict[str, Any], blob: bytes, answer: Answer) -> None:
-        """Do what a rank asks for.
+    def ask(self, node: Hashable, message: dict[str, Any], blob: bytes, answer: Answer) -> None:
+        """Answer a question of a rank, at once or once its keys are there.
 
         Args:
             node: where it is.
-            told: `do`, `keys`, and what else that takes.
+            message: `do`, `keys`, and what else that takes.
             blob: the values, one after the other as `sizes` says; of `set` and `append` the only one.
             answer: takes the answer, once.
         """
-        keys = [str(key) for key in told.get("keys", [])]
-        match told["do"]:
+        keys = [str(key) for key in message.get("keys", [])]
+        match message["do"]:
             case "get" | "wait" as do:
                 self._wait(_Waiting(node, keys, set(keys) - self._values.keys(), answer, do == "get"))
             case "set":
@@ -92,11 +91,11 @@ class Keys:
                 self._set(keys[0], to_travel(self._value(keys[0]) + from_travel(blob)))
                 answer({}, b"")
             case "add":
-                total = int(self._value(keys[0]) or b"0") + int(told["amount"])
+                total = int(self._value(keys[0]) or b"0") + int(message["amount"])
                 self._set(keys[0], to_travel(str(total).encode()))
                 answer({"found": total}, b"")
             case "compare_set":
-                answer({}, self._compare_set(keys[0], blob[: told["sizes"][0]], blob[told["sizes"][0] :]))
+                answer({}, self._compare_set(keys[0], blob[: message["sizes"][0]], blob[message["sizes"][0] :]))
             case "check":
                 answer({"found": all(key in self._values for key in keys)}, b"")
             case "delete":
@@ -112,7 +111,8 @@ class Keys:
         self._values[key] = travelling, self._num_values
         for waiting in self._waiting.pop(key, []):
             waiting.missing.discard(key)
-            if not waiting.missing:  # but for what was deleted meanwhile
+            if not waiting.missing:
+                # Another key that it had may have been deleted meanwhile.
                 waiting.missing |= set(waiting.keys) - self._values.keys()
                 self._wait(waiting)
 
@@ -140,7 +140,7 @@ class Keys:
         return {"sizes": sizes}, b"".join(values)
 
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """The value afterwards, as torch's own store says it: of a key that is missing, what was expected."""
+        """The value afterwards, as torch's own store returns it: of a key that is missing, what was expected."""
         is_there, wanted = key in self._values, from_travel(expected)
         if self._value(key) != wanted or (not is_there and wanted):
             return self._values[key][0] if is_there else expected
@@ -158,19 +158,20 @@ def hold_keys(star: HostStar) -> None:
     """
     rounds: dict[int, Keys] = {}
 
-    def take(node: str, told: dict[str, Any], blob: bytes) -> None:
-        number = int(told["round"])
+    def take(node: str, message: dict[str, Any], blob: bytes) -> None:
+        number = int(message["round"])
         for old in [one for one in rounds if one < number]:
             del rounds[old]
         keys = rounds.setdefault(number, Keys())
-        of = {"kind": ANSWER, "round": number, "of": told["of"]}
+        of = {"kind": ANSWER, "round": number, "of": message["of"]}
 
         try:
-            keys.ask(node, told, blob, lambda found, values: star.send_to(node, {**of, **found}, values))
-        except ValueError as error:  # no number, or too long
+            keys.ask(node, message, blob, lambda found, values: star.send_to(node, {**of, **found}, values))
+        # The value is too long, or what is added to is no number.
+        except ValueError as error:
             star.send_to(node, {**of, "why": str(error)})
 
-    star.takers[QUESTION] = take
+    star.handlers[QUESTION] = take
 
 
 class NodeMeeting:
@@ -189,11 +190,11 @@ class NodeMeeting:
         self._numbers = itertools.count()
         self._ranks: dict[int, Wire] = {}
         self._asked: dict[int, tuple[str, list[str]]] = {}
-        """What each of them waits to hear."""
+        """What each of them waits for."""
         self._kept: dict[str, bytes] = {}
         """Values that this node was sent, and is not sent again."""
         self._entrance: Entrance | None = None
-        star.takers[ANSWER] = self._answered
+        star.handlers[ANSWER] = self._answered
         star.loop.watch(self._ours, self._rung)
 
     def serve(self, listener: socket.socket) -> bool:
@@ -217,7 +218,7 @@ class NodeMeeting:
             self._exit.close()
         if self._entrance is not None:
             self._entrance.close()
-        self._star.takers.pop(ANSWER, None)
+        self._star.handlers.pop(ANSWER, None)
         self._star.loop.forget(self._ours)
         for number in list(self._ranks):
             self._forget(number)
@@ -239,36 +240,37 @@ class NodeMeeting:
         self._ranks.pop(number).close()
 
     def _questions(self, number: int, found: list[Message]) -> None:
-        for told, blob in found:
-            self._ask(number, told, blob)
+        for message, blob in found:
+            self._ask(number, message, blob)
 
-    def _ask(self, number: int, told: dict[str, Any], blob: bytes) -> None:
+    def _ask(self, number: int, message: dict[str, Any], blob: bytes) -> None:
         """Pass a question on; the values in it as they travel."""
-        do = told["do"]
-        self._asked[number] = do, told.get("keys", [])
+        do = message["do"]
+        self._asked[number] = do, message.get("keys", [])
         try:
             if do in ("set", "append"):
                 blob = to_travel(blob)
             elif do == "compare_set":
-                parts = [to_travel(blob[: told["sizes"][0]]), to_travel(blob[told["sizes"][0] :])]
-                told, blob = {**told, "sizes": [len(parts[0])]}, b"".join(parts)
-            self._star.ask({**told, "kind": QUESTION, "round": self._round, "of": number}, blob)
-        except ValueError as error:  # too long
+                parts = [to_travel(blob[: message["sizes"][0]]), to_travel(blob[message["sizes"][0] :])]
+                message, blob = {**message, "sizes": [len(parts[0])]}, b"".join(parts)
+            self._star.send({**message, "kind": QUESTION, "round": self._round, "of": number}, blob)
+        # The value is too long.
+        except ValueError as error:
             self._send(number, {"why": str(error)}, b"")
 
-    def _answered(self, _node: str, told: dict[str, Any], blob: bytes) -> None:
-        number = told["of"]
-        if told["round"] != self._round or number not in self._asked:
+    def _answered(self, _node: str, message: dict[str, Any], blob: bytes) -> None:
+        number = message["of"]
+        if message["round"] != self._round or number not in self._asked:
             return
         do, keys = self._asked.pop(number)
-        if "why" in told:
+        if "why" in message:
             pass
         elif do == "get":
-            values = self._values(keys, told["sizes"], blob)
-            told, blob = {"sizes": [len(one) for one in values]}, b"".join(values)
+            values = self._values(keys, message["sizes"], blob)
+            message, blob = {"sizes": [len(one) for one in values]}, b"".join(values)
         elif do == "compare_set":
             blob = from_travel(blob)
-        self._send(number, told, blob)
+        self._send(number, message, blob)
 
     def _values(self, keys: list[str], sizes: list[int], blob: bytes) -> list[bytes]:
         found, at = [], 0
@@ -282,8 +284,10 @@ class NodeMeeting:
             at += size
         return found
 
-    def _send(self, number: int, told: dict[str, Any], blob: bytes) -> None:
+    def _send(self, number: int, message: dict[str, Any], blob: bytes) -> None:
         if (wire := self._ranks.get(number)) is None:
-            return  # it has ended, or waits no more; what came is kept for the others here
-        with suppress(WireEnded):  # reading says so too
-            wire.send(told, blob)
+            # It has ended, or waits no longer; what came is kept for the others here.
+            return
+        # Reading raises it too, and forgets the rank.
+        with suppress(WireEnded):
+            wire.send(message, blob)

@@ -1,25 +1,26 @@
 """Preflight: can every node reach every other one, and are their processors alike? Pure, and the connections (`Reach`).
 
-The run's first node asks for a check before a round with nodes that were not checked together. Then, in the list:
+The run's first node asks for a check before a round with nodes that were not checked together. Then, in the log:
 
     first node   preflight {number, nodes}
     each node    listens   {number, address, port, token}    one short-lived socket, on the address that its ranks will use
     each node    reached   {number, not: {node: why}}
 
 and the first node decides, once all have reported or are gone.
+
+Runs in: the launcher's thread; connections in short-lived ones, named lockstep-preflight.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from lockstep.launcher.nodes.address import family
@@ -33,7 +34,7 @@ MOST_NAMED = 3
 
 @dataclass
 class Check:
-    """One preflight, as far as the log tells."""
+    """One preflight, as far as the log says."""
 
     number: int
     nodes: tuple[str, ...]
@@ -47,10 +48,10 @@ class Check:
         return cls(int(entry["number"]), tuple(entry["nodes"]))
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Take what a node tells about this check."""
+        """Take what a node publishes about this check."""
         if entry["number"] == self.number and entry.get("node") in self.nodes:
-            told = self.listening if entry["kind"] == "listens" else self.reports
-            told[entry["node"]] = dict(entry)
+            found = self.listening if entry["kind"] == "listens" else self.reports
+            found[entry["node"]] = dict(entry)
 
     def all_listen(self, gone: Collection[str]) -> bool:
         """Whether everybody who is there can be connected to."""
@@ -69,6 +70,7 @@ def partners(place: int, count: int) -> list[int]:
     """Whom the node at `place` of `count` connects to: all others, or of many those at distances 1, 2, 4, ... behind it."""
     if count <= MOST_PAIRED:
         return [other for other in range(count) if other != place]
+    # Each node calls log2 of all nodes, and as many call it.
     steps = [1 << power for power in range((count - 1).bit_length())]
     return sorted({(place + step) % count for step in steps} - {place})
 
@@ -111,8 +113,8 @@ def _mixed(members: Sequence[Member]) -> list[str]:
         for member in members:
             groups.setdefault(member.record.alike.get(what, "unknown"), []).append(member)
         if len(groups) > 1:
-            told = "; ".join(f"{value} on {_named(group)}" for value, group in groups.items())
-            found.append(f"{what} differ, and bits may depend on them: {told}")
+            values = "; ".join(f"{value} on {_named(group)}" for value, group in groups.items())
+            found.append(f"{what} differ, and bits may depend on them: {values}")
     return found
 
 
@@ -120,10 +122,10 @@ def _threads(members: Sequence[Member]) -> list[str]:
     counts = {member.record.threads for member in members}
     if len(counts) == 1:
         return []
-    told = ", ".join(
+    threads = ", ".join(
         f"{count} on {_named([one for one in members if one.record.threads == count])}" for count in sorted(counts)
     )
-    return [f"threads per rank differ ({told}), and bits depend on them, so every rank takes at most {min(counts)}"]
+    return [f"threads per rank differ ({threads}), and bits depend on them, so every rank takes at most {min(counts)}"]
 
 
 def _named(members: Sequence[Member]) -> str:
@@ -136,43 +138,30 @@ CONNECT_S = 3.0
 """How long a connection may take."""
 LINGER_S = 5.0
 """How long others may take longer than this node."""
-_ANSWER_BYTES = 100
-
-
-@dataclass(eq=False)
-class _Call:
-    """A connection to another node's socket."""
-
-    end: socket.socket
-    token: str
-    until: float
-    came: bytes = b""
 
 
 class Reach:
-    """Does what the list asks of this node; `take` gets every entry, `look` is called twice a second.
+    """Does what the log asks of this node; `take` gets every entry, `look` is called twice a second.
 
     Args:
         node: this node.
         address: the one that its ranks will use for exchanges between nodes.
-        tell: tells all nodes.
-        loop: watches the sockets.
+        publish: adds to the log.
+        loop: watches the listening socket.
     """
 
-    def __init__(self, node: str, address: str, tell: Callable[[dict[str, Any]], None], loop: Loop) -> None:
-        self._node, self._address, self._tell, self._loop = node, address, tell, loop
+    def __init__(self, node: str, address: str, publish: Callable[[dict[str, Any]], None], loop: Loop) -> None:
+        self._node, self._address, self._publish, self._loop = node, address, publish, loop
         self._check: Check | None = None
         self._gone: set[str] = set()
         self._listener: socket.socket | None = None
         self._token = ""
-        self._calls: dict[str, _Call] = {}
-        self._not: dict[str, str] = {}
-        """Why other nodes are not reached."""
-        self._has_asked = False
+        self._calls: list[Future[tuple[str, str]]] | None = None
+        """To the other nodes: each with its name, and why it was not reached. None: not begun."""
         self._until = 0.0
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Take the next entry of the list."""
+        """Take the next entry of the log."""
         match entry.get("kind"):
             case "preflight" if self._node in entry["nodes"]:
                 self.close()
@@ -186,45 +175,38 @@ class Reach:
         self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Go on, as far as the others are."""
-        check = self._check
-        if check is None:
+        """Do what can be done next, as far as the others are."""
+        if (check := self._check) is None:
             return
-        for node, call in list(self._calls.items()):
-            if now > call.until:
-                self._answered(node, "nothing answers")
-        if not self._has_asked and check.all_listen(self._gone):
-            self._has_asked = True
-            self._ask_all(check, now)
-        if self._has_asked and not self._calls and not self._until:
+        if self._calls is None:
+            if check.all_listen(self._gone):
+                self._calls = self._call_all(check)
+        elif not self._until and all(call.done() for call in self._calls):
             self._until = now + LINGER_S
-            self._tell({"kind": "reached", "number": check.number, "node": self._node, "not": self._not})
+            missed = {node: why for node, why in (call.result() for call in self._calls) if why}
+            self._publish({"kind": "reached", "number": check.number, "node": self._node, "not": missed})
         if self._until and (now > self._until or check.is_over(self._gone)):
             self.close()
 
     def close(self) -> None:
         """End what is under way."""
-        for call in self._calls.values():
-            self._loop.forget(call.end)
-            call.end.close()
         if self._listener is not None:
             self._loop.forget(self._listener)
             self._listener.close()
-        self._check, self._listener, self._has_asked, self._until = None, None, False, 0.0
-        self._calls, self._not = {}, {}
+        self._check, self._listener, self._calls, self._until = None, None, None, 0.0
 
     def _begin(self, check: Check) -> None:
+        # Whoever else listens at that port by then does not know the token.
         self._check, self._token, port, why = check, secrets.token_hex(8), 0, ""
         try:
-            self._listener = _socket(self._address)
-            self._listener.bind((self._address, 0))
-            self._listener.listen(len(check.nodes))
-            self._loop.watch(self._listener, self._answer)
-            port = self._listener.getsockname()[1]
+            self._listener = listener = socket.create_server((self._address, 0), family=family(self._address))
+            listener.setblocking(False)
+            self._loop.watch(listener, self._answer)
+            port = listener.getsockname()[1]
         except OSError as error:
             why = f"its address cannot be used: {os.strerror(error.errno or 0)}"
-        told = {"address": self._address, "port": port, "token": self._token, "why": why}
-        self._tell({"kind": "listens", "number": check.number, "node": self._node, **told})
+        own = {"address": self._address, "port": port, "token": self._token, "why": why}
+        self._publish({"kind": "listens", "number": check.number, "node": self._node, **own})
 
     def _answer(self, _mask: int) -> None:
         """Say who this is; nothing is read."""
@@ -234,55 +216,29 @@ class Reach:
             with end:
                 end.send(self._token.encode())
 
-    def _ask_all(self, check: Check, now: float) -> None:
-        """Connect to the others, as far as this node is to."""
-        for place in partners(check.nodes.index(self._node), len(check.nodes)):
-            if (peer := check.listening.get(node := check.nodes[place])) is None:
-                continue
-            if not peer["port"]:
-                self._not[node] = str(peer["why"])
-                continue
-            end = _socket(self._address)
-            call = self._calls[node] = _Call(end, str(peer["token"]), now + CONNECT_S)
-            try:
-                end.bind((self._address, 0))
-                with suppress(BlockingIOError):
-                    end.connect((peer["address"], peer["port"]))
-            except OSError as error:
-                self._answered(node, _why(error))
-            else:
-                self._loop.watch(end, partial(self._hear, node, call))
-
-    def _hear(self, node: str, call: _Call, _mask: int) -> None:
-        try:
-            piece = call.end.recv(_ANSWER_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._answered(node, _why(error))
-            return
-        call.came += piece
-        if piece and len(call.came) < _ANSWER_BYTES:
-            return
-        is_other = call.came != call.token.encode()
-        self._answered(node, ("another program answers" if call.came else "it broke off") if is_other else "")
-
-    def _answered(self, node: str, why_not: str) -> None:
-        call = self._calls.pop(node)
-        self._loop.forget(call.end)
-        call.end.close()
-        if why_not:
-            self._not[node] = why_not
-        self._loop.wake()
+    def _call_all(self, check: Check) -> list[Future[tuple[str, str]]]:
+        """Connect to the others, as far as this node is to, in threads that end by themselves after `CONNECT_S`."""
+        others = [check.nodes[place] for place in partners(check.nodes.index(self._node), len(check.nodes))]
+        there = [(node, check.listening[node]) for node in others if node in check.listening]
+        pool = ThreadPoolExecutor(max(len(there), 1), "lockstep-preflight")
+        calls = [pool.submit(_call, self._address, node, peer) for node, peer in there]
+        for call in calls:
+            call.add_done_callback(lambda _call: self._loop.wake())
+        pool.shutdown(wait=False)
+        return calls
 
 
-def _socket(address: str) -> socket.socket:
-    end = socket.socket(socket.AF_INET6 if family(address) == 6 else socket.AF_INET, socket.SOCK_STREAM)
-    end.setblocking(False)
-    return end
-
-
-def _why(error: OSError) -> str:
-    if error.errno == errno.ETIMEDOUT:
-        return "nothing answers"
-    return os.strerror(error.errno).lower() if error.errno else "it broke off"
+def _call(address: str, node: str, peer: Mapping[str, Any]) -> tuple[str, str]:
+    """The node, and why it was not reached from this address; empty where it was."""
+    if not peer["port"]:
+        return node, str(peer["why"])
+    try:
+        with socket.create_connection((peer["address"], peer["port"]), CONNECT_S, (address, 0)) as end:
+            came = end.recv(100)
+    except TimeoutError:
+        return node, "nothing answers"
+    except OSError as error:
+        return node, os.strerror(error.errno).lower() if error.errno else "it broke off"
+    if came == peer["token"].encode():
+        return node, ""
+    return node, "another program answers" if came else "it broke off"

@@ -1,8 +1,7 @@
-"""What each node says about itself, and which of them make the next round: a pure decision, made on the run's first node."""
+"""What each node publishes about itself, and which of them make the next round: a pure decision, made on the run's first node."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ class NodeRecord:
     """Whether the run's store is there; it is number 0."""
     least: int
     most: int
-    """How many nodes it was told that the run has."""
+    """How many nodes the run has, by its --nnodes."""
     ranks: int
     threads: int
     """Per rank."""
@@ -40,9 +39,9 @@ class NodeRecord:
         return asdict(self)
 
     @classmethod
-    def decode(cls, told: dict[str, Any]) -> NodeRecord:
+    def decode(cls, record: dict[str, Any]) -> NodeRecord:
         """The inverse of `encode`."""
-        return cls(**told)
+        return cls(**record)
 
 
 LAST_CALL_S = 1.0
@@ -109,8 +108,8 @@ def _misnumbered(asking: Sequence[NodeRecord], most: int) -> Refused | None:
 
 def _contradiction(first: NodeRecord, other: NodeRecord) -> tuple[str, str] | None:
     if (first.least, first.most) != (other.least, other.most):
-        told = f"{first.host} was told --nnodes {_nodes(first)}, {other.host} --nnodes {_nodes(other)}"
-        return f"The nodes disagree about how many they are: {told}.", "Give all of them the same."
+        both = f"{first.host} has --nnodes {_nodes(first)}, {other.host} --nnodes {_nodes(other)}"
+        return f"The nodes disagree about how many they are: {both}.", "Give all of them the same."
     for what in first.same:
         mine, theirs = first.same[what], other.same.get(what, "nothing")
         if mine != theirs:
@@ -174,7 +173,7 @@ def missing(asking: Sequence[NodeRecord], before: Sequence[Member], hosts: Seque
     Args:
         asking: the run's first node first.
         before: the members of the round before; empty at the start.
-        hosts: the names of all nodes in the order of their numbers; empty where no launcher says them.
+        hosts: the names of all nodes in the order of their numbers; empty where no launcher lists them.
     """
     first, there = asking[0], {one.node for one in asking}
     lacking = max(first.least - len(asking), 0) or first.most - len(asking)
@@ -195,37 +194,8 @@ def _called(number: int, hosts: Sequence[str]) -> str:
     return f"host {hosts[number]} (node {number})" if number < len(hosts) else f"node {number}"
 
 
-MOST_CHARACTERS = 1000
-"""Of a text that travels: all must fit a line of a greeting."""
-
-
-@dataclass(frozen=True)
-class Withdrawal:
-    """A node that could not start. Everything is JSON."""
-
-    number: int | None
-    """The node's; None: nobody gave it one."""
-    host: str
-    problem: str
-    fix: str
-    node: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A word that names it, unlike any other."""
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Withdrawal:
-        """From what a node told."""
-        number = told.get("number")
-        texts = (str(told.get(name, ""))[:MOST_CHARACTERS] for name in ("host", "problem", "fix", "node"))
-        return cls(number if isinstance(number, int) else None, *texts)
-
-    def entry(self) -> dict[str, Any]:
-        """For the log, and for a gate."""
-        return {"kind": "withdrawal", **asdict(self)}
-
-    def refused(self) -> Refused:
-        """What the other nodes say."""
-        who = f"Node {self.number} (host {self.host})" if self.number is not None else f"The node on host {self.host}"
-        fix = (
-            f"On {self.host}: {self.fix}" if self.fix else f"Look at what {self.host} says, and start all nodes again."
-        )
-        return Refused((self.node,), f"{who} cannot start: {self.problem}", fix)
+def withdrawal(number: int | None, host: str, problem: str, fix: str) -> Refused:
+    """Why all nodes end where this one could not start; `number` is None where nobody gave it one."""
+    who = f"Node {number} (host {host})" if number is not None else f"The node on host {host}"
+    fix = f"On {host}: {fix}" if fix else f"Look at what {host} says, and start all nodes again."
+    return Refused((), f"{who} cannot start: {problem}", fix)

@@ -19,14 +19,16 @@ import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-MAGIC = b"lockstep star 2\n"
+from lockstep.protocol.message import Unframing, framed
+
+MAGIC = b"lockstep star 3\n"
 NONCE_BYTES, ADDRESS_BYTES, PROOF_BYTES = 32, 18, 32
 GREETING_BYTES = len(MAGIC) + 1 + NONCE_BYTES
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES + ADDRESS_BYTES + PROOF_BYTES
 _HAS_KEY, _HAS_NONE = b"k", b"n"
 _CALLER, _HOST = b"caller", b"node 0"
 ASKS_FOR_SEAL = (MAGIC + b"the sealed key, please").ljust(HELLO_BYTES, b".")
-"""What a caller sends instead of its hello when it has no key (`munge`)."""
+"""What a caller sends instead of its hello when it has no key (`key`)."""
 WRONG_KEY, WRONG_ADDRESS = b"wrong key".ljust(PROOF_BYTES, b"\0"), b"wrong address".ljust(PROOF_BYTES, b"\0")
 """What node 0 answers instead of its proof."""
 
@@ -88,9 +90,9 @@ class HostHello:
         # [Note: the caller proves first]
         # Whoever has no key gets nothing of node 0 against which keys could be tried at home.
         if self.key is None or not hmac.compare_digest(hello[-PROOF_BYTES:], _mac(self.key, _CALLER, both)):
-            raise WrongKey("the caller does not have the key of this run")
+            raise WrongKey
         if address not in own:
-            raise WrongAddress("the caller meant another address")
+            raise WrongAddress
         return _mac(self.key, _HOST, both), _session(self.key, both)
 
 
@@ -115,19 +117,19 @@ class CallerHello:
     def session(self, greeting: bytes, answer: bytes) -> SessionKeys:
         """The keys of the connection, once node 0 has proved itself. Raises WrongKey, WrongAddress."""
         if answer == WRONG_ADDRESS:
-            raise WrongAddress("node 0 is not the one that was called")
+            raise WrongAddress
         both = nonce_in(greeting) + self.nonce + self.address
         if not hmac.compare_digest(answer, _mac(self.key, _HOST, both)):
-            raise WrongKey("node 0 does not have the key of this run")
+            raise WrongKey
         return _session(self.key, both)
 
 
 def nonce_in(greeting: bytes) -> bytes:
     """Node 0's nonce. Raises NotLockstep, HasNoKey."""
     if len(greeting) != GREETING_BYTES or not greeting.startswith(MAGIC):
-        raise NotLockstep("what answers is not node 0 of a run of lockstep")
+        raise NotLockstep
     if greeting[len(MAGIC) : len(MAGIC) + 1] != _HAS_KEY:
-        raise HasNoKey("node 0 cannot use its key")
+        raise HasNoKey
     return greeting[-NONCE_BYTES:]
 
 
@@ -146,13 +148,9 @@ def _session(key: bytes, both: bytes) -> SessionKeys:
     return SessionKeys(_mac(key, b"from caller", both), _mac(key, b"from node 0", both))
 
 
-LENGTH_BYTES, TAG_BYTES = 4, 16
+TAG_BYTES = 16
 MOST_BYTES = 16 << 20
 """Of a frame's content: twice what torch's store takes as one value."""
-
-
-class BrokenFrame(ValueError):  # noqa: N818 - a state of the connection
-    """What came is no next frame of the other side."""
 
 
 class Sealer:
@@ -170,8 +168,7 @@ class Sealer:
         """The next frame. Raises ValueError for more than `MOST_BYTES`."""
         if len(content) > MOST_BYTES:
             raise ValueError(f"a message of {len(content)} bytes, and {MOST_BYTES} are the most")
-        length = len(content).to_bytes(LENGTH_BYTES, "big")
-        frame = b"".join((length, content, _tag(self._key, self._number, length, content)))
+        frame = framed(content + _tag(self._key, self._number, content))
         self._number += 1
         return frame
 
@@ -181,36 +178,22 @@ class Opener:
 
     Args:
         key: of this connection and direction.
-        most_bytes: of a frame's content.
     """
 
-    def __init__(self, key: bytes, most_bytes: int = MOST_BYTES) -> None:
-        self._key, self._most_bytes = key, most_bytes
+    def __init__(self, key: bytes) -> None:
+        self._key = key
         self._number = 0
-        self._came = bytearray()
+        self._frames = Unframing(MOST_BYTES + TAG_BYTES)
 
     def open(self, data: bytes) -> Iterator[bytes]:
-        """The contents that are whole now. Raises BrokenFrame; nothing of that connection may be used afterwards."""
-        self._came += data
-        at = 0
-        while len(self._came) - at >= LENGTH_BYTES:
-            length = bytes(self._came[at : at + LENGTH_BYTES])
-            size = int.from_bytes(length, "big")
-            if size > self._most_bytes:
-                raise BrokenFrame(f"a frame of {size} bytes, and {self._most_bytes} are the most")
-            start, end = at + LENGTH_BYTES, at + LENGTH_BYTES + size
-            if len(self._came) < end + TAG_BYTES:
-                break
-            content = bytes(self._came[start:end])
-            if not hmac.compare_digest(
-                self._came[end : end + TAG_BYTES], _tag(self._key, self._number, length, content)
-            ):
-                raise BrokenFrame("a frame whose tag does not fit")
+        """The contents that are whole now. Raises ValueError; nothing of that connection may be used afterwards."""
+        for frame in self._frames.open(data):
+            content = frame[:-TAG_BYTES]
+            if not hmac.compare_digest(frame[-TAG_BYTES:], _tag(self._key, self._number, content)):
+                raise ValueError("a frame whose tag does not fit")
             self._number += 1
-            at = end + TAG_BYTES
             yield content
-        del self._came[:at]
 
 
-def _tag(key: bytes, number: int, length: bytes, content: bytes) -> bytes:
-    return hmac.digest(key, b"".join((number.to_bytes(8, "big"), length, content)), "sha256")[:TAG_BYTES]
+def _tag(key: bytes, number: int, content: bytes) -> bytes:
+    return hmac.digest(key, number.to_bytes(8, "big") + content, "sha256")[:TAG_BYTES]

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from lockstep.launcher.nodes.door import is_own_process
-from lockstep.launcher.nodes.host_star import HostStar
-from lockstep.launcher.nodes.star import Star
+from lockstep.launcher.nodes.star import HostStar, Star
 from lockstep.launcher.nodes.wire import Pipe, WireEnded
 
 FORTH, BACK = "stream", "stream back"
@@ -37,14 +36,15 @@ class _Streams:
         self._pipes[name] = pipe, send
         pipe.attach(self._star.loop, lambda data: send({}, data), lambda _why: self._end(name))
 
-    def take(self, name: object, told: dict[str, Any], data: bytes) -> None:
+    def take(self, name: object, message: dict[str, Any], data: bytes) -> None:
         """Take what came through the star for one of them; it may have ended."""
         if name not in self._pipes:
             return
-        if told.get("ends"):
+        if message.get("ends"):
             self._pipes.pop(name)[0].close()
             return
-        with suppress(WireEnded):  # reading says so too
+        # Reading the pipe raises it too, and ends the stream.
+        with suppress(WireEnded):
             self._pipes[name][0].write(data)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Entrance:
         self.num_refused = 0
         """How many connections of other users were closed."""
         listener.setblocking(False)
-        star.takers[BACK] = lambda _node, told, data: self._streams.take(told["of"], told, data)
+        star.handlers[BACK] = lambda _node, message, data: self._streams.take(message["of"], message, data)
         star.loop.watch(listener, self._accept)
 
     def close(self) -> None:
@@ -82,15 +82,16 @@ class Entrance:
         self._streams.close()
 
     def _accept(self, _mask: int) -> None:
-        with suppress(OSError):  # it is gone already
+        # Who connected may be gone again.
+        with suppress(OSError):
             end, _ = self._listener.accept()
             if not is_own_process(end):
                 self.num_refused += 1
                 end.close()
                 return
             of = {"kind": FORTH, "to": self._to, "of": next(_numbers)}
-            self._star.ask({**of, "begins": True})
-            self._streams.add(of["of"], end, lambda told, data: self._star.ask({**of, **told}, data))
+            self._star.send({**of, "begins": True})
+            self._streams.add(of["of"], end, lambda message, data: self._star.send({**of, **message}, data))
 
 
 class Exit:
@@ -104,22 +105,22 @@ class Exit:
     def __init__(self, star: HostStar, connect: Connect = lambda _to: None) -> None:
         self._star, self.connect = star, connect
         self._streams = _Streams(star)
-        star.takers[FORTH] = self._take
+        star.handlers[FORTH] = self._take
 
     def close(self) -> None:
         """End all streams, and let none begin."""
         self.connect = lambda _to: None
         self._streams.close()
 
-    def _take(self, node: str, told: dict[str, Any], data: bytes) -> None:
-        name = node, told["of"]
+    def _take(self, node: str, message: dict[str, Any], data: bytes) -> None:
+        name = node, message["of"]
 
         def back(more: dict[str, Any], data: bytes) -> None:
-            self._star.send_to(node, {"kind": BACK, "of": told["of"], **more}, data)
+            self._star.send_to(node, {"kind": BACK, "of": message["of"], **more}, data)
 
-        if not told.get("begins"):
-            self._streams.take(name, told, data)
-        elif (end := self.connect(str(told["to"]))) is not None:
+        if not message.get("begins"):
+            self._streams.take(name, message, data)
+        elif (end := self.connect(str(message["to"]))) is not None:
             self._streams.add(name, end, back)
         else:
             back({"ends": True}, b"")

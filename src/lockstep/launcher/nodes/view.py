@@ -1,4 +1,4 @@
-"""What a node knows of the run from the list of all nodes (`RunView`: pure, the same on every node), and what nodes tell for people."""
+"""What a node knows of the run from the list of all nodes (`RunView`: pure, the same on every node), and the notices of nodes for people."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.launcher.nodes.preflight import Check
-from lockstep.launcher.nodes.roster import Member, NodeRecord, Refused, Withdrawal
+from lockstep.launcher.nodes.roster import Member, NodeRecord, Refused
 
 
 @dataclass
 class RunView:
-    """The run, as far as the log tells."""
+    """The run, as far as the log says."""
 
     asking: dict[str, NodeRecord] = field(default_factory=dict)
     """The nodes that ask for the next round, in the order in which they came."""
     records: dict[str, NodeRecord] = field(default_factory=dict)
-    """What each node said of itself when it asked last; a roster has only names."""
+    """What each node published about itself when it asked last; a roster has only names."""
     round: int = -1
     """The newest one with a roster."""
     members: list[Member] = field(default_factory=list)
@@ -33,11 +33,11 @@ class RunView:
     fallen: list[str] = field(default_factory=list)
     """The nodes whose ranks are to end or have ended badly in this round, in that order."""
     leaving: set[str] = field(default_factory=set)
-    """Nodes that are to end while the others go on."""
+    """Nodes that are to end while the others continue."""
     regroups: bool = False
     """Whether this round ends only because other nodes are to take part."""
     keeps: bool = True
-    """Whether no node said that this round's ranks are to end without a last snapshot."""
+    """Whether no node published that this round's ranks are to end without a last snapshot."""
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
     """How the ranks of a node ended in this round."""
     signals: list[tuple[str, int]] = field(default_factory=list)
@@ -47,7 +47,7 @@ class RunView:
     refused: dict[str, Refused] = field(default_factory=dict)
     hopeless: Refused | None = None
     """Why no round will ever begin; of those who come later too."""
-    withdrawn: list[Withdrawal] = field(default_factory=list)
+    withdrawn: list[Refused] = field(default_factory=list)
     """Nodes that could not start, before the first round."""
     checks: list[Check] = field(default_factory=list)
     """Preflights, the newest last."""
@@ -56,11 +56,11 @@ class RunView:
     stopped: set[str] = field(default_factory=set)
     """Nodes whose launcher or nursery was stopped by a signal."""
     paths: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Who told in this round that its path to whom is `doubtful` or `cut`."""
+    """Who published in this round that its path to whom is `doubtful` or `cut`."""
     saved: tuple[str, int] | None = None
     """Where node 0 has the run's newest state, and its step; None as long as there is none."""
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the ranks of a node wait for in this round, as it told last; a new object each time."""
+    """What the ranks of a node wait for in this round, as it published last; a new object each time."""
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next entry of the log."""
@@ -98,10 +98,10 @@ class RunView:
                 self.saved = str(entry["place"]), int(entry["step"])
 
     def _take_refusal(self, entry: dict[str, Any]) -> None:
+        refused = Refused(tuple(entry.get("nodes", ())), entry["problem"], entry["fix"])
         if entry["kind"] == "withdrawal":
-            self.withdrawn += [Withdrawal.of(entry)] if self.round < 0 else []
+            self.withdrawn += [refused] if self.round < 0 else []
             return
-        refused = Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"])
         self.hopeless = refused if entry.get("for_all") else self.hopeless
         for node in refused.nodes:
             self.refused[node] = refused
@@ -114,18 +114,18 @@ class RunView:
             check.take(entry)
 
     def _take_of_round(self, node: str, entry: dict[str, Any]) -> None:
-        """Take what a node tells about this round; what it told about another one too late is nobody's business."""
+        """Take what a node publishes about this round; what it published about another one is too late."""
         match entry["kind"]:
             case "fall" if node not in self.fallen:
                 self.fallen.append(node)
                 self.keeps = self.keeps and bool(entry["keeps"])
                 self.regroups = self.regroups or (bool(entry["regroups"]) and len(self.fallen) == 1)
             case "ended":
-                self.ended[node] = entry["told"]
+                self.ended[node] = entry["report"]
             case "decision":
                 self.decision = entry["decided"]
             case "waits":
-                self.waits[node] = entry["told"]
+                self.waits[node] = entry["report"]
             case "path":
                 self.paths.pop(pair := (node, str(entry["to"])), None)
                 self.paths |= {pair: entry["path"]} if entry["path"] != "works" else {}
@@ -141,12 +141,12 @@ class RunView:
         self.waits, self.paths = {}, {}
 
     def addresses_elsewhere(self, node: str, own: str) -> dict[str, str]:
-        """Those that the ranks of the other nodes of this round use, as the preflight told; none that is also `own`, so within one machine."""
-        told = {one: check.listening[one]["address"] for check in self.checks for one in check.listening}
-        return {one: told[one] for one in self.numbers() if one != node and told.get(one, own) != own}
+        """Those that the ranks of the other nodes of this round use, as the preflight found; none that is also `own`, so within one machine."""
+        found = {one: check.listening[one]["address"] for check in self.checks for one in check.listening}
+        return {one: found[one] for one in self.numbers() if one != node and found.get(one, own) != own}
 
     def cut_pairs(self) -> set[frozenset[str]]:
-        """Nodes of this round that do not reach each other, as one of the two told."""
+        """Nodes of this round that do not reach each other, as one of the two published."""
         return {frozenset(pair) for pair, path in self.paths.items() if path == "cut"}
 
     def refusal_of(self, node: str) -> Refused | None:
@@ -158,7 +158,7 @@ class RunView:
         return {member.record.node: member.number for member in self.members}
 
     def lost_members(self) -> list[Member]:
-        """Members of this round that are gone before they told how their ranks ended."""
+        """Members of this round that are gone before they published how their ranks ended."""
         return [one for one in self.members if one.record.node in self.gone and one.record.node not in self.ended]
 
     def newcomers(self) -> list[NodeRecord]:
@@ -183,104 +183,108 @@ class RunView:
         return ", ".join([*lost, *leave, *(f"host {one.host} joins" for one in self.newcomers())])
 
     def is_over(self) -> bool:
-        """Whether all members of this round have told how their ranks ended, or are gone."""
+        """Whether all members of this round have published how their ranks ended, or are gone."""
         return all(one.record.node in self.ended or one.record.node in self.gone for one in self.members)
 
     def must_end(self, node: str) -> bool:
         """Whether the ranks of `node` are to end because of what happened elsewhere."""
-        badly = (one for one, told in self.ended.items() if told.get("exit_code") and one not in self.leaving)
+        badly = (one for one, end in self.ended.items() if end.get("exit_code") and one not in self.leaving)
         return any(one != node for one in (*self.fallen, *badly)) or bool(self.lost_members())
 
 
 @dataclass
-class Sayings:
+class Notices:
     """One node's.
 
     Args:
-        record: what it says about itself.
+        record: what it publishes about itself.
         view: what it knows of the run.
-        tell: adds to the log.
+        publish: adds to the log.
         say: prints a line: its label and its text.
-        hear: prints what another node said.
+        on_notice: prints a notice of another node.
     """
 
     record: NodeRecord
     view: RunView
-    tell: Callable[[dict[str, Any]], None]
+    publish: Callable[[dict[str, Any]], None]
     say: Callable[[str, str], None]
-    hear: Callable[[dict[str, Any]], None]
+    on_notice: Callable[[dict[str, Any]], None]
     gauges: dict[str, list[list[float]]] = field(default_factory=dict)
-    """Those of other nodes in this round, as they told them last; known on the first node."""
+    """Those of other nodes in this round, as they published them last; known on the first node."""
 
     def members_elsewhere(self) -> list[Member]:
         """The other nodes of this round, in their order."""
         return [one for one in self.view.members if one.record.node != self.record.node]
 
-    # What this node tells
+    # What this node publishes
 
-    def tell_waits(self, told: dict[str, Any]) -> None:
-        """What the ranks here wait for, as long as nothing else is told."""
-        self._tell_of_round("waits", told=told)
+    def publish_waits(self, waits: dict[str, Any]) -> None:
+        """What the ranks here wait for, until the next one."""
+        self._publish_of_round("waits", report=waits)
 
-    def tell_said(self, label: str, text: str, finding: str = "", ranks: Sequence[int] = (), about: str = "") -> None:
-        """Something is said here that people at other nodes should read too, but for a node that it is about."""
-        self._tell_of_round("said", label=label, text=text, finding=finding, ranks=list(ranks), about=about)
+    def publish_notice(
+        self, label: str, text: str, finding: str = "", ranks: Sequence[int] = (), about: str = ""
+    ) -> None:
+        """A notice that is printed on the other nodes too, but for a node that it is about."""
+        self._publish_of_round("said", label=label, text=text, finding=finding, ranks=list(ranks), about=about)
 
-    def tell_gauges(self, gauges: list[list[float]]) -> None:
-        """Where the ranks here are and what their time went into, over what was told before; not in the log."""
-        self._tell_of_round("gauges", gauges=gauges)
+    def publish_gauges(self, gauges: list[list[float]]) -> None:
+        """Where the ranks here are and what their time went into, which replaces what was published before; not in the log."""
+        self._publish_of_round("gauges", gauges=gauges)
 
-    def _tell_of_round(self, kind: str, **told: Any) -> None:
-        self.tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
+    def _publish_of_round(self, kind: str, **fields: Any) -> None:
+        self.publish({"kind": kind, "round": self.view.round, "node": self.record.node, **fields})
 
-    # What others tell
+    # What others publish
 
-    def take(self, told: dict[str, Any]) -> None:
-        """Take what a node told; what it says for people is said by those that are in its round."""
+    def take(self, entry: dict[str, Any]) -> None:
+        """Take what a node published; its notices are printed by those that are in its round."""
         is_member = any(one.record.node == self.record.node for one in self.view.members)
-        is_heard = is_member and self.record.node not in (told.get("node"), told.get("about"))
-        match told.get("kind"):
-            case "gauges" if told["round"] == self.view.round:
-                self.gauges[told["node"]] = told["gauges"]
-            case "said" if is_heard and told["round"] == self.view.round:
-                self.hear(told)
+        is_for_us = is_member and self.record.node not in (entry.get("node"), entry.get("about"))
+        match entry.get("kind"):
+            case "gauges" if entry["round"] == self.view.round:
+                self.gauges[entry["node"]] = entry["gauges"]
+            case "said" if is_for_us and entry["round"] == self.view.round:
+                self.on_notice(entry)
             case "withdrawal" if self.record.is_host and (self.view.round >= 0 or self.record.least < self.record.most):
-                self.say("nodes", Withdrawal.of(told).refused().problem)
-            case "path" if is_member and told["round"] == self.view.round:
-                self._say_path(told)
-            case "stopped" if is_heard:
-                self._say_stopped(told)
+                self.say("nodes", entry["problem"])
+            case "path" if is_member and entry["round"] == self.view.round:
+                self._report_path(entry)
+            case "stopped" if is_for_us:
+                self._report_stopped(entry)
 
-    def say_silent(self, told: dict[str, Any]) -> None:
-        """Say that nothing is heard of a node any more, or something again; of one whose machine answers, that its launcher stands still."""
-        node = told["node"]
+    def report_silence(self, entry: dict[str, Any]) -> None:
+        """Report that a node is silent, or no longer; of one whose machine answers, that its launcher stands still."""
+        node = entry["node"]
         one = next(
             (one.record for one in self.view.members if node in (one.record.node, "" if one.record.is_host else None)),
             None,
         )
-        is_silent = told["kind"] == "silent"
-        if one is not None and (told.get("is_there") if is_silent else one.node in self.view.stopped):
+        is_silent = entry["kind"] == "silent"
+        if one is not None and (entry.get("is_there") if is_silent else one.node in self.view.stopped):
             process = one.launcher if is_silent else 0
             entry = {"kind": "stopped", "node": one.node, "what": "launcher" if is_silent else "", "process": process}
             if self.record.is_host:
-                self.tell(entry)
-            else:  # nobody else could tell
+                self.publish(entry)
+            else:
+                # The connection to node 0 is the silent one, so only this node can know.
                 self.view.take(entry)
                 self.take(entry)
             return
         who = self._name_of(node)
-        text = f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still"
-        text = text if is_silent else f"{who} is heard of again"
+        text = f"{who} has sent nothing for 5 s: its link is cut, or the machine stands still"
+        text = text if is_silent else f"{who} is back"
         self.say("nodes", text)
-        if self.record.is_host:  # it alone hears of all others
-            self.tell_said("nodes", text, about=node)
+        # Node 0 alone is connected to all others.
+        if self.record.is_host:
+            self.publish_notice("nodes", text, about=node)
 
-    def _say_path(self, told: dict[str, Any]) -> None:
+    def _report_path(self, entry: dict[str, Any]) -> None:
         """Say once that two nodes do not reach each other, or do again; before the view takes it."""
-        pair = {told["node"], told["to"]}
-        was_cut = self.view.paths.get((told["node"], told["to"])) == "cut"
-        is_cut = told["path"] == "cut"
-        if was_cut == is_cut or self.view.paths.get((told["to"], told["node"])) == "cut":
+        pair = {entry["node"], entry["to"]}
+        was_cut = self.view.paths.get((entry["node"], entry["to"])) == "cut"
+        is_cut = entry["path"] == "cut"
+        if was_cut == is_cut or self.view.paths.get((entry["to"], entry["node"])) == "cut":
             return
         one, other = (self._name_of(node) for node in sorted(pair, key=lambda node: self.view.numbers().get(node, 0)))
         text = f"{one} and {other} reach each other again"
@@ -288,15 +292,17 @@ class Sayings:
             text = f"{one} and {other} have not reached each other for 5 s: what ranks send there is not acknowledged"
         self.say("nodes", text)
 
-    def _say_stopped(self, told: dict[str, Any]) -> None:
+    def _report_stopped(self, entry: dict[str, Any]) -> None:
         """Say that nobody watches the ranks of another node, or somebody again."""
-        who, process = self._name_of(told["node"]), told["process"]
-        if told["what"] == "launcher":
-            text = f"the launcher of {who} stands still; if a signal has stopped it, kill -CONT {process} there lets it go on"
-        elif told["what"]:
-            text = f"the {told['what']} of {who} is stopped by a signal; kill -CONT {process} there lets it go on"
+        who, process = self._name_of(entry["node"]), entry["process"]
+        if entry["what"] == "launcher":
+            text = (
+                f"the launcher of {who} stands still; if a signal has stopped it, kill -CONT {process} there resumes it"
+            )
+        elif entry["what"]:
+            text = f"the {entry['what']} of {who} is stopped by a signal; kill -CONT {process} there resumes it"
         else:
-            text = f"the launcher of {who} goes on"
+            text = f"the launcher of {who} has resumed"
         self.say("nodes", text)
 
     def _name_of(self, node: str) -> str:
@@ -305,13 +311,13 @@ class Sayings:
         return next(named, "node 0")
 
     def give_up_stopped(self) -> str:
-        """Go on without nodes that cannot tell how their ranks ended; returns why this one cannot, if it cannot."""
+        """Continue without nodes that cannot publish how their ranks ended; returns why this one cannot, if it cannot."""
         for one in self.members_elsewhere():
             node = one.record.node
             if node not in self.view.stopped - self.view.gone - self.view.ended.keys():
                 continue
             if self.record.is_host:
-                self.tell({"kind": "given up", "node": node})
+                self.publish({"kind": "given up", "node": node})
             elif one.record.is_host:
                 return f"{one.text} is stopped by a signal"
         return ""

@@ -51,6 +51,7 @@ class Loop:
 
     def turn(self) -> None:
         """Do what is to be done now, without waiting."""
+        # The timer comes last: what came in this turn counts before anybody is called silent.
         events = self._epoll.poll(0)
         for descriptor, mask in sorted(events, key=lambda event: event[0] == self._timer):
             if (act := self._acts.get(descriptor)) is not None:
@@ -78,12 +79,14 @@ class Loop:
 
     def wake(self) -> None:
         """Let there be a next turn at once, which calls `awake`. Any thread may call it."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
         """Close what it made itself."""
-        for descriptor in (self._timer, self._wake):
+        # A thread may still call `wake`, which must not write to whatever gets this number next.
+        wake, self._wake = self._wake, -1
+        for descriptor in (self._timer, wake):
             self.forget(descriptor)
             os.close(descriptor)
         self._epoll.close()
@@ -214,10 +217,10 @@ class Wire(Pipe):
     ) -> None:
         super().__init__(end)
         self._seal, self._open = seal, open
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         """When something came last."""
         self.is_silent = False
-        """Whether that was said to be long ago."""
+        """Whether that was reported to be long ago."""
 
     @classmethod
     def between_nodes(cls, end: socket.socket, key_out: bytes, key_in: bytes) -> Wire:
@@ -225,9 +228,9 @@ class Wire(Pipe):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(end, Sealer(key_out).seal, Opener(key_in).open)
 
-    def send(self, told: dict[str, Any], blob: bytes = b"") -> None:
+    def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
         """Send a message. Raises WireEnded, or ValueError for one too long."""
-        self.send_packed(packed(told, blob))
+        self.send_packed(packed(message, blob))
 
     def send_packed(self, content: bytes) -> None:
         """As `send`, for what goes to several. Raises likewise."""
@@ -244,11 +247,12 @@ class Wire(Pipe):
                     break
                 raise
             if data:
-                self.heard_at = time.monotonic()
+                self.received_at = time.monotonic()
             try:
                 found += [unpacked(content) for content in self._open(data)]
             except ValueError as error:
                 raise WireEnded(f"it sent {error}") from None
+            # The kernel had no more; otherwise others get their turn after `FAIR_PIECES`.
             if len(data) < PIECE_BYTES:
                 break
         return found
@@ -261,7 +265,7 @@ class Wire(Pipe):
         except OSError:
             return False
         # [Note: a launcher that is stopped is not a machine that is gone]
-        # Its kernel goes on acknowledging. These fields of struct tcp_info count attempts since it last did.
+        # Its kernel continues to acknowledge. These fields of struct tcp_info count attempts since it last did.
         _, _, retransmits, probes = info[:4]
         return retransmits == 0 and probes <= 1
 

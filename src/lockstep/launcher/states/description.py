@@ -1,4 +1,4 @@
-"""What a state is, as values of JSON: a row of `lockstep checkpoint ls`, all that `show` says, and what `verify` finds.
+"""What a state is, as values of JSON: a row of `lockstep checkpoint ls`, all that `show` prints, and what `verify` finds.
 
 Plain Python: the header of a file of tensors is read by the safetensors library, which needs no torch for it, and refuses one that
 lies about sizes.
@@ -38,26 +38,26 @@ PLACE = "place of the data set"
 _WRITERS = ("strategy", "ranks", "lanes", "threads", "seed")
 _COUNTERS = ("step", "epoch", "epochs_seen", "num_losses", "loss", "loaders")
 _UNKNOWN = dict.fromkeys(("step", "epochs", "saved", "size_bytes", "sha256"))
-"""What a damaged manifest no longer says."""
+"""What a damaged manifest no longer has."""
 Json = dict[str, Any]
 
 
 def summary_of(found: Found) -> Json | None:
-    """A row of `ls`: what the manifest says, and whether the files are there with their sizes. None when it was removed meanwhile.
+    """A row of `ls`: what the manifest has, and whether the files are there with their sizes. None when it was removed meanwhile.
 
     `files` is complete, damaged or newer (a later lockstep wrote it).
     """
-    said = {"run": found.run, "path": str(found.path), **_UNKNOWN, "inside_epoch": False, "not_finite": ""}
+    row = {"run": found.run, "path": str(found.path), **_UNKNOWN, "inside_epoch": False, "not_finite": ""}
     try:
         place, manifest = open_state(found.path)
     except LockstepError as error:
         files = NEWER if isinstance(error, NewerState) else DAMAGED
-        return {**said, "files": files, "problem": problem_of(error)} if found.path.exists() else None
+        return {**row, "files": files, "problem": problem_of(error)} if found.path.exists() else None
     lacking = _incomplete(place, manifest)
     if lacking is not None and not place.exists():
         return None
     return {
-        **said,
+        **row,
         "step": _count(manifest.facts.get("step")),
         "epochs": _count(manifest.facts.get("epochs")),
         "inside_epoch": GRADIENTS in manifest.files,
@@ -107,7 +107,8 @@ def _saved_at(place: Path) -> str | None:
     """When the manifest was written, in this machine's time."""
     try:
         return datetime.fromtimestamp((place / NAME).stat().st_mtime).astimezone().isoformat(timespec="seconds")
-    except (OSError, ValueError, OverflowError):  # a year that no calendar has
+    except (OSError, ValueError, OverflowError):
+        # A time outside of what a calendar has.
         return None
 
 
@@ -122,10 +123,10 @@ class Header:
 
 
 def describe(path: Path) -> Json:
-    """All that `show` says: the manifest, the documents and headers; the hash of the tensors is not computed.
+    """All that `show` prints: the manifest, the documents and headers; the hash of the tensors is not computed.
 
     Raises:
-        UsageError: when it is damaged as far as this can tell, or is not what lockstep writes.
+        UsageError: when it is damaged as far as this can see, or is not what lockstep writes.
     """
     place, manifest = open_state(path)
     if problem := _incomplete(place, manifest):
@@ -264,7 +265,7 @@ def examine(found: Found) -> Json | None:
     `damages` has each damaged file and what is wrong with it; `others` what is in the folder and not in the manifest.
 
     Raises:
-        NewerState: when a later lockstep wrote it, so this one cannot tell.
+        NewerState: when a later lockstep wrote it, so this one cannot know.
     """
     for _ in range(TRIES):
         before = identity_of(found.path)

@@ -1,7 +1,7 @@
-"""One end for all nodes: what this node tells about its ranks, and what the first node makes of what all told.
+"""One end for all nodes: what this node publishes about its ranks, and what the first node concludes from all of it.
 
-here: verdict, loss, block  -> told   ->  the log
-on the first node: all told -> whose fault it was, and what follows (recovery)  -> decided  ->  the log
+here: verdict, loss, block  -> NodeEnd  ->  the log
+on the first node: all ends -> whose fault it was, and what follows (recovery)  -> decided  ->  the log
 everywhere: decided         -> the next round, or the end with one exit code and one block
 """
 
@@ -31,7 +31,7 @@ LOST_NODE = "the node is gone: its launcher has ended, or cannot be reached"
 
 
 @dataclass(frozen=True)
-class Told:
+class NodeEnd:
     """How the ranks of one node ended."""
 
     exit_code: int
@@ -54,32 +54,32 @@ class Told:
         return asdict(self)
 
     @classmethod
-    def decode(cls, told: Mapping[str, Any]) -> Told:
+    def decode(cls, entry: Mapping[str, Any]) -> NodeEnd:
         """The inverse of `encode`."""
-        gauges = tuple(tuple(numbers) for numbers in told["gauges"])
-        culprit, loss = _rank_end(told["culprit"]), _loss(told["loss"])
-        return cls(**{**told, "culprit": culprit, "loss": loss, "gauges": gauges})
+        gauges = tuple(tuple(numbers) for numbers in entry["gauges"])
+        culprit, loss = _rank_end(entry["culprit"]), _loss(entry["loss"])
+        return cls(**{**entry, "culprit": culprit, "loss": loss, "gauges": gauges})
 
 
-def _rank_end(told: Mapping[str, Any] | None) -> RankEnd | None:
-    if told is None:
+def _rank_end(entry: Mapping[str, Any] | None) -> RankEnd | None:
+    if entry is None:
         return None
-    failure = told["failure"]
+    failure = entry["failure"]
     return RankEnd(
-        **{**told, "failure": Failure(**{**failure, "kind": FailureKind(failure["kind"])}) if failure else None}
+        **{**entry, "failure": Failure(**{**failure, "kind": FailureKind(failure["kind"])}) if failure else None}
     )
 
 
-def _loss(told: Mapping[str, Any] | None) -> Loss | None:
-    return Loss(**told) if told is not None else None
+def _loss(entry: Mapping[str, Any] | None) -> Loss | None:
+    return Loss(**entry) if entry is not None else None
 
 
 @dataclass(frozen=True)
 class Whole:
     """How a round ended, on all nodes together."""
 
-    told: Told
-    """By the node whose rank is at fault; by the first one if none is."""
+    end: NodeEnd
+    """Of the node whose rank is at fault; by the first one if none is."""
     member: Member
     is_node: bool = False
     """Whether the node itself was lost."""
@@ -87,17 +87,17 @@ class Whole:
     @property
     def verdict(self) -> Verdict:
         """For `recovery`."""
-        return Verdict(self.told.exit_code, self.told.culprit)
+        return Verdict(self.end.exit_code, self.end.culprit)
 
     @property
     def exit_code(self) -> int:
         """Not 0 if ranks were stopped, for whatever reason."""
-        return self.told.exit_code
+        return self.end.exit_code
 
     @property
     def is_failure(self) -> bool:
-        """Whether a rank failed by itself, or a person stopped the run."""
-        return _weight(self.told) < LEFT_BEHIND
+        """Whether a rank failed by itself, or a user signal stopped the run."""
+        return _weight(self.end) < LEFT_BEHIND
 
 
 def whole(view: RunView) -> Whole:
@@ -110,34 +110,34 @@ def whole(view: RunView) -> Whole:
     if lost:
         return Whole(_of_lost_node(lost[0], view), lost[0], is_node=True)
     members = [one for one in view.members if one.record.node not in view.leaving] or view.members
-    told = {one.record.node: Told.decode(view.ended[one.record.node]) for one in members}
-    order = sorted(members, key=lambda one: (_weight(told[one.record.node]), _place(view.fallen, one)))
-    return Whole(told[order[0].record.node], order[0])
+    ends = {one.record.node: NodeEnd.decode(view.ended[one.record.node]) for one in members}
+    order = sorted(members, key=lambda one: (_weight(ends[one.record.node]), _place(view.fallen, one)))
+    return Whole(ends[order[0].record.node], order[0])
 
 
-def _weight(told: Told) -> int:
+def _weight(end: NodeEnd) -> int:
     """Less for what explains more."""
-    if told.interrupted_by:
+    if end.interrupted_by:
         return 0
-    if told.culprit is not None:
-        failure = told.culprit.failure
+    if end.culprit is not None:
+        failure = end.culprit.failure
         return LEFT_BEHIND if failure is not None and failure.kind is FailureKind.PEER else 1
-    return LEFT_BEHIND + 1 if told.exit_code else LEFT_BEHIND + 2
+    return LEFT_BEHIND + 1 if end.exit_code else LEFT_BEHIND + 2
 
 
 def _place(fallen: Sequence[str], member: Member) -> int:
     return fallen.index(member.record.node) if member.record.node in fallen else len(fallen) + member.number
 
 
-def _of_lost_node(member: Member, view: RunView) -> Told:
+def _of_lost_node(member: Member, view: RunView) -> NodeEnd:
     first = view.members[: view.members.index(member)]
     rank = sum(one.record.ranks for one in first)
-    others = [Told.decode(told) for told in view.ended.values()]
+    others = [NodeEnd.decode(entry) for entry in view.ended.values()]
     steps = [one.newest_step for one in others if one.newest_step is not None]
     uses = any(one.uses_lockstep for one in others)
     step = max((one.loss.step for one in others if one.loss is not None and one.loss.step is not None), default=None)
     loss = Loss(rank, "was lost", step, "", who=member.text)
-    return Told(
+    return NodeEnd(
         exit_code=1,
         interrupted_by=0,
         joined=any(one.joined for one in others),
@@ -149,23 +149,24 @@ def _of_lost_node(member: Member, view: RunView) -> Told:
     )
 
 
-def regrouped(found: Whole, view: RunView, *, goes_on: bool) -> Regroup | None:
+def regrouped(found: Whole, view: RunView, *, continues: bool) -> Regroup | None:
     """What follows where nodes are why the ranks ended, and no rank is; else None.
 
     Args:
         found: how the round ended.
         view: of the first node.
-        goes_on: whether a run may go on without a lost node.
+        continues: whether a run may continue without a lost node.
     """
-    for_others = bool(view.changes()) or view.regroups  # who was to come may have died meanwhile
-    if (found.is_node and goes_on) or (for_others and found.exit_code and not found.is_failure):
+    # `regroups` counts too: the node that was to come may have died meanwhile.
+    for_others = bool(view.changes()) or view.regroups
+    if (found.is_node and continues) or (for_others and found.exit_code and not found.is_failure):
         return Regroup(view.changes() or "the node that came or left is gone")
     return None
 
 
 def newest_whence(here: Whence, view: RunView) -> Whence:
-    """From where ranks would go on: what the run's first node has, or a newer snapshot in another one's memory."""
-    steps = [step for told in view.ended.values() if (step := told["newest_step"]) is not None]
+    """From where ranks would resume: what the run's first node has, or a newer snapshot in another one's memory."""
+    steps = [step for end in view.ended.values() if (step := end["newest_step"]) is not None]
     newest = max(steps, default=None)
     return here if newest is None or newest <= (here.step or 0) else Whence(newest, in_memory=True)
 
@@ -173,35 +174,35 @@ def newest_whence(here: Whence, view: RunView) -> Whence:
 _DECISIONS = {"stop": Stop, "regroup": Regroup, "restart": RestartAll}
 
 
-def encode_decision(decision: Decision, told: Told, whence: Whence) -> dict[str, Any]:
+def encode_decision(decision: Decision, end: NodeEnd, whence: Whence) -> dict[str, Any]:
     """For the log.
 
     Args:
         decision: what follows.
-        told: what the node told whose rank was at fault.
-        whence: from where ranks would go on.
+        end: of the node whose rank was at fault.
+        whence: from where ranks would resume.
     """
     kind = next(name for name, kind in _DECISIONS.items() if isinstance(decision, kind))
-    return {kind: asdict(decision), "told": told.encode(), "whence": asdict(whence)}
+    return {kind: asdict(decision), "end": end.encode(), "whence": asdict(whence)}
 
 
-def decode_decision(decided: Mapping[str, Any]) -> tuple[Decision, Told, Whence]:
+def decode_decision(decided: Mapping[str, Any]) -> tuple[Decision, NodeEnd, Whence]:
     """The inverse."""
-    told, whence = Told.decode(decided["told"]), Whence(**decided["whence"])
+    end, whence = NodeEnd.decode(decided["end"]), Whence(**decided["whence"])
     kind = next(name for name in _DECISIONS if name in decided)
     values = {**decided[kind], **({"loss": Loss(**decided[kind]["loss"])} if kind == "restart" else {})}
-    return _DECISIONS[kind](**values), told, whence
+    return _DECISIONS[kind](**values), end, whence
 
 
-def verdict_everywhere(here: Verdict, told: Told) -> Verdict:
+def verdict_everywhere(here: Verdict, end: NodeEnd) -> Verdict:
     """The verdict of this node when the run ends: the exit code of all, and the culprit, who may be elsewhere."""
-    return replace(here, exit_code=told.exit_code, culprit=told.culprit)
+    return replace(here, exit_code=end.exit_code, culprit=end.culprit)
 
 
 EVERY_S = 1.0
-"""Between two times that a node tells its gauges: ten steps of a tenth of a second."""
+"""Between two times that a node publishes its gauges: ten steps of a tenth of a second."""
 NODES_PER_S = 1000
-"""So many nodes tell theirs in a second; where there are more, each tells them less often."""
+"""So many nodes publish theirs in a second; where there are more, each publishes them less often."""
 
 
 @dataclass
@@ -215,23 +216,23 @@ class AllGauges:
     cluster: Cluster | None
     _next_s: float = 0.0
 
-    def tell(self, own: Sequence[Gauges], now_s: float) -> bool:
-        """Tell the other nodes, if it is time; whether it was."""
+    def publish(self, own: Sequence[Gauges], now_s: float) -> bool:
+        """Publish those of this node, if it is time; whether it was."""
         if self.cluster is None or now_s < self._next_s:
             return False
         self._next_s = now_s + max(EVERY_S, len(self.cluster.view.members) / NODES_PER_S)
-        self.cluster.sayings.tell_gauges([listed(each) for each in own])
+        self.cluster.notices.publish_gauges([listed(each) for each in own])
         return True
 
     def of(self, own: Sequence[Gauges]) -> tuple[Gauges, ...]:
-        """Those of all ranks, in their order, asked for on the run's first node; only this node's until all have told theirs."""
+        """Those of all ranks, in their order, known on the run's first node; only this node's until all have published theirs."""
         if self.cluster is None:
             return tuple(own)
-        others = self.cluster.sayings.members_elsewhere()
-        told = [self.cluster.sayings.gauges.get(one.record.node, []) for one in others]
-        if any(len(gauges) != one.record.ranks for gauges, one in zip(told, others, strict=True)):
+        others = self.cluster.notices.members_elsewhere()
+        found = [self.cluster.notices.gauges.get(one.record.node, []) for one in others]
+        if any(len(gauges) != one.record.ranks for gauges, one in zip(found, others, strict=True)):
             return tuple(own)
-        return (*own, *(unlist(values) for gauges in told for values in gauges))
+        return (*own, *(unlist(values) for gauges in found for values in gauges))
 
 
 @dataclass
@@ -240,13 +241,13 @@ class OtherNodes:
 
     Args:
         cluster: this node's part in the run.
-        teller: decides what is told.
+        teller: decides what is published.
     """
 
     cluster: Cluster
     teller: Teller
     _came: dict[str, tuple[Mapping[str, Any], float]] = field(default_factory=dict)
-    """What each node told last, and when that was heard."""
+    """What each node published last, and when that was received."""
 
     def __post_init__(self) -> None:
         members = self.cluster.view.members
@@ -260,23 +261,23 @@ class OtherNodes:
         self.here = next(one.text for one in members if one.record.node == own)
         self._ranks.pop(own)
 
-    def hear(self) -> None:
+    def update(self) -> None:
         """Note what came just now; call it soon after it came."""
-        for node, told in self.cluster.view.waits.items():
-            if self._came.get(node, ({}, 0.0))[0] is not told:
-                self._came[node] = told, time.monotonic()
+        for node, waits in self.cluster.view.waits.items():
+            if self._came.get(node, ({}, 0.0))[0] is not waits:
+                self._came[node] = waits, time.monotonic()
 
     def scenes(self) -> dict[int, RankScene]:
-        """The ranks of other nodes, as far as these told."""
-        self.hear()
+        """The ranks of other nodes, as far as these published them."""
+        self.update()
         now, found = time.monotonic(), {}
         for node, ranks in self._ranks.items():
-            told, at = self._came.get(node, ({}, now))
-            found.update(scenes_of(told, ranks, now - at))
+            waits, at = self._came.get(node, ({}, now))
+            found.update(scenes_of(waits, ranks, now - at))
         return found
 
-    def tell(self, scenes: Mapping[int, RankScene]) -> None:
-        """Tell what the ranks here wait for, if others have to know.
+    def publish(self, scenes: Mapping[int, RankScene]) -> None:
+        """Publish what the ranks here wait for, if others have to know.
 
         Args:
             scenes: of all ranks.
@@ -284,11 +285,11 @@ class OtherNodes:
         elsewhere = {rank for ranks in self._ranks.values() for rank in ranks}
         here = {rank: scene for rank, scene in scenes.items() if rank not in elsewhere}
         are_asked = any(scene.wait is not None for rank, scene in scenes.items() if rank in elsewhere)
-        told = self.teller.next(here, time.monotonic(), are_asked=are_asked)
-        if told is not None:
-            self.cluster.sayings.tell_waits(told)
+        waits = self.teller.next(here, time.monotonic(), are_asked=are_asked)
+        if waits is not None:
+            self.cluster.notices.publish_waits(waits)
 
     def say(self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset()) -> None:
-        """Have a line about ranks of this node said on the other nodes as well."""
+        """Have a line about ranks of this node printed on the other nodes as well."""
         name = finding.name if finding is not None else ""
-        self.cluster.sayings.tell_said(line.label, line.text, name, sorted(ranks))
+        self.cluster.notices.publish_notice(line.label, line.text, name, sorted(ranks))

@@ -13,8 +13,10 @@ from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.supervise.last_snapshots import LastSnapshots
+from lockstep.launcher.supervise.observer import Observer
 from lockstep.launcher.supervise.ranks import Ranks
 from lockstep.launcher.supervise.regrouping import Regrouping
+from lockstep.launcher.supervise.surroundings import Known
 from lockstep.launcher.terminal.report import asked_line, held_line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
@@ -25,8 +27,25 @@ from lockstep.protocol.run_folder import RunFolder
 
 
 @dataclass
+class Ending:
+    """How all ranks ended."""
+
+    ends: list[RankEnd]
+    interrupted_by: int
+    joined: bool
+    nursery_is_gone: bool
+    """Whether the nursery is gone, so that nothing can be started again."""
+    saved: int | None = None
+    """The step after which the run was saved because of the signal; None when it was not."""
+    waited_s: float = 0.0
+    """How long the ranks had time for that, if it was too short."""
+    known: dict[int, Known] = field(default_factory=dict)
+    """What is known about the end of each rank."""
+
+
+@dataclass
 class Interruption:
-    """That of one world of ranks; at most one.
+    """That of one attempt; at most one.
 
     Args:
         request: the run.
@@ -39,10 +58,10 @@ class Interruption:
     saying: Saying
     by: int = 0
     """The first signal; 0 when there was none."""
-    is_asked: bool = False
+    is_requested: bool = False
     """Whether the ranks were asked to save and end, and have time for it."""
     waited_s: float = 0.0
-    """The time of grace, if it went by in vain."""
+    """The time of grace, if ranks did not use it."""
 
     def take(self, number: int, running: frozenset[int], *, may_ask: bool) -> verdict.Plan:
         """Decide what follows a signal, and ask the ranks if they can be asked.
@@ -55,38 +74,38 @@ class Interruption:
         again, self.by = bool(self.by), self.by or number
         now, grace_s = time.monotonic(), self.request.recovery.grace_s
         if again or not (may_ask and grace_s and running):
-            self.is_asked = False
+            self.is_requested = False
             return verdict.after_signal(now, number, running, again)
         asking = Asking(self.folder.journal(self.request.numbers.start))
         if not asking.listens:
             return verdict.after_signal(now, number, running, again)
         asking.ask(number)
-        self.is_asked = True
+        self.is_requested = True
         if self.request.output.verbosity is not Verbosity.QUIET:
             self.saying.line(asked_line(number, grace_s))
         return verdict.after_signal(now + grace_s, number, running, again)
 
     def leave(self, number: int, running: frozenset[int]) -> verdict.Plan:
-        """The run goes on without this node, and says when the ranks here may end; they end by themselves if it is late."""
+        """The run continues without this node, and reports when the ranks here may end; they end by themselves if it is late."""
         self.by = number
         return verdict.after_signal(time.monotonic() + self.request.recovery.grace_s, number, running, again=False)
 
     def gave_up(self, end: RankEnd, running: frozenset[int]) -> verdict.Plan | None:
         """What follows when a rank does not end as it was asked to: the others would wait for it."""
-        if not self.is_asked or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):
+        if not self.is_requested or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):
             return None
-        self.is_asked = False
+        self.is_requested = False
         self.waited_s = self.request.recovery.grace_s if end.stopped else 0.0
         return None if end.stopped else verdict.after_signal(time.monotonic(), self.by, running, again=False)
 
     def ended(self, ends: Iterable[RankEnd]) -> int:
-        """The signal that ended the run; 0 when all ranks came to the end of their script before they heard of it."""
-        return 0 if self.is_asked and all(end.code == 0 for end in ends) else self.by
+        """The signal that ended the run; 0 when all ranks came to the end of their script before they read of it."""
+        return 0 if self.is_requested and all(end.code == 0 for end in ends) else self.by
 
 
 @dataclass
 class StopPlan:
-    """Of one world of ranks."""
+    """Of one attempt."""
 
     sends: verdict.Plan = ()
     _kind: FailureKind | None = None
@@ -123,7 +142,7 @@ class StopPlan:
         return True
 
     def due(self, now: float) -> verdict.Plan:
-        """What to send now, in order; it is not told again."""
+        """What to send now, in order; it is not returned again."""
         ready, self.sends = verdict.due(self.sends, now)
         return ready
 
@@ -155,20 +174,20 @@ class Orders:
         """Note that the oldest order was carried out."""
         self._asked.popleft()
 
-    def give_up(self, now: float, running: Mapping[int, int], *, a_person_waits: bool) -> float:
+    def give_up(self, now: float, running: Mapping[int, int], *, user_waits: bool) -> float:
         """Kill a nursery that is too late, or whose ranks the kernel holds, with everything below it; return when to look again.
 
         Args:
             now: the time.
             running: the process of each rank that has not ended. Another process in a rank's place comes after a look without one.
-            a_person_waits: whether somebody waits for the end.
+            user_waits: whether somebody waits for the end.
         """
         self._killed = {rank: since for rank, since in self._killed.items() if rank in running}
         moments = {rank: since + verdict.UNKILLABLE_S for rank, since in self._killed.items()}
         held = sorted(rank for rank, until in moments.items() if until <= now)
         late_at = [*moments.values()]
         if self._asked:
-            late_at.append(self._asked[0] + (verdict.ANSWER_S if a_person_waits else verdict.PATIENT_ANSWER_S))
+            late_at.append(self._asked[0] + (verdict.ANSWER_S if user_waits else verdict.PATIENT_ANSWER_S))
         if self.gave_up or not late_at:
             return float("inf")
         if now < min(late_at):
@@ -182,26 +201,31 @@ class Orders:
 
 @dataclass
 class EndingRanks:
-    """Of one world of ranks."""
+    """Of one attempt."""
 
     ranks: Ranks
     orders: Orders
     interruption: Interruption
-    regrouping: Regrouping
+    observer: Observer
     cluster: Cluster | None
     """The other nodes of the run, if there are any."""
     last: LastSnapshots
     plan: StopPlan = field(default_factory=StopPlan)
     _was_held: bool = False
 
+    def __post_init__(self) -> None:
+        of = self.interruption
+        self._regrouping = Regrouping(of.request, of.folder, self.observer, of.saying)
+
     @property
-    def are_to_go_on(self) -> bool:
+    def are_to_continue(self) -> bool:
         """Whether nothing makes the ranks end."""
         return not (self.interruption.by or self.plan)
 
     def fail(self, number: int, kind: FailureKind) -> None:
         """A rank has failed, and may still run: the others are to end."""
         if kind is FailureKind.WORKER:
+            # The rank itself outlives its worker, and can leave the beginning of its step.
             self._expect_last(RankEnd(number, 1, 0, 0, False, self.ranks.failure_of(number)))
         if not self.interruption.by:
             self.plan.fail(number, kind, self.ranks.running)
@@ -225,33 +249,34 @@ class EndingRanks:
             self.last.expect_after(end, time.monotonic())
 
     def take_signal(self, number: int) -> None:
-        """A person's signal came to this node."""
+        """A user signal came to this node."""
         if self.cluster is not None and not self.interruption.by and self.cluster.may_leave:
-            self.cluster.tell_leave()
+            self.cluster.publish_leave()
             self.plan.sends = self.interruption.leave(number, self.ranks.running)
             return
         if self.cluster is not None:
-            self.cluster.tell_signal(number)
+            self.cluster.publish_signal(number)
         self._interrupt(number)
 
     def _interrupt(self, number: int) -> None:
         self.plan.sends = self.interruption.take(number, self.ranks.running, may_ask=not self.plan)
 
     def heed_others(self) -> None:
-        """Do what other nodes make necessary, and tell them what they have to know."""
+        """Do what other nodes make necessary, and publish what they have to know."""
         if (cluster := self.cluster) is None:
             return
         for number in cluster.signals():
             self._interrupt(number)
+        # A node that leaves was interrupted itself, and still ends when the others say so.
         if cluster.must_end and (cluster.is_leaving or not self.interruption.by):
             self._heed_end(cluster)
             self.plan.end_badly(self.ranks.running, at_once=True)
-        if self.are_to_go_on and self.ranks.running and self.regrouping.is_due(cluster):
-            cluster.tell_fall(regroups=True)
+        if self.are_to_continue and self.ranks.running and self._regrouping.is_due(cluster):
+            cluster.publish_fall(regroups=True)
             self.last.give_up()
             self.plan.end_badly(self.ranks.running, at_once=True)
-        if self.plan and not self.interruption.is_asked and not cluster.is_leaving:
-            cluster.tell_fall(keeps=self.last.is_expected or self.plan.is_for_a_peer)
+        if self.plan and not self.interruption.is_requested and not cluster.is_leaving:
+            cluster.publish_fall(keeps=self.last.is_expected or self.plan.is_for_a_peer)
 
     def _heed_end(self, cluster: Cluster) -> None:
         """Let the ranks here take a last snapshot if all start again, and not if they do not, or at once."""
@@ -260,10 +285,11 @@ class EndingRanks:
         else:
             self.last.expect(time.monotonic())
             if cluster.view.lost_members():
-                self.ranks.tell_lost_node()
+                self.ranks.report_lost_node()
 
     def _held_until(self, now: float) -> float:
         """Until when the ranks are left alone although they are to end; 0.0 when they are not."""
+        # A user does not wait for a last snapshot.
         return 0.0 if self.interruption.by else self.last.until(self.ranks.running, now)
 
     def send_due(self, now: float) -> None:
@@ -272,6 +298,7 @@ class EndingRanks:
             self._was_held = True
             return
         if self._was_held:
+            # Grace periods begin with the first signal, not when the plan was made.
             self._was_held, self.plan.sends = False, verdict.from_now(self.plan.sends, now)
         for send in self.plan.due(now):
             self.send(send.signal, send.ranks & self.ranks.running)
@@ -282,7 +309,7 @@ class EndingRanks:
         self.orders.signal(number, ranks)
 
     def pass_on(self) -> None:
-        """Ctrl-C while a person is in the debugger of the first rank."""
+        """Ctrl-C while the user is in the debugger of the first rank."""
         self.send(signal.SIGINT, frozenset({0}))
 
     @property

@@ -1,4 +1,4 @@
-"""How a launcher joins the other nodes of its run: it says who it is, and begins its side of the star."""
+"""How a launcher joins the other nodes of its run: it publishes who it is, and begins its side of the star."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockstep.errors import UsageError
 from lockstep.launcher.nodes.address import Choice
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.interfaces import PortTaken, choose_here, listen
-from lockstep.launcher.nodes.key import Key, Source, has_munge, seal
+from lockstep.launcher.nodes.key import RunKey, seal
 from lockstep.launcher.nodes.node_star import begin_star
 from lockstep.launcher.nodes.place import JOIN_S, NodePlace
 from lockstep.launcher.nodes.roster import NodeRecord
@@ -34,8 +34,8 @@ from lockstep.protocol.layout.mesh import choose_mesh
 from lockstep.protocol.run_folder import RunFolder
 
 SAME_NODE_S = 4.0
-"""How long a second node 0 tries to tell the first one that there are two."""
-ALWAYS_SAID = frozenset({"stalled", "help"})
+"""How long a second node 0 tries to inform the first one that there are two."""
+ALWAYS_PRINTED = frozenset({"stalled", "help"})
 """What other nodes say that is printed although this one is to be quiet."""
 
 
@@ -53,28 +53,29 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     place = request.nodes.place
     patience_s = reach_s = place.join_s if place.join_s is not None else JOIN_S
     chosen, is_host = choose_here(place)
-    listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
-    if listener is None and is_host:  # another node of this run on this machine, or another program
+    listener, found = _begin(request, chosen, is_host=is_host, saying=saying)
+    # Another node of this run on this machine has the port, or another program.
+    if listener is None and is_host:
         is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
     nursery.await_ready()
     node = secrets.token_hex(8)
-    star = begin_star(node, chosen, listener, Key(key.encode()) if key else None, job=job, patience_s=reach_s)
+    star = begin_star(node, chosen, listener, found.key, job=found.job, patience_s=reach_s)
 
     def say(label: str, text: str) -> None:
         if request.output.verbosity is not Verbosity.QUIET:
             saying.line(Line(label, text))
 
-    def hear(told: dict[str, Any]) -> None:
-        if told["finding"]:
-            Case(told["finding"], f"{told['label']} {told['text']}", tuple(told["ranks"])).add_to(cases)
-        if request.output.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
-            saying.line(Line(told["label"], told["text"]))
+    def on_notice(notice: dict[str, Any]) -> None:
+        if notice["finding"]:
+            Case(notice["finding"], f"{notice['label']} {notice['text']}", tuple(notice["ranks"])).add_to(cases)
+        if request.output.verbosity is not Verbosity.QUIET or notice["label"] in ALWAYS_PRINTED:
+            saying.line(Line(notice["label"], notice["text"]))
 
     cases = RunFolder(request.output.run_folder).findings
     record = record_of(request, node, is_host=is_host)
     total = partial(check_total, request)
     own = chosen.own
-    cluster = Cluster(record, star, own.name, patience_s, say, hear, place.hosts, total, own=own.address)
+    cluster = Cluster(record, star, own.name, patience_s, say, on_notice, place.hosts, total, own=own.address)
     cluster.liveness.nursery = nursery.process
     return cluster
 
@@ -129,50 +130,43 @@ def node_name(place: NodePlace) -> str:
 
 def _begin(
     request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying
-) -> tuple[socket.socket | None, str, str]:
-    """The listening socket on the run's first node, the key, and the job for which it is sealed.
+) -> tuple[socket.socket | None, RunKey]:
+    """The listening socket on the run's first node, and the key.
 
     No socket there: another process has the port, which may be another node of this run; it has the key then.
     """
-    if not is_host:
-        return None, *_key(request, chosen, is_host=False, saying=saying)
-    try:
-        listener = listen(chosen.gate)
-    except PortTaken as taken:
+    listener = taken = None
+    if is_host:
         try:
-            return None, *_key(request, chosen, is_host=False, saying=saying)
-        except UsageError:
-            raise taken from None
+            listener = listen(chosen.gate)
+        except PortTaken as error:
+            taken = error
     try:
-        return listener, *_key(request, chosen, is_host=True, saying=saying)
-    except BaseException:
-        listener.close()
+        return listener, _key(request, chosen, is_host=listener is not None, saying=saying)
+    except BaseException as error:
+        if listener is not None:
+            listener.close()
+        if taken is not None and isinstance(error, UsageError):
+            raise taken from None
         raise
 
 
-def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying) -> tuple[str, str]:
-    """The run's key, and the job of SLURM for which it is sealed, if it is; an empty key is asked for at the first node.
+def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying) -> RunKey:
+    """The run's key; a new one is shown.
 
     Raises:
         UsageError: when this node cannot know it.
         EnvironmentFailure: when munge cannot seal it.
     """
-    settings = request.nodes.key
-    source = settings.source(is_first=is_host, has_munge=has_munge(), can_show=sys.stderr.isatty())
-    match source:
-        case Source.MUNGE if is_host:
-            key = Key.made()
-            seal(key, settings.job)  # where munge cannot, nobody need ask for it
-            return key.secret.decode(), settings.job
-        case Source.MUNGE:
-            return "", settings.job
-        case Source.MADE:
-            key = Key.made()
-            saying.line(Line("nodes", "start each of the others with this line; whoever has it can join"))
-            saying.plain(key.line_for_others(_command(request, chosen)))  # in one piece, to be copied
-            return key.secret.decode(), ""
-        case _:
-            return settings.given(source).secret.decode(), ""
+    found = request.nodes.key.find(is_first=is_host, can_show=sys.stderr.isatty())
+    if found.job and found.key is not None:
+        # Where munge cannot seal, nobody need request it.
+        seal(found.key, found.job)
+    if found.is_new and found.key is not None:
+        saying.line(Line("nodes", "start each of the others with this line; whoever has it can join"))
+        # Unbroken, so that it can be copied.
+        saying.plain(found.key.line_for_others(_command(request, chosen)))
+    return found
 
 
 def _command(request: LaunchRequest, chosen: Choice) -> str:
@@ -204,7 +198,7 @@ def words_for_others(words: Sequence[str]) -> list[str]:
 
 
 def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord:
-    """What this node says about itself."""
+    """What this node publishes about itself."""
     place = request.nodes.place
     return NodeRecord(
         node=node,

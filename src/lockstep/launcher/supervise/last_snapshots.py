@@ -21,12 +21,12 @@ PATIENCE_S = 30.0
 
 @dataclass
 class LastSnapshots:
-    """Those of the ranks of one node, in one world of ranks.
+    """Those of the ranks of one node, in one attempt.
 
     Args:
-        recovery: what was asked for.
+        recovery: what was requested.
         observer: what the launcher sees of the ranks.
-        history: the losses after which ranks were started again, for all worlds.
+        history: the losses after which ranks were started again, in all attempts.
     """
 
     recovery: Recovery
@@ -40,13 +40,14 @@ class LastSnapshots:
     _until_s: float = 0.0
     """Until when one is waited for; 0.0 while none is."""
 
-    def hear(self, news: News) -> None:
-        """Take what a rank tells about itself."""
+    def take(self, news: News) -> None:
+        """Take what a rank reports about itself."""
         if news.event is Event.KEEPS:
             self._able.add(news.rank)
         elif news.code:
             self._able.discard(news.rank)
         else:
+            # Ranks that take one hold the same state, so one snapshot on each node is enough.
             self._are_over = True
 
     def expect_after(self, end: RankEnd, now: float) -> None:

@@ -34,8 +34,8 @@ STILL_ALONE_S = 60.0
 
 
 @dataclass
-class Said:
-    """What is said once, however often the ranks start."""
+class FirstLines:
+    """What is displayed once, however often the ranks start."""
 
     opening: bool = False
     """The first line."""
@@ -54,7 +54,7 @@ class Observer:
         nodes: OtherNodes | None = None,
         *,
         events: EventLog,
-        said: Said,
+        first_lines: FirstLines,
     ) -> None:
         self._request, self._events = request, events
         self._folder = folder
@@ -63,13 +63,13 @@ class Observer:
         self._first = self._journals[request.numbers.start]
         self._progress = Progress()
         self._is_first = request.numbers.start == 0
-        """Whether rank 0 is here: then what is said of the whole run is said here."""
+        """Whether rank 0 is here: then what concerns the whole run is displayed here."""
         self._nodes, self._all_gauges = nodes, AllGauges(nodes.cluster if nodes is not None else None)
         self._stragglers = Stragglers(losses.saying, losses.cases, self._pid_of, nodes)
         self.last_gauges: tuple[Gauges, ...] = ()
-        """The last ones of ranks on other nodes, once those have told them."""
+        """The last ones of ranks on other nodes, once those have published them."""
         self._strategy = ""
-        self._said, self._began_s = said, time.monotonic()
+        self._lines, self._began_s = first_lines, time.monotonic()
         self.has_begun = False
         """Whether all ranks have a process."""
         self._decided_at: float | None = None
@@ -82,13 +82,13 @@ class Observer:
         self._look_for_losses()
         own = self.own_gauges()
         self._events.look(now, self._all_gauges.of(own), self._journals)
-        if self._all_gauges.tell(own, now) and self._nodes is not None:
-            self._nodes.cluster.tell_saved(*self.newest())
+        if self._all_gauges.publish(own, now) and self._nodes is not None:
+            self._nodes.cluster.publish_saved(*self.newest())
         if not self._is_first or self._saying.terminal is None or self._request.output.verbosity is Verbosity.QUIET:
             return
-        if not self._said.decided:
+        if not self._lines.decided:
             self._say_decided(now)
-        if self.paused or not self._said.opening:
+        if self.paused or not self._lines.opening:
             self._saying.terminal.progress(None if self.paused else self._under_way(now))
             return
         self._strategy = self._strategy or str(self.decided().get("strategy") or "")
@@ -128,7 +128,7 @@ class Observer:
 
     def _say_decided(self, now: float) -> None:
         decided = self.decided()
-        if not (decided or self._said.opening) and now > self._began_s + PLAIN_LINE_S:
+        if not (decided or self._lines.opening) and now > self._began_s + PLAIN_LINE_S:
             self._say_opening({})
         if decided:
             self._decided_at = self._decided_at or now
@@ -149,30 +149,30 @@ class Observer:
         """Say what a short run decided or lost since the last look."""
         self._look_for_losses()
         decided = self.decided()
-        if not self._is_first or self._said.decided or self._request.output.verbosity is Verbosity.QUIET:
+        if not self._is_first or self._lines.decided or self._request.output.verbosity is Verbosity.QUIET:
             return
         if decided:
             self._say_lanes(decided)
-        elif not self._said.opening:
+        elif not self._lines.opening:
             self._say_opening({})
 
     def _say_opening(self, decided: Mapping[str, Any]) -> None:
-        self._said.opening = True
+        self._lines.opening = True
         self._saying.line(opening_line(self._request, decided))
 
     def _say_lanes(self, decided: Mapping[str, Any]) -> None:
-        """In the first line, or in one of their own where that was said already."""
-        if self._said.opening:
+        """In the first line, or in one of their own where that was displayed already."""
+        if self._lines.opening:
             self._saying.line(lanes_line(decided))
         else:
             self._say_opening(decided)
-        self._said.decided = True
+        self._lines.decided = True
         if (numerics := numerics_line(self._request, decided)) is not None:
             self._saying.line(numerics)
 
     @property
     def folds_tracebacks(self) -> bool:
-        """Whether frames of libraries are left out of what a person reads."""
+        """Whether frames of libraries are left out of what is displayed."""
         return not self._request.output.full_traceback
 
     def _pid_of(self, rank: int) -> int:
@@ -190,7 +190,7 @@ class Observer:
         return last is not None and last.phase is Phase.PAUSED
 
     def summary(self) -> Summary:
-        """What the time of this world of ranks went into."""
+        """What the time of this attempt went into."""
         gauges = (*self.own_gauges(), *self.last_gauges)
         return summary(
             [Spent.between(Gauges(), each) for each in gauges],
@@ -224,6 +224,7 @@ class Observer:
     @property
     def uses_lockstep(self) -> bool:
         """Whether the script called `lockstep.init` on some rank."""
+        # A debugger writes its pauses into the journal of a plain script too.
         lasts = [last for journal in self._journals.values() if (last := journal.last()) is not None]
         return self._folder.decided.exists() or any(last.phase is not Phase.PAUSED for last in lasts)
 

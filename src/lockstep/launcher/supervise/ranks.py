@@ -25,7 +25,7 @@ class _Rank:
 
 
 class Ranks:
-    """The ranks of one world, once they are ordered."""
+    """The ranks of one attempt, once they are ordered."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -72,8 +72,8 @@ class Ranks:
         for rank in ranks:
             self._all[rank].sent.add(number)
 
-    def tell_lost_node(self) -> None:
-        """Tell those that run that a node is lost: connections to it may stay open."""
+    def report_lost_node(self) -> None:
+        """Let those that run know that a node is lost: connections to it may stay open."""
         for number in self.running:
             LostNode(self._folder.journal(number)).tell()
 
@@ -101,6 +101,7 @@ class Ranks:
         if leaving is not None:
             rank.end = replace(rank.end, left=bool(leaving.code), left_at=leaving.place)
             if stopped:
+                # Its script had ended by itself before the launcher's signal came.
                 rank.end = replace(rank.end, code=leaving.code, signal=0, time_ns=leaving.time_ns, stopped=False)
         return rank.end
 

@@ -41,7 +41,7 @@ class Regrouping:
     """The step of the newest snapshot when a new one was wanted."""
     _since_s: float = 0.0
     """Since when; 0.0 while none is."""
-    _has_said: bool = False
+    _has_warned: bool = False
 
     def is_due(self, cluster: Cluster) -> bool:
         """Whether all ranks are to end now, and to start again on other nodes."""
@@ -56,10 +56,10 @@ class Regrouping:
         if newest is not None and newest != self._before:
             return True
         why = self.observer.no_snapshots() if self.request.snapshots is not None else "--snapshots off"
-        if why and not self._has_said:
-            self._has_said = True
+        if why and not self._has_warned:
+            self._has_warned = True
             self.saying.line(
-                Line("nodes", f"{cluster.view.changes()}, which cannot go on from here (no snapshot: {why})")
+                Line("nodes", f"{cluster.view.changes()}, which cannot resume from here (no snapshot: {why})")
             )
         leaves = bool(cluster.view.leaving - cluster.view.gone)
         return leaves and (bool(why) or time.monotonic() - self._since_s > PATIENCE_S)

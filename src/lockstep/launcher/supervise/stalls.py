@@ -30,12 +30,12 @@ from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.journal.gauges import Gauges
 
 NEWS_S = 1.0
-"""How long it may take at most until a node has told the others that its ranks wait no more, and these have heard it."""
+"""How long it may take at most until the other nodes have read that the ranks of a node wait no more."""
 
 
 @dataclass
 class Stalls:
-    """Those of one world of ranks.
+    """Those of one attempt.
 
     Args:
         scenes: what is seen of the ranks.
@@ -44,7 +44,7 @@ class Stalls:
         request: the run.
         kill: ends a rank as anybody else might do; all start again then, as after any loss.
         stop: ends all ranks because of this failure of one.
-        nodes: the other nodes, if there are any: what they tell is judged too, and what is said here is said there.
+        nodes: the other nodes, if there are any: what they publish is judged too, and what is reported here is reported there.
     """
 
     scenes: Scenes
@@ -73,7 +73,7 @@ class Stalls:
         elsewhere = nodes.scenes() if nodes is not None else {}
         scenes, judgements = self.scenes.judge(pids, limit_s, elsewhere=elsewhere)
         if nodes is not None:
-            nodes.tell(scenes)
+            nodes.publish(scenes)
             if (
                 nodes.cluster.liveness.is_in_doubt
             ):  # the nodes may not reach each other, which is not the script's fault
@@ -85,9 +85,9 @@ class Stalls:
                 self._act(judgement, scenes)
 
     def _current(self, judgements: Sequence[Judgement], now: float) -> list[Judgement]:
-        """Those that do not only look so because other nodes have not told yet that their ranks went on.
+        """Those that do not only look so because other nodes have not published yet that their ranks resumed.
 
-        A rank that went on is at something new, and so not stalled: it would be called slow.
+        A rank that resumed is at something new, and so not stalled: it would be called slow.
         """
         here = frozenset(self.request.numbers)
         far = [
@@ -194,7 +194,7 @@ EQUAL_WORK = ("ddp", "zero1")
 
 @dataclass
 class Stragglers:
-    """Those of one world of ranks. A rank must be slow twice in a row, for at least `LEAST_STEPS` steps each time.
+    """Those of one attempt. A rank must be slow twice in a row, for at least `LEAST_STEPS` steps each time.
 
     Args:
         saying: where lines go.

@@ -22,7 +22,7 @@ from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.rank_variables import rank_task
 from lockstep.launcher.recovery import most_restarts
 from lockstep.launcher.request import LaunchRequest, Verbosity
-from lockstep.launcher.terminal.report import Line, StartTimes, rank_lines, start_line
+from lockstep.launcher.terminal.report import Line, StartTimes, plain_line, rank_lines, start_line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.held_folder import make_held
 from lockstep.machine.leftovers import SHARED_MEMORY, remove_left_folders
@@ -32,7 +32,7 @@ from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.saving import SNAPSHOTS_KEPT, SnapshotPlace
 
 TABLE_BYTES = 64 << 20
-"""Room for what ranks tell each other; unwritten pages cost nothing."""
+"""Room for what ranks exchange; unwritten pages cost nothing."""
 CONNECT_S = 5.0
 
 
@@ -123,6 +123,8 @@ class Start:
         self._ready_ns = time.monotonic_ns()
         self._fresh = request.placement.fresh
         tasks = nursery.ready.tasks if nursery.ready is not None else 1
+        # [Note: threads keep a process from being forked]
+        # A fork copies one thread; a lock that another one holds stays locked in the rank for ever.
         if tasks != 1 and not self._fresh:
             self._fresh = True
             if request.restart.number:
@@ -141,7 +143,7 @@ class Start:
         Args:
             number: the rank.
             pipes: for its standard output and error.
-            news: the pipe on which it tells what has happened.
+            news: the pipe on which it reports what has happened.
 
         Raises:
             EnvironmentFailure: when the nursery takes no orders.
@@ -177,6 +179,11 @@ class Start:
         for line in rank_lines(pids, {number: folder.log(number) for number in pids}):
             self._saying.line(line)
 
+    def say_plain(self) -> None:
+        """Say with -v, at the first start, that the ranks of a script without `lockstep.init` have met."""
+        if self._request.output.verbosity is Verbosity.DETAILED and not self._request.restart.number:
+            self._saying.line(plain_line())
+
 
 @dataclass
 class SnapshotFolder:
@@ -193,7 +200,7 @@ class SnapshotFolder:
 
     @property
     def place(self) -> SnapshotPlace | None:
-        """What the ranks are told."""
+        """What the ranks get."""
         return SnapshotPlace(str(self._path), self.request.recovery.keeping.steps) if self._path is not None else None
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The launcher's loop: it starts the ranks, watches them, and stops them when one fails or a person says so.
+"""The launcher's loop: it starts the ranks, watches them, and stops them when one fails or on a user signal.
 
 It only carries out: `stopping` decides what to send to whom, `verdict` whose fault it was.
 """
@@ -15,25 +15,20 @@ from dataclasses import dataclass, field
 
 from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.diagnosis.scenes import Scenes
-from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.recovery import Loss
-from lockstep.launcher.request import LaunchRequest, Verbosity
+from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.supervise.all_nodes import OtherNodes
-from lockstep.launcher.supervise.ending_ranks import EndingRanks, Interruption, Orders
+from lockstep.launcher.supervise.ending_ranks import Ending, EndingRanks, Interruption, Orders
 from lockstep.launcher.supervise.last_snapshots import LastSnapshots
 from lockstep.launcher.supervise.observer import UPDATE_S, Observer
 from lockstep.launcher.supervise.ranks import Ranks
-from lockstep.launcher.supervise.regrouping import Regrouping
 from lockstep.launcher.supervise.stalls import Stalls
 from lockstep.launcher.supervise.starting import RunStore, Start
-from lockstep.launcher.supervise.surroundings import Known, Surroundings
+from lockstep.launcher.supervise.surroundings import Surroundings
 from lockstep.launcher.terminal.cases import Losses
 from lockstep.launcher.terminal.rank_output import RankStreams
-from lockstep.launcher.terminal.report import plain_line
-from lockstep.launcher.terminal.terminal import Saying
-from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.processes import address_limit
 from lockstep.protocol.journal.signals import Asking, Event, read_news
 from lockstep.protocol.nursery_messages import (
@@ -56,23 +51,6 @@ DRAIN_S = 2.0
 
 
 @dataclass
-class Ending:
-    """How all ranks ended."""
-
-    ends: list[RankEnd]
-    interrupted_by: int
-    joined: bool
-    nursery_is_gone: bool
-    """Whether the nursery is gone, so that nothing can be started again."""
-    saved: int | None = None
-    """The step after which the run was saved because of the signal; None when it was not."""
-    waited_s: float = 0.0
-    """How long the ranks had time for that, if it was too short."""
-    known: dict[int, Known] = field(default_factory=dict)
-    """What is known about the end of each rank."""
-
-
-@dataclass
 class Supervisor:
     """One start of all ranks of a run. `run` returns when no process of them is left."""
 
@@ -86,7 +64,7 @@ class Supervisor:
     signals: CaughtSignals
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
-    """What was lost so far, in all worlds."""
+    """What was lost so far, in all attempts."""
     make_snapshot_folder: Callable[[], None]
     nodes: OtherNodes | None = None
     """The other nodes of the run, if there are any."""
@@ -97,16 +75,6 @@ class Supervisor:
     _has_begun: bool = False
     """Whether all ranks have had a process."""
 
-    @property
-    def cluster(self) -> Cluster | None:
-        """This node's part among the others, if there are any."""
-        return self.nodes.cluster if self.nodes is not None else None
-
-    @property
-    def saying(self) -> Saying:
-        """Where lines go."""
-        return self.losses.saying
-
     def run(self) -> Ending:
         """Start the ranks, watch until all have ended, sweep up.
 
@@ -115,16 +83,16 @@ class Supervisor:
         """
         logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
-        self._orders, self._ranks = Orders(self.nursery, self.saying), Ranks(self.folder)
-        self._interruption = Interruption(self.request, self.folder, self.saying)
-        regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
+        saying, cluster = self.losses.saying, self.nodes.cluster if self.nodes is not None else None
+        self._orders, self._ranks = Orders(self.nursery, saying), Ranks(self.folder)
+        self._interruption = Interruption(self.request, self.folder, saying)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
-        self._ending = EndingRanks(self._ranks, self._orders, self._interruption, regrouping, self.cluster, last)
+        self._ending = EndingRanks(self._ranks, self._orders, self._interruption, self.observer, cluster, last)
         scenes = Scenes(str(self.request.entry.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
-            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self.nodes
+            scenes, self.losses.cases, saying, self.request, self._orders.kill, self._ending.stall, self.nodes
         )
-        self._surroundings = Surroundings(self.saying, self.losses.cases)
+        self._surroundings = Surroundings(saying, self.losses.cases)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
@@ -135,8 +103,8 @@ class Supervisor:
             self._watch(self._all_ended)
             self._sweep()
         finally:
-            if self.saying.terminal is not None:
-                self.saying.terminal.progress(None)
+            if saying.terminal is not None:
+                saying.terminal.progress(None)
             self._streams.end()
             self._stalls.end()
             self._selector.close()
@@ -155,9 +123,10 @@ class Supervisor:
             (self.signals, self._on_signal),
         ):
             self._selector.register(source, selectors.EVENT_READ, handler)
-        if self.cluster is not None:
-            self._selector.register(self.cluster, selectors.EVENT_READ, self.cluster.read)
-            self.cluster.liveness.ranks = self._running
+        if self.nodes is not None:
+            cluster = self.nodes.cluster
+            self._selector.register(cluster, selectors.EVENT_READ, cluster.read)
+            cluster.liveness.ranks = self._running
 
     def _running(self) -> list[int]:
         return [*self._ranks.running_pids.values()]
@@ -170,11 +139,11 @@ class Supervisor:
             if now >= look_at:
                 self.observer.look(now)
                 self._surroundings.look(self._ranks.running_pids)
-                if self._ending.are_to_go_on:
+                if self._ending.are_to_continue:
                     self._stalls.look(self._ranks.running_pids)
-                look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
+                look_at = now + (UPDATE_S if self.losses.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
-            give_up_at = self._orders.give_up(now, self._ranks.running_pids, a_person_waits=bool(self._interruption.by))
+            give_up_at = self._orders.give_up(now, self._ranks.running_pids, user_waits=bool(self._interruption.by))
             moments = [
                 look_at,
                 deadline,
@@ -186,14 +155,14 @@ class Supervisor:
                 key.data()
             self._ending.heed_others()
             if self.nodes is not None:
-                self.nodes.hear()
+                self.nodes.update()
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
 
     def _start_ranks(self) -> None:
         self.make_snapshot_folder()
-        self._start = start = Start(self.request, self.nursery, self.store, self.saying)
+        self._start = start = Start(self.request, self.nursery, self.store, self.losses.saying)
         for number in self.request.numbers:
             self._ranks.add(number)
             start.rank(number, self._streams.new_pipes(number), self._news_end)
@@ -226,6 +195,7 @@ class Supervisor:
                 self._swept = True
 
     def _on_exit(self, message: Exited) -> None:
+        # What the rank reported before it ended decides how it ended.
         self._on_news()
         end = self._ranks.exited(message)
         self._surroundings.ended(end)
@@ -241,7 +211,7 @@ class Supervisor:
             match news.event:
                 case Event.JOINED | Event.MET:
                     if news.event is Event.MET and not self._joined:
-                        self._say_plain()
+                        self._start.say_plain()
                     self._joined = True
                 case Event.STORE:
                     self.store.serve()
@@ -253,14 +223,11 @@ class Supervisor:
                     if failure is not None:
                         self._ending.fail(news.rank, failure.kind)
                 case Event.KEEPS | Event.KEPT:
-                    self._ending.last.hear(news)
-
-    def _say_plain(self) -> None:
-        if self.request.output.verbosity is Verbosity.DETAILED and not self.request.restart.number:
-            self.saying.line(plain_line())
+                    self._ending.last.take(news)
 
     def _on_signal(self) -> None:
         for number in self.signals.take():
+            # At a debugger's prompt Ctrl-C is for the debugger.
             if number == signal.SIGINT and self.observer.paused and not self._interruption.by:
                 self._ending.pass_on()
             else:

@@ -1,4 +1,4 @@
-"""What the machine does to the ranks of one world: the memory that they hold, the cores that they may use, their ends."""
+"""What the machine does to the ranks of one attempt: the memory that they hold, the cores that they may use, their ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Known:
 
     finding: Finding | None = None
     why_killed: str = ""
-    """Why it got SIGKILL, as far as can be told; empty if it did not."""
+    """Why it got SIGKILL, as far as can be known; empty if it did not."""
 
 
 def memory_line(rank: int, known: Mapping[int, Known]) -> Line | None:

@@ -110,6 +110,9 @@ def test_another_key_is_said_on_the_first_node_which_goes_on_waiting(tmp_path):
     until(lambda: listens(port), "node 0")
     other = begin(tmp_path, port, 1, key="f" * 32).finish()
     assert other.code == 2 and "This node's key is not that of node 0" in other.err
-    until(lambda: "127.0.0.1 was not let in: it does not have the key of this run" in first.err, "a word about it")
+    until(
+        lambda: "connection from 127.0.0.1 rejected: wrong key" in first.err,
+        "a word about it",
+    )
     assert first.process.poll() is None
     first.clean_up()

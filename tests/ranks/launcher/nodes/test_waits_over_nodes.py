@@ -145,6 +145,6 @@ def test_a_launcher_that_is_stopped_is_named_on_the_other_nodes(tmp_path):
         until(lambda: "stands still" in started[0].err, "the sentence")
         assert f"kill -CONT {started[1].process.pid}" in started[0].err
         started[1].process.send_signal(signal.SIGCONT)
-        until(lambda: "goes on" in started[0].err, "that it goes on")
+        until(lambda: "has resumed" in started[0].err, "that it has resumed")
         (tmp_path / "go on").touch()
         ended_well(started)

@@ -12,11 +12,11 @@ import pytest
 from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.launcher.nodes import calling
 from lockstep.launcher.nodes.address import Place
-from lockstep.launcher.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_not_let_in
+from lockstep.launcher.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_rejected
 from lockstep.launcher.nodes.door import Door
 from lockstep.launcher.nodes.interfaces import listen
 from lockstep.launcher.nodes.key import Key
-from lockstep.launcher.nodes.node_star import Calling, NodeStar
+from lockstep.launcher.nodes.node_star import NodeStar
 from lockstep.launcher.nodes.session import HostHello
 from lockstep.launcher.nodes.wire import WireEnded
 from tests.support.stars import Sky
@@ -40,7 +40,7 @@ def peer(descriptor):
 def refusal(listener, kind):
     place = Place("127.0.0.1", listener.getsockname()[1])
     with pytest.raises(kind) as refused:
-        call(place, KEY, {"node": "1", "purpose": "join"})
+        call(place, KEY, "b")
     assert (place.address, place.port) not in [peer(int(path.name)) for path in Path("/proc/self/fd").iterdir()]
     return str(refused.value).replace(str(place), "PLACE")
 
@@ -90,7 +90,7 @@ def test_a_connection_that_is_closed_at_once_may_be_node_0_that_begins(listener)
 def test_an_address_of_another_machine_to_come_from_is_refused():
     place = Place("127.0.0.1", 9, source="192.0.2.77")
     with pytest.raises(UsageError, match=r"^192\.0\.2\.77 is not an address of this machine"):
-        call(place, KEY, {"node": "1", "purpose": "join"})
+        call(place, KEY, "b")
 
 
 def test_every_error_of_a_network_is_a_sentence_with_the_place():
@@ -99,7 +99,7 @@ def test_every_error_of_a_network_is_a_sentence_with_the_place():
         said = str(why_not_connected(OSError(number, os.strerror(number)), place))
         assert said.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}). ")
     for error in (ConnectionResetError(), BrokenPipeError(), WireEnded("it has ended")):
-        assert isinstance(why_not_let_in(error, place), NotYet)
+        assert isinstance(why_rejected(error, place), NotYet)
     assert isinstance(why_not_connected(socket.gaierror(-2, "x"), place), EnvironmentFailure)
 
 
@@ -112,7 +112,7 @@ def test_node_0_that_cannot_use_its_own_key_is_named(listener):
 
 def test_node_0_of_a_run_at_another_address_with_the_same_key_is_named():
     sky = Sky(KEY, meant=[])
-    star = NodeStar("b", Calling(Place("127.0.0.2", sky.place.port), KEY, "", 20.0))
+    star = NodeStar("b", Place("127.0.0.2", sky.place.port), KEY, "", 20.0)
     listening = listen(Place("127.0.0.2", sky.place.port))
     sky.host._doorstep._listener, there = listening, sky.host._doorstep._listener
     listening.setblocking(False)

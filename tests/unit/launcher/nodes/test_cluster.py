@@ -62,7 +62,7 @@ class HubStar:
         self._told.put(told)
         self.loop.wake()
 
-    def tell(self, told: dict[str, Any]) -> None:
+    def publish(self, told: dict[str, Any]) -> None:
         self._hub.add(told)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Nodes:
             interface="eth0",
             patience_s=patience_s,
             say=lambda label, text: self.said.append(f"{name} {label}: {text}"),
-            hear=print,
+            on_notice=print,
             own="127.0.0.1",
         )
         self.all.append(cluster)
@@ -211,7 +211,7 @@ def test_nodes_that_contradict_each_other_all_end_before_the_first_round(nodes: 
     errors = nodes.meet(nodes.node("a"), nodes.node("b", most=3))
     assert [type(error) for error in errors] == [UsageError, UsageError]
     assert {str(error) for error in errors} == {
-        "The nodes disagree about how many they are: host-a was told --nnodes 2, host-b --nnodes 2:3. Give all of them the same."
+        "The nodes disagree about how many they are: host-a has --nnodes 2, host-b --nnodes 2:3. Give all of them the same."
     }
 
 
@@ -264,7 +264,7 @@ def test_the_first_reason_for_a_cut_stays(nodes: Nodes) -> None:
     hear(b, lambda: bool(b.cut))
     nodes.hub.stars[0].hear({"kind": "cut", "why": ""})
     b.read()
-    b.tell_fall()
+    b.publish_fall()
     assert b.cut == "node 0 is gone (it has ended)"
 
 
@@ -275,29 +275,29 @@ def test_silence_is_said_of_the_node_by_its_number(nodes: Nodes) -> None:
     for kind in ("silent", "heard"):
         nodes.hub.stars[0].hear({"kind": kind, "node": "b"})
         hear(a, lambda kind=kind: len(nodes.said) == 1 + (kind == "heard"))
-    assert "node 1 (host host-b) has not been heard of for 5 s" in nodes.said[0]
-    assert nodes.said[1] == "a nodes: node 1 (host host-b) is heard of again"
+    assert "node 1 (host host-b) has sent nothing for 5 s" in nodes.said[0]
+    assert nodes.said[1] == "a nodes: node 1 (host host-b) is back"
 
 
 def test_a_fall_ends_the_others_and_is_told_once(nodes: Nodes) -> None:
     a, b = nodes.node("a"), nodes.node("b")
     nodes.meet(a, b)
-    b.tell_fall()
-    b.tell_fall()
+    b.publish_fall()
+    b.publish_fall()
     hear(a, lambda: a.must_end)
     hear(b, lambda: bool(b.view.fallen))
     assert not b.must_end, "it is its own doing"
     assert nodes.hub.kinds().count("fall") == 1
     nodes.meet(a, b)
     assert not a.must_end
-    b.tell_fall()
+    b.publish_fall()
     hear(a, lambda: a.must_end)
 
 
 def test_a_signal_reaches_the_other_nodes_once_and_not_its_own(nodes: Nodes) -> None:
     a, b = nodes.node("a"), nodes.node("b")
     nodes.meet(a, b)
-    b.tell_signal(15)
+    b.publish_signal(15)
     hear(a, lambda: bool(a.view.signals))
     hear(b, lambda: bool(b.view.signals))
     assert (a.signals(), a.signals(), b.signals()) == ([15], [], [])
@@ -307,7 +307,7 @@ def test_a_node_may_leave_while_enough_others_stay_and_the_first_one_never(nodes
     a, b, c = (nodes.node(name, least=2, most=3) for name in "abc")
     nodes.meet(a, b, c)
     assert (a.may_leave, b.may_leave, c.may_leave) == (False, True, True)
-    b.tell_leave()
+    b.publish_leave()
     assert b.is_leaving
     hear(c, lambda: bool(c.view.leaving))
     assert not c.may_leave
@@ -317,9 +317,9 @@ def test_an_end_and_a_decision_reach_all(nodes: Nodes) -> None:
     a, b = nodes.node("a"), nodes.node("b")
     nodes.meet(a, b)
     for one in (a, b):
-        one.tell_ended({"exit_code": 0})
+        one.publish_ended({"exit_code": 0})
     a.wait_for(a.view.is_over)
-    a.tell_decision({"stop": {}})
+    a.publish_decision({"stop": {}})
     b.wait_for(lambda: b.view.decision is not None)
     assert b.view.decision == {"stop": {}}
     assert not b.cut

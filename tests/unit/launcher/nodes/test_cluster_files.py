@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from lockstep.launcher.nodes.choice import choose_place
-from lockstep.launcher.nodes.place import Told
+from lockstep.launcher.nodes.place import Options, choose_place
 
 CLUSTERS = Path(__file__).parents[4] / "examples" / "clusters"
 
@@ -12,7 +11,7 @@ CLUSTERS = Path(__file__).parents[4] / "examples" / "clusters"
 def test_the_pods_of_the_indexed_job_know_their_places():
     text = (CLUSTERS / "indexed-job.yaml").read_text()
     options = dict(re.findall(r"- --([\w-]+)=(\S+)", text))
-    told = Told(nnodes=options["nnodes"], rdzv_endpoint=options["rdzv-endpoint"], rdzv_id=options["rdzv-id"])
+    told = Options(nnodes=options["nnodes"], rdzv_endpoint=options["rdzv-endpoint"], rdzv_id=options["rdzv-id"])
     places = [choose_place(told, {"JOB_COMPLETION_INDEX": str(index)}) for index in range(2)]
     assert [place.number for place in places] == [0, 1]
     assert {(place.least, place.most, place.endpoint, place.job) for place in places} == {
@@ -27,5 +26,5 @@ def test_the_nodes_of_the_skypilot_task_know_their_places():
     ips = "\n".join(f"10.0.0.{number + 1}" for number in range(int(nodes)))
     for number in range(int(nodes)):
         sky = {"SKYPILOT_NODE_RANK": str(number), "SKYPILOT_NUM_NODES": nodes, "SKYPILOT_NODE_IPS": ips}
-        place = choose_place(Told(), sky)
+        place = choose_place(Options(), sky)
         assert (place.number, place.most, place.endpoint) == (number, int(nodes), "10.0.0.1:29400")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.launcher.nodes.session import LENGTH_BYTES, TAG_BYTES, BrokenFrame, Opener, Sealer
+from lockstep.launcher.nodes.session import TAG_BYTES, Opener, Sealer
 from lockstep.protocol.message import packed, unpacked
 
 KEY = b"k" * 32
@@ -20,7 +20,7 @@ def test_what_was_sealed_is_opened_in_whatever_pieces_it_comes(told, size):
 
 @given(contents.filter(bool), st.data())
 def test_a_bit_that_was_changed_is_noticed_before_its_frame_is_used(told, data):
-    sealer, opener = Sealer(KEY), Opener(KEY, most_bytes=1000)
+    sealer, opener = Sealer(KEY), Opener(KEY)
     wire = bytearray(b"".join(map(sealer.seal, told)))
     at = data.draw(st.integers(0, len(wire) - 1))
     wire[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -28,7 +28,7 @@ def test_a_bit_that_was_changed_is_noticed_before_its_frame_is_used(told, data):
     try:
         opened += opener.open(bytes(wire))
         assert len(opened) < len(told), "a longer frame is waited for"
-    except BrokenFrame:
+    except ValueError:
         pass
     assert told[: len(opened)] == opened
 
@@ -44,29 +44,29 @@ def test_a_bit_that_was_changed_is_noticed_before_its_frame_is_used(told, data):
 def test_frames_count(order):
     sealer = Sealer(KEY)
     frames = [sealer.seal(b"one"), sealer.seal(b"two")]
-    with pytest.raises(BrokenFrame, match="tag"):
+    with pytest.raises(ValueError, match="tag"):
         list(Opener(KEY).open(b"".join(frames[place] for place in order)))
 
 
 def test_a_frame_of_the_other_direction_is_none():
-    with pytest.raises(BrokenFrame, match="tag"):
+    with pytest.raises(ValueError, match="tag"):
         list(Opener(b"other" * 7).open(Sealer(KEY).seal(b"sent back")))
 
 
 def test_a_length_that_is_too_long_ends_the_connection_before_anything_of_it_came():
-    with pytest.raises(BrokenFrame, match="4294967295 bytes"):
-        list(Opener(KEY).open(b"\xff" * LENGTH_BYTES))
+    with pytest.raises(ValueError, match="4294967295 bytes"):
+        list(Opener(KEY).open(b"\xff" * 4))
     with pytest.raises(ValueError, match="17000000"):
         Sealer(KEY).seal(bytes(17_000_000))
 
 
 def test_what_is_cut_off_is_not_used_and_takes_no_more_memory_than_came():
     opener = Opener(KEY)
-    assert list(opener.open((1 << 23).to_bytes(LENGTH_BYTES, "big") + b"some")) == []
-    assert len(opener._came) == LENGTH_BYTES + 4
+    assert list(opener.open((1 << 23).to_bytes(4, "big") + b"some")) == []
+    assert len(opener._frames._came) == 4 + 4
     frame = Sealer(KEY).seal(b"whole")
     assert list(Opener(KEY).open(frame[:-1])) == []
-    assert len(frame) == LENGTH_BYTES + 5 + TAG_BYTES
+    assert len(frame) == 4 + 5 + TAG_BYTES
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5)), st.binary(max_size=50))

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.launcher.nodes.key import MAKE_ONE, Key, KeySettings, Source, read_key
+from lockstep.launcher.nodes import key as key_module
+from lockstep.launcher.nodes.key import MAKE_ONE, Key, KeySettings, RunKey, read_key
 
 TEXT = "correct-horse-battery-staple-0123456789"
 
@@ -78,46 +79,42 @@ def test_a_key_is_not_shown():
         assert TEXT not in shown
 
 
-FIRST, LATER = {"is_first": True}, {"is_first": False}
+@pytest.fixture
+def munge(monkeypatch):
+    """Whether munge is installed here."""
+    there = [True]
+    monkeypatch.setattr(key_module, "has_munge", lambda: there[0])
+    return there
 
 
-@pytest.mark.parametrize(
-    ("settings", "node", "has_munge", "source"),
-    [
-        (KeySettings("/k", TEXT, True, "7"), FIRST, True, Source.FILE),
-        (KeySettings("", TEXT, True, "7"), LATER, True, Source.VARIABLE),
-        (KeySettings(job="7"), FIRST, True, Source.MUNGE),
-        (KeySettings(job="7"), LATER, True, Source.MUNGE),
-        (KeySettings(job="7"), FIRST, False, Source.MADE),
-        (KeySettings(), FIRST, True, Source.MADE),
-    ],
-)
-def test_the_first_source_that_is_there_gives_the_key(settings, node, has_munge, source):
-    assert settings.source(**node, has_munge=has_munge, can_show=True) is source
+def test_the_first_source_that_is_there_gives_the_key(file, munge):
+    def found(settings, *, is_first=True):
+        return settings.find(is_first=is_first, can_show=True)
+
+    other = "b" * 32
+    assert found(KeySettings(str(file), other, "7")) == RunKey(Key(TEXT.encode()))
+    assert found(KeySettings("", other, "7"), is_first=False) == RunKey(Key(other.encode()))
+    assert found(KeySettings(job="7"), is_first=False) == RunKey(None, "7")
+    assert found(KeySettings(job="7")).job == "7" and found(KeySettings(job="7")).key is not None
+    assert found(KeySettings()).is_new
+    munge[0] = False
+    assert found(KeySettings(job="7")).is_new
 
 
-def test_a_node_without_a_key_is_told_where_to_get_it():
-    with pytest.raises(
-        UsageError, match=r"^This node does not know the run's key\. Copy the line that node 0 printed\."
-    ):
-        KeySettings().source(is_first=False, has_munge=True, can_show=True)
+def test_a_node_without_a_key_learns_where_to_get_it(munge):
+    with pytest.raises(UsageError, match=r"does not know the run's key\. Copy the line that node 0 printed\."):
+        KeySettings().find(is_first=False, can_show=True)
 
 
 def test_a_new_key_is_not_shown_to_a_log():
     with pytest.raises(UsageError, match="shown on a terminal only"):
-        KeySettings().source(is_first=True, has_munge=True, can_show=False)
+        KeySettings().find(is_first=True, can_show=False)
 
 
-def test_a_variable_that_is_set_to_nothing_is_a_mistake():
-    settings = KeySettings.take(None, {"LOCKSTEP_KEY": ""})
-    assert settings.source(is_first=True, has_munge=False, can_show=True) is Source.VARIABLE
-    with pytest.raises(UsageError, match=r"^The key in LOCKSTEP_KEY is empty"):
-        settings.given(Source.VARIABLE)
-
-
-def test_a_variable_that_is_not_text_is_refused():
-    with pytest.raises(UsageError, match=r"^The key in LOCKSTEP_KEY is not plain text"):
-        KeySettings.take(None, {"LOCKSTEP_KEY": "\udcff" * 40}).given(Source.VARIABLE)
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("\udcff" * 40, "is not plain text")])
+def test_a_variable_that_holds_no_key_is_a_mistake(text, said):
+    with pytest.raises(UsageError, match=f"^The key in LOCKSTEP_KEY {said}"):
+        KeySettings.take(None, {"LOCKSTEP_KEY": text}).find(is_first=True, can_show=True)
 
 
 def test_the_line_for_other_nodes_gives_the_key_to_its_environment_alone():

@@ -46,14 +46,14 @@ def test_strangers_are_closed_and_nobody_is_disturbed(sky, monkeypatch, each):
     )
     asked = 0
     while strangers.poll() is None:
-        sky.stars["b"].tell({"kind": "said", "number": asked})
+        sky.stars["b"].publish({"kind": "said", "number": asked})
         sky.until(lambda asked=asked: len(sky.entries("b")) == asked + 1)
         asked += 1
     assert strangers.communicate()[0] == f"{each * 10}\n", "each was closed, and was told nothing"
     sky.until(lambda: sky.host._doorstep.num_refused == each * 10)
     assert asked > 10
     assert sky.host.nodes() == ["b"] and "gone" not in sky.kinds("b")
-    assert sky.kinds("a").count("stranger") == 1, "an address is named once"
+    assert sky.kinds("a").count("unauthenticated") == 1, "an address is named once"
 
 
 def test_more_who_say_nothing_than_may_be_opening_keep_no_node_out(sky):

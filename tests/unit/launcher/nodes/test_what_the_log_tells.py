@@ -24,7 +24,7 @@ def roster(number: int, *nodes: str) -> dict[str, Any]:
 
 
 def ended(node: str, number: int, code: int = 0) -> dict[str, Any]:
-    return {"kind": "ended", "round": number, "node": node, "told": {"exit_code": code}}
+    return {"kind": "ended", "round": number, "node": node, "report": {"exit_code": code}}
 
 
 def fall(node: str, number: int, *, regroups: bool = False) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def test_nodes_that_say_the_same_agree() -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (record("b", 1, most=3), "host-first was told --nnodes 1:4, host-b --nnodes 1:3"),
+        (record("b", 1, most=3), "host-first has --nnodes 1:4, host-b --nnodes 1:3"),
         (record("b", 1, least=4), "host-b --nnodes 4"),
         (record("b", 1, same={"the script": "b", "--lanes": "8"}), "the script: a on host-first, b on host-b"),
         (record("b", 1, same={"the script": "a"}), "--lanes: 8 on host-first, nothing on host-b"),

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.nodes.view import RunView, Sayings
+from lockstep.launcher.nodes.view import Notices, RunView
 
 
 def record(name):
@@ -13,7 +13,7 @@ def record(name):
 def node(name, members="abc"):
     """One node's sayings, and what it adds to the log, prints, and hears."""
     log, printed, heard = [], [], []
-    sayings = Sayings(record(name), RunView(), log.append, lambda *line: printed.append(line), heard.append)
+    sayings = Notices(record(name), RunView(), log.append, lambda *line: printed.append(line), heard.append)
     for one in members:
         sayings.view.take({"kind": "asks", "record": record(one).encode()})
     roster = [[number, one] for number, one in enumerate(members)]
@@ -23,7 +23,7 @@ def node(name, members="abc"):
 
 def test_what_one_node_says_is_heard_by_the_others_in_its_round():
     speaker, log, _, _ = node("b")
-    speaker.tell_said("stalled", "rank 1 is asleep", "stalled-in-script", [1])
+    speaker.publish_notice("stalled", "rank 1 is asleep", "stalled-in-script", [1])
     for name, hears in (("a", True), ("b", False), ("c", True)):
         listener, _, _, heard = node(name)
         listener.take(log[0])
@@ -39,11 +39,11 @@ def test_what_one_node_says_is_heard_by_the_others_in_its_round():
 
 def test_the_first_node_tells_all_but_the_one_that_it_is_about_who_is_silent():
     first, log, printed, _ = node("a")
-    first.say_silent({"kind": "silent", "node": "c"})
-    first.say_silent({"kind": "heard", "node": "c"})
+    first.report_silence({"kind": "silent", "node": "c"})
+    first.report_silence({"kind": "heard", "node": "c"})
     assert [text.partition(":")[0] for _, text in printed] == [
-        "node 2 (host host-c) has not been heard of for 5 s",
-        "node 2 (host host-c) is heard of again",
+        "node 2 (host host-c) has sent nothing for 5 s",
+        "node 2 (host host-c) is back",
     ]
     other, _, _, heard = node("b")
     other.take(log[0])
@@ -55,8 +55,8 @@ def test_the_first_node_tells_all_but_the_one_that_it_is_about_who_is_silent():
 
 def test_another_node_says_only_for_itself_that_the_first_one_is_silent():
     other, log, printed, _ = node("b")
-    other.say_silent({"kind": "silent", "node": ""})
-    assert printed[0][1].startswith("node 0 (host host-a) has not been heard of")
+    other.report_silence({"kind": "silent", "node": ""})
+    assert printed[0][1].startswith("node 0 (host host-a) has sent nothing")
     assert not log
 
 
@@ -65,10 +65,10 @@ def test_another_node_says_only_for_itself_that_the_first_one_is_silent():
     [
         (
             "launcher",
-            "the launcher of node 1 (host host-b) stands still; if a signal has stopped it, kill -CONT 7 there lets it go on",
+            "the launcher of node 1 (host host-b) stands still; if a signal has stopped it, kill -CONT 7 there resumes it",
         ),
-        ("nursery", "the nursery of node 1 (host host-b) is stopped by a signal; kill -CONT 7 there lets it go on"),
-        ("", "the launcher of node 1 (host host-b) goes on"),
+        ("nursery", "the nursery of node 1 (host host-b) is stopped by a signal; kill -CONT 7 there resumes it"),
+        ("", "the launcher of node 1 (host host-b) has resumed"),
     ],
 )
 def test_a_launcher_that_is_stopped_is_named_on_the_other_nodes_only(what, expected):
@@ -88,7 +88,7 @@ def test_at_the_end_of_a_round_stopped_nodes_are_given_up_and_nobody_else():
     first.view.take(stopped)
     assert not first.give_up_stopped()
     assert log == [{"kind": "given up", "node": "b"}]
-    first.view.take({"kind": "ended", "round": 0, "node": "b", "told": {}})
+    first.view.take({"kind": "ended", "round": 0, "node": "b", "report": {}})
     assert not first.give_up_stopped()
     assert len(log) == 1
     other, log, _, _ = node("c")
@@ -101,8 +101,8 @@ def test_at_the_end_of_a_round_stopped_nodes_are_given_up_and_nobody_else():
 
 def test_waits_and_gauges_count_for_their_round_only():
     speaker, log, _, _ = node("b")
-    speaker.tell_waits({"waits": []})
-    speaker.tell_gauges([[1.0]])
+    speaker.publish_waits({"waits": []})
+    speaker.publish_gauges([[1.0]])
     first, _, _, _ = node("a")
     for told in log:
         first.take(told)
@@ -116,13 +116,13 @@ def test_waits_and_gauges_count_for_their_round_only():
 
 def test_a_launcher_whose_machine_answers_is_told_as_one_that_stands_still():
     first, log, printed, _ = node("a")
-    first.say_silent({"kind": "silent", "node": "b", "is_there": True})
+    first.report_silence({"kind": "silent", "node": "b", "is_there": True})
     assert log == [{"kind": "stopped", "node": "b", "what": "launcher", "process": 0}] and not printed
     first.view.take(log[0])
-    first.say_silent({"kind": "heard", "node": "b", "is_there": True})
+    first.report_silence({"kind": "heard", "node": "b", "is_there": True})
     assert log[1]["what"] == ""
     other, log, printed, _ = node("c")
-    other.say_silent({"kind": "silent", "node": "", "is_there": True})
+    other.report_silence({"kind": "silent", "node": "", "is_there": True})
     assert other.view.stopped == {"a"} and "the launcher of node 0 (host host-a) stands still" in printed[0][1]
-    other.say_silent({"kind": "heard", "node": "", "is_there": True})
-    assert not other.view.stopped and "goes on" in printed[1][1] and not log
+    other.report_silence({"kind": "heard", "node": "", "is_there": True})
+    assert not other.view.stopped and "has resumed" in printed[1][1] and not log

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 
 UNFINISHED = "."
 """Before the name of one that is not locked yet."""
@@ -20,6 +23,8 @@ MADE_WITHIN_S = 60.0
 """An unfinished one that is older will not be finished."""
 HELD = "held"
 """A file in each that several may make: a folder that is not empty is never replaced by a rename."""
+LOCKED = ".held"
+"""Behind the name of a temporary folder. Others are not touched."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -89,3 +94,44 @@ def _taken(path: Path) -> Iterator[bool]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_taken = True
         yield is_taken
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with everything in it; the kernel makes layer folders that not even their owner may read."""
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(place) / name
+            if not path.is_symlink():
+                with suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class TemporaryFolder(AbstractContextManager[Path]):
+    """A folder of mode 0700, from here until the end of the `with` block. Removes left-overs of the same name first: those
+    whose process was killed.
+
+    Args:
+        prefix: how its name begins.
+        parent: where it is made; None: where temporary files are.
+
+    Raises:
+        OSError: when it cannot be made.
+    """
+
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        name = f"{prefix}{secrets.token_hex(8)}{LOCKED}"
+        self.path = (parent or Path(tempfile.gettempdir())).resolve() / name
+        self._lock = make_held(self.path)
+        for path in self.path.parent.glob(f"{prefix}*{LOCKED}"):
+            if is_left(path):
+                remove_tree(path)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        remove_tree(self.path)
+        os.close(self._lock)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.machine.held_folder import TemporaryFolder
 from lockstep.machine.torch_private import COMPILER
 from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.protocol.journal.ring import make_ring

@@ -29,8 +29,7 @@ from lockstep.launcher.request import (
     Verbosity,
 )
 from lockstep.launcher.trials.workplace import Workplaces
-from lockstep.machine.held_folder import is_left, make_held
-from lockstep.machine.private_view import remove_tree
+from lockstep.machine.held_folder import is_left, make_held, remove_tree
 from lockstep.machine.processes import ENDING
 from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.layout.mesh import Form, launched, on_ranks

@@ -150,6 +150,13 @@ def test_a_misuse_on_one_rank_already_is_misuse_of_verify_too(verified: Verifier
     assert "run.tally()" in result.failed.text
 
 
+def test_the_failure_of_a_run_is_shown_with_the_scripts_frames_and_not_torchs(verified: Verifier) -> None:
+    text = verified(lane="model(x[:, :1])").failed.text
+    assert "model(x[:, :1])" in text
+    assert "frames inside torch" in text
+    assert "site-packages/torch" not in text
+
+
 @pytest.mark.thorough
 def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier, tmp_path: Path) -> None:
     script = tmp_path / "alone.py"

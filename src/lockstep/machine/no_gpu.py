@@ -15,9 +15,9 @@ from lockstep.machine.gpus import (
     counted,
     newer_driver,
     read_driver,
-    torch_is_for,
     uncounted,
 )
+from lockstep.machine.torch_versions import torch_is_for
 
 PCI = Path("/sys/bus/pci/devices")
 INSTALL = "pip install --force-reinstall torch"

@@ -35,7 +35,7 @@ class GrowingTime:
             self._step, self._latest_s = step, max(time.time(), latest_s + STEP_S)
             return self._latest_s
 
-    def go_on_from(self, time_s: float, step: int) -> None:
+    def resume_from(self, time_s: float, step: int) -> None:
         """In this step, return only what is later than `time_s`, which another process got."""
         with self._lock:
             self._step, self._latest_s = step, max(self._latest_s if step == self._step else 0.0, time_s)
@@ -43,7 +43,7 @@ class GrowingTime:
 
 _process = GrowingTime()
 growing_time = _process.now
-go_on_from = _process.go_on_from
+resume_from = _process.resume_from
 
 
 _CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
@@ -56,7 +56,8 @@ def ticking(every_s: float) -> int:
     timer = int(library.timerfd_create(time.CLOCK_MONOTONIC, _CLOEXEC_NONBLOCK))
     seconds, fraction = divmod(every_s, 1.0)
     moment = (int(seconds), int(fraction * 1e9))
-    times = (ctypes.c_long * 4)(*moment, *moment)  # struct itimerspec: the interval, and the first time
+    # struct itimerspec: the interval, and the first time.
+    times = (ctypes.c_long * 4)(*moment, *moment)
     if timer < 0 or library.timerfd_settime(timer, 0, times, None) < 0:
         raise OSError(ctypes.get_errno(), "no timer")
     return timer

@@ -65,6 +65,7 @@ def _threads(process: Path) -> list[Path]:
 
 def _processor_s(folder: Path, *, with_children: bool = False) -> float:
     with suppress(ValueError, IndexError):
+        # Behind the name: utime, stime, and of children that were waited for cutime, cstime (proc(5)).
         fields = _read(folder / "stat").rpartition(")")[2].split()
         return sum(map(int, fields[11 : 15 if with_children else 13])) * TICK_S
     return 0.0
@@ -123,6 +124,7 @@ def held_back(pid: int, proc: Path = PROC, root: Path = CGROUP_ROOT) -> HeldBack
 
 def _run_delay_s(folder: Path) -> float:
     with suppress(ValueError, IndexError):
+        # Time on a core, time in the run queue, number of slices.
         return int(_text_of(folder / "schedstat").split()[1]) / 1e9
     return 0.0
 

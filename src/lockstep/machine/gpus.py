@@ -32,8 +32,10 @@ QUESTION = "import torch; print(torch.cuda.device_count() if torch.cuda.is_avail
 
 def answer_of_torch(question: str, variables: Mapping[str, str]) -> str:
     """What a program prints that asks torch, in an interpreter of its own; empty if it does not end well."""
+    # Imported here: few commands ask, and the others start faster without it.
     subprocess = importlib.import_module("subprocess")
     with suppress(OSError, subprocess.SubprocessError, ValueError):
+        # -P: a torch.py in the working directory is not torch.
         done = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-c", question],
             capture_output=True, text=True, timeout=ASK_S, env={**variables}, check=False, stdin=subprocess.DEVNULL,

@@ -34,6 +34,7 @@ def make_held(path: Path, lock: int = fcntl.LOCK_EX) -> int:
     unfinished.mkdir(mode=0o700)
     descriptor = os.open(unfinished, _OPEN)
     try:
+        # Two that make the same folder: rename replaces only an empty one, so the second fails.
         if lock == fcntl.LOCK_SH:
             (unfinished / HELD).touch()
         fcntl.flock(descriptor, lock)
@@ -54,7 +55,8 @@ def hold_together(path: Path) -> int:
                 if os.fstat(descriptor).st_uid != os.geteuid():
                     raise PermissionError(f"{path} is another user's")
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
-                if path.stat().st_ino == os.fstat(descriptor).st_ino:  # else somebody has just removed it
+                # Another folder, or none: somebody removed this one before it was locked.
+                if path.stat().st_ino == os.fstat(descriptor).st_ino:
                     return descriptor
             except OSError:
                 os.close(descriptor)

@@ -71,6 +71,7 @@ def _end_and_parent(stat: bytes) -> tuple[bool, int]:
 
     The name in brackets may itself hold spaces and brackets. A zombie with other threads has ended only in part.
     """
+    # The last bracket: the name, in front of it, may hold brackets itself.
     state, parent, *others = stat.rpartition(b")")[2].split()
     has_threads = len(others) > _THREADS and int(others[_THREADS]) > 1
     return state in {b"Z", b"X"} and not has_threads, int(parent)
@@ -224,8 +225,9 @@ def share_socket_folder() -> None:
     """Let this process and those that it starts keep their sockets in the folder of their nursery, if they have one."""
     if marker := os.environ.get(MARKER):
         folder = _socket_folder(marker)
-        with suppress(OSError):  # then multiprocessing makes folders of its own
-            _HELD.append(hold_together(folder))  # until the last process ends that has inherited it
+        # Without it multiprocessing makes folders of its own. It is held until the last process ends that has inherited it.
+        with suppress(OSError):
+            _HELD.append(hold_together(folder))
             multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -270,7 +272,8 @@ def remove_half_written(cache: Path) -> list[Path]:
     """Remove the libraries that nobody is writing and that are not whole; return them. 2 us for each that is."""
     removed = []
     for library in cache.glob("*/*.so"):
-        with suppress(OSError):  # gone, or another user's
+        # Somebody else may have removed it, or own it.
+        with suppress(OSError):
             if not library.lstat().st_mode & _EXECUTABLE and _remove_unless_locked(library):
                 removed.append(library)
     return removed
@@ -278,7 +281,8 @@ def remove_half_written(cache: Path) -> list[Path]:
 
 def _remove_unless_locked(library: Path) -> bool:
     lock = library.parents[1] / "locks" / f"{library.name.partition('.')[0]}.lock"
-    if lock.exists() and not lock.is_file():  # opening a FIFO would wait
+    # Opening a FIFO would wait for a writer.
+    if lock.exists() and not lock.is_file():
         return False
     with lock.open("ab") as file:
         try:

@@ -121,7 +121,7 @@ def left_in(group: Path) -> int | None:
 
 
 def _groups(group_list: Path, root: Path) -> Iterator[Path]:
-    """This process's group and all above it, the root too: in a container it has a limit."""
+    """This process's group and all above it."""
     try:
         lines = group_list.read_text().splitlines()
     except OSError:
@@ -129,6 +129,7 @@ def _groups(group_list: Path, root: Path) -> Iterator[Path]:
     for line in lines:
         if line.startswith("0::"):
             group = root / line[3:].lstrip("/")
+            # The root too: in a container it is the container's group and has a limit.
             while group.is_relative_to(root):
                 yield group
                 group = group.parent

@@ -1,5 +1,7 @@
 """A private view of the file system: a process sees everything as it is, and what it writes stays apart.
 
+Runs in: the nursery; the view is made by a forked child of it.
+
 A mount namespace in which overlayfs lies over every folder that can be written and has no mount in it. There is a view
 only where a layer covers the working directory. It lives as long as a process has it open or is in it; nothing of it has
 a name except the folder with what was written, which its owner removes. See docs/design/0018.
@@ -110,7 +112,8 @@ def _lay_view(folder: Path) -> ViewReport:
     here, is_writable = str(Path.cwd()), os.access(".", os.W_OK)
     try:
         _call("unshare", ctypes.c_int(CLONE_NEWNS))
-        options = "redirect_dir=on"  # folders that were there can be renamed
+        # Folders that were there can be renamed. In a user namespace the kernel trusts no such redirection.
+        options = "redirect_dir=on"
     except PermissionError:
         if foreign := _foreign(here):
             return ViewReport(f"{foreign} belongs to another user or group, for whom only root can keep files apart")
@@ -156,7 +159,8 @@ def _lay(folder: Path, layers: Sequence[str], options: str) -> dict[str, str]:
     # A layer may hide the next place. Opened first, each keeps a name, without the colons and commas that options forbid.
     sources: dict[str, str] = {}
     for point in layers[:MAX_LAYERS]:
-        with suppress(OSError):  # gone by now, or hidden by another mount
+        # It may be gone by now, or hidden by another mount.
+        with suppress(OSError):
             sources[point] = _held(point)
     base, upper = _held(folder.parent), Path(_held(folder))
     refused = dict.fromkeys(layers[MAX_LAYERS:], f"more than {MAX_LAYERS} layers")
@@ -231,7 +235,8 @@ def cover(mounts: Mapping[str, bool], folders_in: Callable[[str], Sequence[str]]
             if child not in mounts and not is_below(child, REAL_TREES):
                 divide(child)
 
-    for point in sorted(mounts, reverse=True):  # those within others first: homes before the root's many folders
+    # Mounts within others first: homes get their layers before the root's many folders.
+    for point in sorted(mounts, reverse=True):
         if mounts[point]:
             divide(point)
     # in a folder of another owner, files can be made only where a layer begins

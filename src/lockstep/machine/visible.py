@@ -43,7 +43,8 @@ def without_colours(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     letter = match.group()
     code = ord(letter)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
+    # A byte of a file name that is not UTF-8, as surrogateescape decodes it.
+    if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
     return _SHORT.get(letter) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
@@ -53,9 +54,11 @@ def _escaped(match: re.Match[str]) -> str:
 
 def write_error(line: str) -> None:
     """Print a line to standard error, or drop it where that cannot be written."""
-    if sys.stderr is not None:  # print(file=None) means standard output
+    # Python without a standard error has None there, which print takes for standard output.
+    if sys.stderr is not None:
         with suppress(OSError, ValueError):  # ValueError: closed
-            sys.stderr.write(f"{line}\n")  # in one piece: other ranks may write there too
+            # In one piece: other ranks may write there too.
+            sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
 

@@ -79,6 +79,7 @@ def deviation(left: Captured, right: Captured) -> Deviation | None:
     differing = [number for number, (a, b) in enumerate(zip(left.bits, right.bits, strict=True)) if a != b]
     gaps = [abs(left.values[number] - right.values[number]) for number in differing]
     largest = max(gaps, default=0.0)
+    # max() passes over a NaN that is not the first.
     if any(math.isnan(gap) for gap in gaps):
         largest = math.nan
     scale = max((abs(value) for value in (*left.values, *right.values) if math.isfinite(value)), default=0.0)
@@ -98,6 +99,7 @@ def constant_ratio(left: Sequence[float], right: Sequence[float]) -> float | Non
     pairs = [(a, b) for a, b in zip(left, right, strict=True) if a != 0.0 or b != 0.0]
     if not pairs or not all(math.isfinite(a) and math.isfinite(b) and a != 0.0 for a, b in pairs):
         return None
+    # The largest element: its ratio is rounded least.
     first, second = max(pairs, key=lambda pair: abs(pair[0]))
     ratio = second / first
     tolerance = CONSTANT * abs(second)

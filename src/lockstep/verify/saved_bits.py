@@ -95,6 +95,7 @@ def decode(text: bytes, path: str) -> SavedBits:
         end = End(over=True, reached=bool(body["reached_its_end"]))
         evidence = Evidence((recorded,), end, norms)
         return SavedBits(str(body["script"]), tuple(body["args"]), body["facts"], int(body["steps"]), evidence)
+    # A hostile file may hold anything, and be nested deeper than json reads.
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise damaged from None
 

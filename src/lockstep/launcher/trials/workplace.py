@@ -39,7 +39,7 @@ class Workplace:
         inside = path.resolve().is_relative_to(self.original)
         return self.folder / path.resolve().relative_to(self.original) if inside else path
 
-    def said_as_original(self, text: str) -> str:
+    def with_own_paths(self, text: str) -> str:
         """A message of the run with the user's own paths."""
         return text if self.folder is None else text.replace(str(self.folder), str(self.original))
 

@@ -1,4 +1,7 @@
-"""What happens to a process when its fault has come. Each function is one kind of `plan.KINDS`."""
+"""What happens to a process when its fault has come. Each function is one kind of `plan.KINDS`.
+
+Runs in: the rank or loader worker that a fault happens to; a thread named fetcher raises for `dead-thread`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def act(fault: Fault) -> None:
         _ACTS[fault.kind]()
 
 
-def go_on_slowly() -> None:
+def slow_down() -> None:
     """Sleep in this step if a fault has made the process slow."""
     for seconds in _slowness_s:
         time.sleep(seconds)
@@ -195,6 +198,7 @@ def fill(folder: Path) -> None:
             f"The file system of {folder} has more than 1 GiB of room.", "Name a folder on a small tmpfs of your own."
         )
     with suppress(OSError), (folder / "filled-by-a-fault").open("wb", buffering=0) as file:
+        # Down to single bytes: a file system without room for a block may have some for a small write.
         for size in (1 << 20, 1 << 10, 1):
             with suppress(OSError):
                 while file.write(bytes(size)):

@@ -109,10 +109,10 @@ class HeldBack:
 def held_back(pid: int, proc: Path = PROC, root: Path = CGROUP_ROOT) -> HeldBack:
     """The counters of a process."""
     folder = proc / str(pid)
-    groups = _text_of(folder / "cgroup")
+    groups = _read(folder / "cgroup")
     throttled_s = 0.0
     for group in group_folders(groups, root, "cpu"):
-        if match := _THROTTLED.search(_text_of(group / "cpu.stat")):
+        if match := _THROTTLED.search(_read(group / "cpu.stat")):
             throttled_s += int(match.group(2)) / (1e6 if match.group(1) == "usec" else 1e9)
     return HeldBack(
         _run_delay_s(folder),
@@ -125,17 +125,11 @@ def held_back(pid: int, proc: Path = PROC, root: Path = CGROUP_ROOT) -> HeldBack
 def _run_delay_s(folder: Path) -> float:
     with suppress(ValueError, IndexError):
         # Time on a core, time in the run queue, number of slices.
-        return int(_text_of(folder / "schedstat").split()[1]) / 1e9
+        return int(_read(folder / "schedstat").split()[1]) / 1e9
     return 0.0
 
 
 def _major_faults(folder: Path) -> int:
     with suppress(ValueError, IndexError):
-        return int(_text_of(folder / "stat").rpartition(")")[2].split()[9])
+        return int(_read(folder / "stat").rpartition(")")[2].split()[9])
     return 0
-
-
-def _text_of(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(errors="replace")
-    return ""

@@ -31,6 +31,7 @@ KERNEL_TYPES = ("autofs", "cgroup", "cgroup2", "devtmpfs", "nsfs", "proc", "ramf
 SHARED_BY_ALL = ("/tmp", "/var/tmp")  # noqa: S108 - what everybody may write to, and only root owns
 MAX_LAYERS = 500
 """What would need more stays real, and is named."""
+MOST_NAMED = 3
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -128,9 +129,11 @@ def _lay_view(folder: Path) -> ViewReport:
     if is_writable and not is_below(here, [point for point in layers if point not in refused]):
         why = next((why for point, why in refused.items() if is_below(here, [point])), "it has mounts in it")
         return ViewReport(f"no layer can cover {here} ({why})")
-    real = [*((point, f"{point} ({why})") for point, why in refused.items())]
-    real += [(point, f"files directly in {point}") for point in around]
-    return ViewReport(real=tuple(text for point, text in real if os.access(point, os.W_OK)))
+    real = [f"{point} ({why})" for point, why in refused.items() if os.access(point, os.W_OK)]
+    if files := [point for point in around if os.access(point, os.W_OK)]:
+        more = f" and {len(files) - MOST_NAMED} more folders" if len(files) > MOST_NAMED else ""
+        real.append(f"files directly in {', '.join(files[:MOST_NAMED])}{more}")
+    return ViewReport(real=tuple(real))
 
 
 def _enter_user_namespace(user: int, group: int) -> None:

@@ -248,3 +248,9 @@ def number_of(value: str) -> float | None:
         return float(int(value)) if len(value) < 20 else None
     except ValueError:
         return None
+
+
+def readable(value: str | None) -> str:
+    """The value for a person: a number in decimal digits, everything else as it is."""
+    number = number_of(value) if value is not None and "0x" in value else None
+    return repr(number) if number is not None else value if value is not None else "nothing"

@@ -14,7 +14,7 @@ from lockstep.launcher.trials.trials import Trial, Trials
 from lockstep.protocol.recording import AT_END, CarriedTensor, read_carried_tensor
 from lockstep.verify.cause import Symptoms, usual_cause
 from lockstep.verify.comparison import Difference, Side
-from lockstep.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence
+from lockstep.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence, readable
 from lockstep.verify.result import Deviation, Explained, constant_ratio, deviation, read_values
 
 WATCHED_STEPS = 3
@@ -181,14 +181,7 @@ def both_texts(left: str | None, right: str | None) -> tuple[str, str] | None:
     """Both values for a person, or None for tensors, of which only hashes are known."""
     if any(value is not None and is_hash(value) for value in (left, right)):
         return None
-    return _text(left), _text(right)
-
-
-def _text(value: str | None) -> str:
-    if value is None:
-        return "nothing"
-    number = number_of(value) if "0x" in value else None
-    return value if number is None else repr(number)
+    return readable(left), readable(right)
 
 
 def _side(difference: Difference, side: Side, compared: Sequence[Compared]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lockstep.verify.evidence import Kind, Place, Recorded, number_of
+from lockstep.verify.evidence import Kind, Place, Recorded, readable
 
 MOST_NAMED = 4
 COLLECTIONS = ("dict", "list", "OrderedDict")
@@ -116,12 +116,7 @@ def _object_of(item: str, own: Mapping[str, str]) -> str:
 def _texts(before: str, after: str) -> tuple[str, str]:
     """Both values for a person; a digest only where nothing else distinguishes them."""
     words = before.partition(", ")[0], after.partition(", ")[0]
-    return (before, after) if words[0] == words[1] else (_number(words[0]), _number(words[1]))
-
-
-def _number(text: str) -> str:
-    number = number_of(text) if "0x" in text else None
-    return text[:40] if number is None else repr(number)
+    return (before, after) if words[0] == words[1] else (readable(words[0])[:40], readable(words[1])[:40])
 
 
 def _listed(names: list[str]) -> str:

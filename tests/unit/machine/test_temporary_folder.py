@@ -10,7 +10,6 @@ from lockstep.machine.held_folder import TemporaryFolder
 HOLD = """
 import sys
 from pathlib import Path
-from pathlib import Path
 from lockstep.machine.held_folder import TemporaryFolder
 
 with TemporaryFolder("lockstep-copy-", Path(sys.argv[1])) as room:

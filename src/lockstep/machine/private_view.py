@@ -159,14 +159,14 @@ def _foreign(folder: str) -> str:
 
 def _lay(folder: Path, layers: Sequence[str], options: str) -> dict[str, str]:
     """Lay a layer over each place, and put the parent of `folder` back; which places were refused, and why."""
-    # A layer may hide the next place. Opened first, each keeps a name, without the colons and commas that options forbid.
-    sources: dict[str, str] = {}
-    for point in layers[:MAX_LAYERS]:
-        # It may be gone by now, or hidden by another mount.
-        with suppress(OSError):
-            sources[point] = _held(point)
-    base, upper = _held(folder.parent), Path(_held(folder))
     refused = dict.fromkeys(layers[MAX_LAYERS:], f"more than {MAX_LAYERS} layers")
+    # A layer may hide the next place. Opened first, each keeps a name, without the colons and commas that options forbid.
+    base, upper, sources = _held(folder.parent), Path(_held(folder)), dict[str, str]()
+    for point in layers[:MAX_LAYERS]:
+        try:
+            sources[point] = _held(point)
+        except OSError as error:
+            refused[point] = error.strerror or str(error)
     for number, (point, source) in enumerate(sources.items()):
         place = upper / str(number)
         for path in (place, place / "upper", place / "work"):

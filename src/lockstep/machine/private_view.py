@@ -130,7 +130,8 @@ def _lay_view(folder: Path) -> ViewReport:
         why = next((why for point, why in refused.items() if is_below(here, [point])), "it has mounts in it")
         return ViewReport(f"no layer can cover {here} ({why})")
     real = [f"{point} ({why})" for point, why in refused.items() if os.access(point, os.W_OK)]
-    if files := [point for point in around if os.access(point, os.W_OK)]:
+    # Directly in /run are sockets of programs under way and what they note about themselves: nothing that a user keeps.
+    if files := [point for point in around if os.access(point, os.W_OK) and not is_below(point, ["/run"])]:
         more = f" and {len(files) - MOST_NAMED} more folders" if len(files) > MOST_NAMED else ""
         real.append(f"files directly in {', '.join(files[:MOST_NAMED])}{more}")
     return ViewReport(real=tuple(real))

@@ -22,7 +22,7 @@ from lockstep.verify.report import (
     print_verdict,
     show_failed,
 )
-from lockstep.verify.result import Explained, Failed, Run, cell_as_json, difference_as_json, finite
+from lockstep.verify.result import Explained, Failed, Run, difference_as_json, finite, row_as_json
 
 
 @dataclass
@@ -108,14 +108,7 @@ class Continued:
                 "items": self.num_items,
                 "items_at_end": self.num_items_at_end,
                 "runs": [asdict(run) for run in self.runs],
-                "rows": [
-                    {
-                        "kind": row.key,
-                        "num_items": row.num_items,
-                        "cells": [cell_as_json(row, one) for one in row.cells],
-                    }
-                    for row in self.rows
-                ],
+                "rows": [row_as_json(row) for row in self.rows],
                 "difference": difference_as_json(self.difference) if self.difference is not None else None,
                 "forgotten": asdict(self.forgotten),
                 "failed": asdict(self.failed) if self.failed is not None else None,

@@ -20,7 +20,7 @@ from benchmarks.faults.catalogue import SAMPLE, STEP, Row
 from benchmarks.faults.outcome import Notes, Outcome, Said, first_said, names
 from benchmarks.faults.samples import NOTES
 from lockstep.testing import faults
-from lockstep.testing.faults import control_group
+from lockstep.testing.faults.acts import remove_control_groups
 
 ROOT = Path(__file__).parents[2]
 LOCKSTEP, TORCHRUN = "lockstep", "torchrun + DDP"
@@ -174,7 +174,7 @@ class Trial:
                 os.kill(pid, signal.SIGKILL)
         _wait_for(lambda: not self._processes())
         for event in faults.fired(self.place / "fired"):
-            control_group.remove(event.pid)
+            remove_control_groups(event.pid)
         numbers = {str(pid) for pid in self._seen}
         for file in Path("/dev/shm").iterdir():
             if file.is_file() and file.name.startswith("torch_") and numbers & set(file.name.split("_")):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from lockstep.machine.standard_streams import write_error
-from lockstep.machine.visible import hung
+from lockstep.machine.visible import hung, write_error
 
 
 class _OnStandardError(logging.Handler):

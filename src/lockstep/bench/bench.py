@@ -1,7 +1,6 @@
 """The order of a measurement: one run that is not counted, then rounds in which every configuration runs once, in turn.
 
-Machines drift: two cores give between 1.0 and 2.0 times one, minute by minute. So configurations are compared within a
-round, and every round begins with a different one. This file only carries out; `plan` decides what is measured.
+This file only carries out; `plan` decides what is measured.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def measure(bench: Bench, runners: Runners) -> Results:
             measure_rounds(planned, bench, runners, results)
     except KeyboardInterrupt:
         results.interrupted_by = 130
-    except SystemExit as ending:  # a signal stopped the run that was under way
+    except SystemExit as ending:
+        # A signal stopped the run that was under way.
         results.interrupted_by = int(ending.code or 130)
     return results
 
@@ -108,6 +108,9 @@ def measure_rounds(planned: list[Configuration], bench: Bench, runners: Runners,
 
 def measure_round(number: int, bench: Bench, runners: Runners, results: Results) -> float:
     """Run every configuration in `results` that has not failed; the seconds it took. `number` counts from 0."""
+    # [Note: why rounds rotate]
+    # Machines drift: two cores give between 1.0 and 2.0 times one, minute by minute. So configurations are compared within a
+    # round, and each round begins with another one, since some place in the round may always be the quiet one.
     at = number % len(results.measured)
     seconds = 0.0
     for one in results.measured[at:] + results.measured[:at]:

@@ -1,7 +1,6 @@
 """From the ranks' files to numbers: the time of each step, where it went, memory. Pure, apart from reading the files.
 
-The time of a step is that of its slowest rank. Shares are means over the ranks: which rank is the slowest changes from
-step to step by chance, and in a pipeline every rank waits at another moment.
+The time of a step is that of its slowest rank, its shares are means over the ranks.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ def losses(stages: Sequence[Stage], micro_batches: int) -> Losses | None:
     mean, most = sum(busy) / len(busy), max(busy)
     bubble = most * (len(stages) - 1) / micro_batches
     total = max(*(stage.total_s for stage in stages), most)
+    # The model of equal stages may predict a longer bubble than there is time left.
     bubble = min(bubble, total - most)
     return Losses(
         useful=mean / total,
@@ -295,6 +295,7 @@ def step_times(ranks: Sequence[Mapping[str, Any]]) -> tuple[StepTime, ...]:
                 number=number,
                 samples=steps[0]["samples"],
                 seconds=max(step["end_ns"] - step["begin_ns"] for step in steps) / 1e9,
+                # Means: which rank is the slowest changes by chance, and in a pipeline each waits at another moment.
                 parts={part: sum(share[part] for share in shares) / len(shares) for part in PARTS},
             )
         )
@@ -323,6 +324,7 @@ def _memory(ranks: Sequence[Mapping[str, Any]]) -> Memory:
 
 def _one_step(ranks: Sequence[Mapping[str, Any]], steps: Sequence[StepTime]) -> tuple[tuple[Interval, ...], ...]:
     """The step of median length, on every rank."""
+    # The low median: one of the steps, where the median of an even number lies between two.
     middle = median_low(step.seconds for step in steps)
     number = next(step.number for step in steps if step.seconds == middle)
     chosen = [next(step for step in rank["steps"] if step["step"] == number) for rank in ranks]

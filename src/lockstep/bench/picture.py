@@ -31,7 +31,7 @@ COLOURS = {
 EXACT, INEXACT = "#3b75af", "#b8a0c8"
 MAX_TIMES = 3.0
 """Rows that are longer than this, relative to the middle one, are cut off."""
-SAID = {"facecolor": "#333333", "edgecolor": "none", "pad": 1.2}
+LABEL_BOX = {"facecolor": "#333333", "edgecolor": "none", "pad": 1.2}
 LEAST_NUMBERED = 0.012
 """A micro-batch that takes less of the width than this gets no number."""
 
@@ -98,7 +98,7 @@ def draw_steps(axes: Axes, whole: Sequence[Measured]) -> None:
             _draw_piece(axes, row, piece, limit, used)
         if ends[row] > limit:
             text = f"… {ends[row]:.0f} ms "
-            axes.text(limit, row, text, ha="right", va="center", fontsize=7, color="white", bbox=SAID)
+            axes.text(limit, row, text, ha="right", va="center", fontsize=7, color="white", bbox=LABEL_BOX)
     axes.set_yticks(range(len(rows)), [_row_label(one, rank) for one, rank, _ in rows], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("ms since the step began (the median step)", fontsize=8)

@@ -1,7 +1,7 @@
 """What the numbers of a bench mean, in sentences: a pure function over the results.
 
 Which is fastest, whether one process with all cores does better than ranks, why a configuration is slower than one rank,
-and whose bits are whose. What cannot be known from the numbers is not said.
+and whose bits are whose. Nothing is concluded that the numbers do not show.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def _slower(results: Results, one: Measured) -> Iterator[str]:
         yield f"{_name(one, results)} is slower than one rank: {WITHOUT_EXCHANGE[one.configuration.strategy]}"
         return
     share = one.shares()["exchange"]
+    # Then the exchange is not why, and these numbers do not show what is.
     if share < CLEAR:
         return
     yield (

@@ -40,11 +40,11 @@ def _show_numbers(results: Results, console: Console) -> None:
     console.print()
     for line in sentences(results):
         failed = " failed: " in line
-        _say(line, console, "bold red" if failed else "")
-    _say(conditions(results), console, "dim")
+        _print(line, console, "bold red" if failed else "")
+    _print(conditions(results), console, "dim")
 
 
-def _say(line: str, console: Console, style: str) -> None:
+def _print(line: str, console: Console, style: str) -> None:
     """Print a sentence, wrapped to the width of the output; its indent stays."""
     indent = line[: len(line) - len(line.lstrip())]
     broken = textwrap.fill(line, console.width, subsequent_indent=indent, break_on_hyphens=False)

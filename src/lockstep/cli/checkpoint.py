@@ -21,7 +21,7 @@ from lockstep.launcher.states.description import describe, examine, newest, summ
 from lockstep.launcher.states.places import Found, all_states, states_at
 from lockstep.launcher.states.remote import fill, states_at_url, told_of
 from lockstep.launcher.states.report import show_description, show_differences, show_examined, show_list, show_put_aside
-from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.machine.held_folder import TemporaryFolder
 from lockstep.machine.visible import visible
 from lockstep.protocol.run_folder import COPY, runs_folder
 from lockstep.protocol.url import is_of_one_process, is_url, shown

@@ -17,8 +17,7 @@ from lockstep.launcher.diagnosis.findings import FINDINGS, Finding
 from lockstep.launcher.watch.diagnosis import Diagnosis
 from lockstep.launcher.watch.diagnosis import diagnose as look
 from lockstep.launcher.watch.places import Run, run_at
-from lockstep.launcher.watch.table import table_of
-from lockstep.machine.tables import show_table
+from lockstep.launcher.watch.table import show_table, table_of
 from lockstep.machine.visible import hung
 from lockstep.protocol.case import latest, names_of
 from lockstep.protocol.run_folder import runs_folder

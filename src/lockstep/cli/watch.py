@@ -14,9 +14,8 @@ from rich.live import Live
 
 from lockstep.cli.under_way import screen
 from lockstep.launcher.watch.places import run_at
-from lockstep.launcher.watch.table import table_of, total_of
+from lockstep.launcher.watch.table import show_table, table_of, total_of
 from lockstep.launcher.watch.view import Viewer
-from lockstep.machine.tables import show_table
 from lockstep.machine.visible import visible
 from lockstep.protocol.run_folder import runs_folder
 from lockstep.show.live import LiveRun, show_in_browser

@@ -164,7 +164,7 @@ class Output:
     """Who gets the values of `run.log`: "tensorboard", "wandb"."""
     trace_steps: int = 0
     """How many steps the ranks record for `trace.json`."""
-    full_traceback: bool = True
+    full_traceback: bool = False
     """Whether the failure block has the frames of libraries too."""
 
 

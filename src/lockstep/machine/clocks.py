@@ -11,6 +11,11 @@ STEP_S = 1e-5
 """How far apart two numbers of one step are at least; a file's time and a float tell them apart."""
 
 
+# [Note: why time must grow within a step]
+# A run that resumes keeps the lines of metrics.jsonl that are not later than its state. Within a step only the time tells them
+# apart, and the clock may be set back, or be too coarse for two calls that follow each other.
+
+
 class GrowingTime:
     """The numbers of one process. Any thread may ask."""
 
@@ -20,21 +25,25 @@ class GrowingTime:
         self._latest_s = 0.0
 
     def now(self, step: int) -> float:
-        """time.time(), or a little more than what was told last in this step where the clock does not show more."""
+        """time.time(), or a little more than the last number of this step where the clock has not moved on.
+
+        Args:
+            step: of the run; numbers of different steps are not compared.
+        """
         with self._lock:
             latest_s = self._latest_s if step == self._step else 0.0
             self._step, self._latest_s = step, max(time.time(), latest_s + STEP_S)
             return self._latest_s
 
-    def go_on_from(self, time_s: float, step: int) -> None:
-        """In this step, tell only what is later than `time_s`, which another process was told."""
+    def resume_from(self, time_s: float, step: int) -> None:
+        """In this step, return only what is later than `time_s`, which another process got."""
         with self._lock:
             self._step, self._latest_s = step, max(self._latest_s if step == self._step else 0.0, time_s)
 
 
 _process = GrowingTime()
 growing_time = _process.now
-go_on_from = _process.go_on_from
+resume_from = _process.resume_from
 
 
 _CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
@@ -42,11 +51,13 @@ _CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
 
 def ticking(every_s: float) -> int:
     """Make one; read eight bytes from it at each tick, and close it. Raises OSError."""
+    # Python has os.timerfd_create from 3.13 on.
     library = ctypes.CDLL(None, use_errno=True)
     timer = int(library.timerfd_create(time.CLOCK_MONOTONIC, _CLOEXEC_NONBLOCK))
     seconds, fraction = divmod(every_s, 1.0)
     moment = (int(seconds), int(fraction * 1e9))
-    times = (ctypes.c_long * 4)(*moment, *moment)  # struct itimerspec: the interval, and the first time
+    # struct itimerspec: the interval, and the first time.
+    times = (ctypes.c_long * 4)(*moment, *moment)
     if timer < 0 or library.timerfd_settime(timer, 0, times, None) < 0:
         raise OSError(ctypes.get_errno(), "no timer")
     return timer

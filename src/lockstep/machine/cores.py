@@ -86,8 +86,10 @@ def group_folders(groups: str, root: Path, controller: str) -> list[Path]:
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
+            # Hybrid systems mount version 2 beside the controllers of version 1.
             mounts += [(mount, path) for mount in (root, root / "unified")]
         elif controller in controllers.split(","):
+            # Version 1 mounts `cpu,cpuacct` under this name; `cpu` is usually a link to it.
             mounts += [(mount, path) for mount in {root / controllers, root / controller}]
     return [folder for mount, path in mounts for folder in _upwards(mount, path)]
 

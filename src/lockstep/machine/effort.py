@@ -65,6 +65,7 @@ def _threads(process: Path) -> list[Path]:
 
 def _processor_s(folder: Path, *, with_children: bool = False) -> float:
     with suppress(ValueError, IndexError):
+        # Behind the name: utime, stime, and of children that were waited for cutime, cstime (proc(5)).
         fields = _read(folder / "stat").rpartition(")")[2].split()
         return sum(map(int, fields[11 : 15 if with_children else 13])) * TICK_S
     return 0.0
@@ -108,10 +109,10 @@ class HeldBack:
 def held_back(pid: int, proc: Path = PROC, root: Path = CGROUP_ROOT) -> HeldBack:
     """The counters of a process."""
     folder = proc / str(pid)
-    groups = _text_of(folder / "cgroup")
+    groups = _read(folder / "cgroup")
     throttled_s = 0.0
     for group in group_folders(groups, root, "cpu"):
-        if match := _THROTTLED.search(_text_of(group / "cpu.stat")):
+        if match := _THROTTLED.search(_read(group / "cpu.stat")):
             throttled_s += int(match.group(2)) / (1e6 if match.group(1) == "usec" else 1e9)
     return HeldBack(
         _run_delay_s(folder),
@@ -123,17 +124,12 @@ def held_back(pid: int, proc: Path = PROC, root: Path = CGROUP_ROOT) -> HeldBack
 
 def _run_delay_s(folder: Path) -> float:
     with suppress(ValueError, IndexError):
-        return int(_text_of(folder / "schedstat").split()[1]) / 1e9
+        # Time on a core, time in the run queue, number of slices.
+        return int(_read(folder / "schedstat").split()[1]) / 1e9
     return 0.0
 
 
 def _major_faults(folder: Path) -> int:
     with suppress(ValueError, IndexError):
-        return int(_text_of(folder / "stat").rpartition(")")[2].split()[9])
+        return int(_read(folder / "stat").rpartition(")")[2].split()[9])
     return 0
-
-
-def _text_of(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(errors="replace")
-    return ""

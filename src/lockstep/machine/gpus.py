@@ -8,13 +8,14 @@ driver in this one. Why there are none: `no_gpu`.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from lockstep.machine.torch_versions import torch_is_for
 
 DEVICES = Path("/dev")
 DRIVER_LIST = Path("/proc/driver/nvidia/gpus")
@@ -25,16 +26,16 @@ WSL_CUDA = Path("/usr/lib/wsl/lib/libcuda.so.1")
 _NUMBERS = re.compile(r"\s*(-?\d+\s*(,\s*-?\d+\s*)*)?")
 """What CUDA_VISIBLE_DEVICES is as a rule; empty for none."""
 ASK_S = 120.0
-UNKNOWN_BUILD = {"cuda": ""}
-"""Of a torch that does not say: it may be for GPUs."""
 QUESTION = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 """NVML counts devices also where the driver is too old for this torch, so the number alone says nothing."""
 
 
 def answer_of_torch(question: str, variables: Mapping[str, str]) -> str:
     """What a program prints that asks torch, in an interpreter of its own; empty if it does not end well."""
+    # Imported here: few commands ask, and the others start faster without it.
     subprocess = importlib.import_module("subprocess")
     with suppress(OSError, subprocess.SubprocessError, ValueError):
+        # -P: a torch.py in the working directory is not torch.
         done = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-c", question],
             capture_output=True, text=True, timeout=ASK_S, env={**variables}, check=False, stdin=subprocess.DEVNULL,
@@ -139,27 +140,6 @@ def _information(text: str) -> dict[str, str]:
     """Parse `Model: NVIDIA H200` and the like, one per line."""
     pairs = [line.partition(":") for line in text.splitlines()]
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def torch_is_for() -> dict[str, str]:
-    """What the installed torch was built for besides CPUs, with versions: `{"cuda": "12.8"}`, by its version file."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return UNKNOWN_BUILD
-    try:
-        text = (Path(spec.origin).parent / "version.py").read_text()
-    except OSError:
-        return UNKNOWN_BUILD
-    return built_for(text)
-
-
-def built_for(version_file: str) -> dict[str, str]:
-    """The same from the text of torch's version.py."""
-    found: list[tuple[str, str]] = re.findall(r"^(cuda|hip|rocm|xpu)\b[^=\n]*=\s*(.+?)\s*$", version_file, re.MULTILINE)
-    if not found:
-        return UNKNOWN_BUILD
-    names = {"hip": "rocm"}
-    return {names.get(name, name): value.strip("'\"") for name, value in found if value != "None"}
 
 
 # NVIDIA's driver

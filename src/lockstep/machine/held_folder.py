@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 
 UNFINISHED = "."
 """Before the name of one that is not locked yet."""
@@ -20,6 +23,8 @@ MADE_WITHIN_S = 60.0
 """An unfinished one that is older will not be finished."""
 HELD = "held"
 """A file in each that several may make: a folder that is not empty is never replaced by a rename."""
+LOCKED = ".held"
+"""Behind the name of a temporary folder. Others are not touched."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -29,6 +34,7 @@ def make_held(path: Path, lock: int = fcntl.LOCK_EX) -> int:
     unfinished.mkdir(mode=0o700)
     descriptor = os.open(unfinished, _OPEN)
     try:
+        # Two that make the same folder: rename replaces only an empty one, so the second fails.
         if lock == fcntl.LOCK_SH:
             (unfinished / HELD).touch()
         fcntl.flock(descriptor, lock)
@@ -49,7 +55,8 @@ def hold_together(path: Path) -> int:
                 if os.fstat(descriptor).st_uid != os.geteuid():
                     raise PermissionError(f"{path} is another user's")
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
-                if path.stat().st_ino == os.fstat(descriptor).st_ino:  # else somebody has just removed it
+                # Another folder, or none: somebody removed this one before it was locked.
+                if path.stat().st_ino == os.fstat(descriptor).st_ino:
                     return descriptor
             except OSError:
                 os.close(descriptor)
@@ -89,3 +96,44 @@ def _taken(path: Path) -> Iterator[bool]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_taken = True
         yield is_taken
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with everything in it; the kernel makes layer folders that not even their owner may read."""
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(place) / name
+            if not path.is_symlink():
+                with suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class TemporaryFolder(AbstractContextManager[Path]):
+    """A folder of mode 0700, from here until the end of the `with` block. Removes left-overs of the same name first: those
+    whose process was killed.
+
+    Args:
+        prefix: how its name begins.
+        parent: where it is made; None: where temporary files are.
+
+    Raises:
+        OSError: when it cannot be made.
+    """
+
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        name = f"{prefix}{secrets.token_hex(8)}{LOCKED}"
+        self.path = (parent or Path(tempfile.gettempdir())).resolve() / name
+        self._lock = make_held(self.path)
+        for path in self.path.parent.glob(f"{prefix}*{LOCKED}"):
+            if is_left(path):
+                remove_tree(path)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        remove_tree(self.path)
+        os.close(self._lock)

@@ -10,15 +10,18 @@ number of such a process; and memory of groups and folders that nobody holds any
 from __future__ import annotations
 
 import fcntl
+import getpass
+import multiprocessing
 import os
 import re
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.machine.held_folder import is_left, remove_left
+from lockstep.machine.held_folder import UNFINISHED, hold_together, is_left, remove_left
 
 MARKER = "LOCKSTEP_NURSERY"
 """Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
@@ -68,6 +71,7 @@ def _end_and_parent(stat: bytes) -> tuple[bool, int]:
 
     The name in brackets may itself hold spaces and brackets. A zombie with other threads has ended only in part.
     """
+    # The last bracket: the name, in front of it, may hold brackets itself.
     state, parent, *others = stat.rpartition(b")")[2].split()
     has_threads = len(others) > _THREADS and int(others[_THREADS]) > 1
     return state in {b"Z", b"X"} and not has_threads, int(parent)
@@ -201,3 +205,89 @@ def remove_left_folders(temporary: Path | None = None, shared: Path = SHARED_MEM
     """Remove what runs left that were killed as a whole."""
     for path in left_folders(temporary, shared):
         remove_left(path)
+
+
+# The folder in which the processes of a run keep the sockets through which they send each other tensors
+
+# [Note: why processes share a socket folder]
+# multiprocessing makes a folder for each process that sends tensors, and only that process removes it. One that is killed, as
+# the loader workers of a killed rank are, leaves it behind. So all below one nursery share a folder, which is removed with them.
+
+SOCKET, LONGEST = "/listener-12345678", 107
+"""What multiprocessing adds for a socket; how long the path of one may be (unix(7))."""
+SHORT = Path("/tmp")  # noqa: S108 - the folder in it has mode 0700 and a random name
+
+_HELD: list[int] = []
+"""Descriptors of folders that nobody may take for left behind."""
+
+
+def share_socket_folder() -> None:
+    """Let this process and those that it starts keep their sockets in the folder of their nursery, if they have one."""
+    if marker := os.environ.get(MARKER):
+        folder = _socket_folder(marker)
+        # Without it multiprocessing makes folders of its own. It is held until the last process ends that has inherited it.
+        with suppress(OSError):
+            _HELD.append(hold_together(folder))
+            multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def remove_socket_folder(marker: str) -> None:
+    """Remove the folder of a nursery whose other processes have ended, if one was made, and what they did not finish making."""
+    folder = _socket_folder(marker)
+    for path in (folder, *folder.parent.glob(f"{UNFINISHED}{folder.name}.*")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _socket_folder(marker: str) -> Path:
+    """Among temporary files; in /tmp where a socket's path would be too long there, on which multiprocessing would wait forever."""
+    name = f"lsmp-{marker[-8:]}"
+    folder = Path(tempfile.gettempdir()) / name
+    return folder if len(str(folder)) + len(SOCKET) <= LONGEST else SHORT / name
+
+
+# Libraries of torch's compiler (Inductor) that a killed compilation left half written in its cache
+
+# [Note: why a library that is not executable is removed]
+# Inductor takes what is there for whole: to load half a library ends the process with SIGBUS, in every later run. The linker
+# makes a library executable when it closes it, and the process of torch's that runs the linker holds the lock of the same name.
+# The locks are the kernel's, so no dead process holds one. All else in the cache is renamed into place, or read by the compiler
+# only when whole (headers).
+
+_EXECUTABLE = 0o100
+_ODD = re.compile(r'[\\/:*?"<>|]')
+
+
+def compiler_cache() -> Path:
+    """Where Inductor keeps what it compiled, by the rule that it has itself."""
+    if named := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return Path(named)
+    try:
+        user = getpass.getuser()
+    except (KeyError, ModuleNotFoundError, OSError):
+        user = f"uid_{os.getuid()}"
+    return Path(tempfile.gettempdir()) / ("torchinductor_" + _ODD.sub("_", user))
+
+
+def remove_half_written(cache: Path) -> list[Path]:
+    """Remove the libraries that nobody is writing and that are not whole; return them. 2 us for each that is."""
+    removed = []
+    for library in cache.glob("*/*.so"):
+        # Somebody else may have removed it, or own it.
+        with suppress(OSError):
+            if not library.lstat().st_mode & _EXECUTABLE and _remove_unless_locked(library):
+                removed.append(library)
+    return removed
+
+
+def _remove_unless_locked(library: Path) -> bool:
+    lock = library.parents[1] / "locks" / f"{library.name.partition('.')[0]}.lock"
+    # Opening a FIFO would wait for a writer.
+    if lock.exists() and not lock.is_file():
+        return False
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        library.unlink()
+        return True

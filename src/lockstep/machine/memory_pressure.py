@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -106,7 +105,9 @@ def _read(file: Path) -> str:
 def available_bytes(group_list: Path = CGROUP_LIST, root: Path = CGROUP_ROOT) -> int:
     """The smallest of what the host and each group have left; 0 when nothing is known."""
     host = read_memory_pressure().available_bytes
-    return min([host, *(left for group in _groups(group_list, root) if (left := left_in(group)) is not None)])
+    # The root is one of them: in a container it is the container's group and has a limit.
+    groups = group_folders(_read(group_list), root, "memory")
+    return min([host, *(left for group in groups if (left := left_in(group)) is not None)])
 
 
 def left_in(group: Path) -> int | None:
@@ -118,17 +119,3 @@ def left_in(group: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return max(limit - (used - min(used, cached)), 0)
-
-
-def _groups(group_list: Path, root: Path) -> Iterator[Path]:
-    """This process's group and all above it, the root too: in a container it has a limit."""
-    try:
-        lines = group_list.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        if line.startswith("0::"):
-            group = root / line[3:].lstrip("/")
-            while group.is_relative_to(root):
-                yield group
-                group = group.parent

@@ -15,9 +15,9 @@ from lockstep.machine.gpus import (
     counted,
     newer_driver,
     read_driver,
-    torch_is_for,
     uncounted,
 )
+from lockstep.machine.torch_versions import torch_is_for
 
 PCI = Path("/sys/bus/pci/devices")
 INSTALL = "pip install --force-reinstall torch"
@@ -98,13 +98,13 @@ def signs_here() -> Signs:
 def has_nvidia(pci: Path) -> bool:
     """Whether a GPU of NVIDIA's is on the bus, which also shows inside of containers that may not use it."""
 
-    def told(device: Path, name: str) -> str:
+    def read(device: Path, name: str) -> str:
         try:
             return (device / name).read_text().strip()
         except OSError:
             return ""
 
-    return any(told(one, "vendor") == NVIDIA and told(one, "class").startswith(DISPLAYS) for one in pci.glob("*"))
+    return any(read(one, "vendor") == NVIDIA and read(one, "class").startswith(DISPLAYS) for one in pci.glob("*"))
 
 
 def why_none(
@@ -126,7 +126,8 @@ def why_none(
             "See `lockstep doctor`",
         )
     is_meant = signs.present > 0 and chosen is not None and chosen.strip() in MEANT
-    is_meant = is_meant or (signs.without_driver and not signs.is_for)  # a container for CPUs on a machine with GPUs
+    # A container for CPUs on a machine with GPUs.
+    is_meant = is_meant or (signs.without_driver and not signs.is_for)
     return NoGpu(found[0], f"{found[1]}, or start with --device cpu.", not is_meant)
 
 

@@ -36,24 +36,25 @@ def own_sockets() -> list[OwnSocket]:
 
 
 def _described(descriptor: int) -> Iterator[OwnSocket]:
-    with borrowed(descriptor) as looked_at:
-        if looked_at.family not in (socket.AF_INET, socket.AF_INET6) or looked_at.type != socket.SOCK_STREAM:
+    with borrowed(descriptor) as duplicate:
+        if duplicate.family not in (socket.AF_INET, socket.AF_INET6) or duplicate.type != socket.SOCK_STREAM:
             return
-        here = looked_at.getsockname()[:2]
-        if looked_at.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        here = duplicate.getsockname()[:2]
+        if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             yield OwnSocket(descriptor, here, None)
             return
-        yield OwnSocket(descriptor, here, looked_at.getpeername()[:2])
+        yield OwnSocket(descriptor, here, duplicate.getpeername()[:2])
 
 
 @contextlib.contextmanager
 def borrowed(descriptor: int) -> Iterator[socket.socket]:
     """The socket as an object of Python's, through a descriptor of its own. Raises OSError when it is gone."""
-    looked_at = socket.socket(fileno=os.dup(descriptor))
+    # A duplicate: closing the object must not close the library's own descriptor.
+    duplicate = socket.socket(fileno=os.dup(descriptor))
     try:
-        yield looked_at
+        yield duplicate
     finally:
-        looked_at.close()
+        duplicate.close()
 
 
 def cut(descriptor: int) -> None:

@@ -1,8 +1,10 @@
 """A private view of the file system: a process sees everything as it is, and what it writes stays apart.
 
-A mount namespace in which overlayfs covers all that can be written (`mounts` decides what that is). Root makes it
-directly, others inside a user namespace. It lives as long as a process has it open or is in it; nothing of it has a
-name except the folder with what was written, which its owner removes. See docs/design/0018.
+Runs in: the nursery; the view is made by a forked child of it.
+
+A mount namespace in which overlayfs lies over every folder that can be written and has no mount in it. There is a view
+only where a layer covers the working directory. It lives as long as a process has it open or is in it; nothing of it has
+a name except the folder with what was written, which its owner removes. See docs/design/0018.
 """
 
 from __future__ import annotations
@@ -10,20 +12,27 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from lockstep.machine.mounts import divided_cover, is_below, parse_mounts, whole_cover
-
-CLONE_NEWNS = 0x00020000
-CLONE_NEWUSER = 0x10000000
-MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 0x1000, 0x2000, 0x4000, 0x40000
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _CAPABILITY_VERSION_3 = 0x20080522
 MOUNTS = Path("/proc/self/mountinfo")
+REAL_TREES = ("/dev", "/proc", "/sys")
+"""What is below them stays as it is."""
+KERNEL_TYPES = ("autofs", "cgroup", "cgroup2", "devtmpfs", "nsfs", "proc", "ramfs", "rpc_pipefs", "sysfs")
+"""File systems of the kernel's own that are also found elsewhere."""
 SHARED_BY_ALL = ("/tmp", "/var/tmp")  # noqa: S108 - what everybody may write to, and only root owns
+MAX_LAYERS = 500
+"""What would need more stays real, and is named."""
+MOST_NAMED = 3
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
@@ -39,16 +48,18 @@ class ViewReport:
 class PrivateView:
     """A view that is held open. `join` enters it, in another process."""
 
-    def __init__(self, descriptors: tuple[int, ...]) -> None:
+    def __init__(self, descriptors: Sequence[int]) -> None:
         self._descriptors = descriptors
 
     def join(self) -> None:
         """Enter it; the process must have one thread, and has no more rights inside than its user has."""
         for descriptor in self._descriptors:
-            enter(descriptor)
+            _call("setns", ctypes.c_int(descriptor), ctypes.c_int(0))
         self.close()
         if len(self._descriptors) > 1:
-            drop_capabilities()
+            # Entering a user namespace gives all capabilities inside it, which would override file permissions.
+            header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+            _call("capset", header, (ctypes.c_uint32 * 6)())
 
     def close(self) -> None:
         """Let go of it; it ends with the last process inside."""
@@ -60,81 +71,120 @@ def make_view(folder: Path) -> tuple[ViewReport, PrivateView | None]:
     """Make a view, in a process with one thread. What is written in it goes to `folder`.
 
     Args:
-        folder: an empty folder; inside the view, it and its parent, with everything in it, are the real ones.
+        folder: an empty folder; inside the view, its parent, with everything in it, is the real one.
     """
-    told, tell = os.pipe()
-    release, hold = os.pipe()
+    ours, theirs = socket.socketpair()
     maker = os.fork()
     if maker == 0:
-        os.close(hold)
-        os.close(told)
-        _be_maker(folder, tell, release)
-    os.close(tell)
-    os.close(release)
-    try:
-        with os.fdopen(told) as file:
-            found = json.loads(file.read() or '{"problem": "the process that makes it died", "real": []}')
+        ours.close()
+        _be_maker(folder, theirs)
+    theirs.close()
+    with ours, ours.makefile() as file:
+        found = json.loads(file.read() or '{"problem": "the process that makes it died", "real": []}')
         report = ViewReport(found["problem"], tuple(found["real"]))
-        held = _open_namespaces(maker) if not report.problem else ()
-    finally:
-        os.close(hold)
-        os.waitpid(maker, 0)
-    return report, PrivateView(held) if held else None
+        view = None if report.problem else PrivateView(_open_namespaces(maker))
+    os.waitpid(maker, 0)
+    return report, view
 
 
-def _open_namespaces(maker: int) -> tuple[int, ...]:
+def _open_namespaces(maker: int) -> list[int]:
     """The user namespace, if it is another one, then the mount namespace."""
     own = Path("/proc/self/ns/user").stat().st_ino
     names = ["user"] if Path(f"/proc/{maker}/ns/user").stat().st_ino != own else []
-    return tuple(os.open(f"/proc/{maker}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in (*names, "mnt"))
+    return [os.open(f"/proc/{maker}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in (*names, "mnt")]
 
 
-def _be_maker(folder: Path, tell: int, release: int) -> None:
-    """In the forked child: make the view, tell about it, wait until the parent has it open. Never returns."""
+def _be_maker(folder: Path, parent: socket.socket) -> NoReturn:
+    """In the forked child: make the view, report, and keep its namespaces until the parent has them open."""
     try:
         report = _lay_view(folder)
     except OSError as error:
         report = ViewReport(f"{error.filename or 'mount'}: {error.strerror}")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
         report = ViewReport(f"{type(error).__name__}: {error}")
     with suppress(OSError):
-        with os.fdopen(tell, "w") as file:
-            json.dump(asdict(report), file)
-        os.read(release, 1)
+        parent.sendall(json.dumps(asdict(report)).encode())
+        parent.shutdown(socket.SHUT_WR)
+        parent.recv(1)
     os._exit(0)
 
 
 def _lay_view(folder: Path) -> ViewReport:
-    user, group = os.geteuid(), os.getegid()
+    here, is_writable = str(Path.cwd()), os.access(".", os.W_OK)
     try:
-        unshare(CLONE_NEWNS)
+        _call("unshare", ctypes.c_int(CLONE_NEWNS))
+        # Folders that were there can be renamed. In a user namespace the kernel trusts no such redirection.
+        options = "redirect_dir=on"
     except PermissionError:
-        if foreign := _foreign(Path.cwd(), user, group):
+        if foreign := _foreign(here):
             return ViewReport(f"{foreign} belongs to another user or group, for whom only root can keep files apart")
-        unshare(CLONE_NEWUSER | CLONE_NEWNS)
-        map_own_user(user, group)
-    attach("", "/", flags=MS_REC | MS_PRIVATE)
-    mounts = parse_mounts(MOUNTS.read_text(errors="surrogateescape"))
-    if is_initial_user_namespace():
-        return ViewReport(real=tuple(_Laying(folder, "redirect_dir=on").whole(whole_cover(mounts))))
-    layers, around = divided_cover(mounts, _folders_in)
-    # in a folder of another owner, files can be made only where a layer begins
-    layers += [one for one in SHARED_BY_ALL if is_below(one, layers) and one not in layers]
-    real = _Laying(folder, "userxattr").divided(layers)
-    return ViewReport(real=(*real, *(f"files directly in {point}" for point in around if os.access(point, os.W_OK))))
+        _enter_user_namespace(os.geteuid(), os.getegid())
+        options = "userxattr"
+    _mount("", "/", flags=MS_REC | MS_PRIVATE)
+    layers, around = cover(parse_mounts(MOUNTS.read_text(errors="surrogateescape")), _folders_in)
+    refused = _lay(folder, layers, options)
+    # [Note: why a view needs the working directory]
+    # Scripts write there first. A view that leaves it real would break the promise where it matters most; a copy
+    # keeps it.
+    if is_writable and not is_below(here, [point for point in layers if point not in refused]):
+        why = next((why for point, why in refused.items() if is_below(here, [point])), "it has mounts in it")
+        return ViewReport(f"no layer can cover {here} ({why})")
+    real = [f"{point} ({why})" for point, why in refused.items() if os.access(point, os.W_OK)]
+    # Directly in /run are sockets of programs under way and what they note about themselves: nothing that a user keeps.
+    if files := [point for point in around if os.access(point, os.W_OK) and not is_below(point, ["/run"])]:
+        more = f" and {len(files) - MOST_NAMED} more folders" if len(files) > MOST_NAMED else ""
+        real.append(f"files directly in {', '.join(files[:MOST_NAMED])}{more}")
+    return ViewReport(real=tuple(real))
 
 
-def _foreign(folder: Path, user: int, group: int) -> str:
+def _enter_user_namespace(user: int, group: int) -> None:
+    """Get one in which this user and this group keep their own numbers."""
+    _call("unshare", ctypes.c_int(CLONE_NEWUSER | CLONE_NEWNS))
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - one write, as the kernel demands
+            file.write(text)
+
+
+def _foreign(folder: str) -> str:
     """The first of the working directory and its folders that is writable but not this user's; empty when none is.
 
     A user namespace knows one user and one group, and layers keep the owners of what they cover.
     """
-    for path in (folder, *(folder / name for name in _folders_in(str(folder)))):
+    for path in (folder, *(f"{folder}/{name}" for name in _folders_in(folder))):
         with suppress(OSError):
-            found = path.stat()
-            if (found.st_uid, found.st_gid) != (user, group) and os.access(path, os.W_OK):
-                return str(path)
+            found = os.stat(path)  # noqa: PTH116
+            if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()) and os.access(path, os.W_OK):
+                return path
     return ""
+
+
+def _lay(folder: Path, layers: Sequence[str], options: str) -> dict[str, str]:
+    """Lay a layer over each place, and put the parent of `folder` back; which places were refused, and why."""
+    refused = dict.fromkeys(layers[MAX_LAYERS:], f"more than {MAX_LAYERS} layers")
+    # A layer may hide the next place. Opened first, each keeps a name, without the colons and commas that options forbid.
+    base, upper, sources = _held(folder.parent), Path(_held(folder)), dict[str, str]()
+    for point in layers[:MAX_LAYERS]:
+        try:
+            sources[point] = _held(point)
+        except OSError as error:
+            refused[point] = error.strerror or str(error)
+    for number, (point, source) in enumerate(sources.items()):
+        place = upper / str(number)
+        for path in (place, place / "upper", place / "work"):
+            path.mkdir()
+        try:
+            parts = f"lowerdir={source},upperdir={place}/upper,workdir={place}/work"
+            # volatile: nothing is written to the disk for its own sake, since nothing outlives the run
+            _mount("overlay", point, "overlay", options=f"{parts},{options},volatile")
+        except OSError as error:
+            refused[point] = error.strerror or str(error)
+    _mount(base, str(folder.parent), flags=MS_BIND)
+    return refused
+
+
+def _held(path: str | Path) -> str:
+    """The place that `path` is now, whatever will cover it later."""
+    return f"/proc/self/fd/{os.open(path, os.O_PATH)}"
 
 
 def _folders_in(point: str) -> list[str]:
@@ -145,92 +195,57 @@ def _folders_in(point: str) -> list[str]:
         return []
 
 
-class _Laying:
-    """Lays the pieces of a view, one after the other."""
-
-    def __init__(self, folder: Path, options: str) -> None:
-        self._base, self._options = folder.parent, options
-        self._real_base = _held(self._base)
-        self._upper = _held(folder)
-        self._count = 0
-        self._real: list[str] = []
-        self._try(folder)
-
-    def _try(self, folder: Path) -> None:
-        """Try a layer over an empty folder; if the disk of `folder` can carry none (it may be one), use memory."""
-        (self._upper / "empty").mkdir()
-        try:
-            self._layer(self._upper / "empty", self._upper / "empty")
-        except OSError:
-            attach("tmpfs", str(folder), "tmpfs", options="mode=0700")
-            self._upper = _held(folder)
-            (self._upper / "empty").mkdir()
-            self._layer(self._upper / "empty", self._upper / "empty")
-
-    def whole(self, places: Mapping[str, bool]) -> list[str]:
-        """Lay everything beside the current root, then make that the root; what could not be covered."""
-        root = self._upper / "root"
-        root.mkdir()
-        for point, source in _sources(places).items():
-            if not places[point] or not self._lay(point, source, f"{root}{point}"):
-                attach(str(source), f"{root}{point}", flags=MS_BIND | (0 if places[point] else MS_REC))
-        attach(str(self._real_base), f"{root}{self._base}", flags=MS_BIND)
-        os.chdir(root)
-        attach(".", "/", flags=MS_MOVE)
-        os.chroot(".")
-        return self._real
-
-    def divided(self, places: Sequence[str]) -> list[str]:
-        """Lay a layer over each place; which could not be covered."""
-        for point, source in _sources(places).items():
-            self._lay(point, source, point)
-        attach(str(self._real_base), str(self._base), flags=MS_BIND)
-        return self._real
-
-    def _lay(self, point: str, source: Path, target: str) -> bool:
-        """Lay a layer; what cannot be covered stays real, and is reported."""
-        try:
-            self._layer(source, target)
-        except OSError as error:
-            if point == "/":
-                raise
-            if os.access(source, os.W_OK):
-                self._real.append(f"{point} ({error.strerror})")
-            return False
-        return True
-
-    def _layer(self, source: Path, target: str | Path) -> None:
-        self._count += 1
-        place = self._upper / str(self._count)
-        for path in (place, place / "upper", place / "work"):
-            path.mkdir()
-        options = f"lowerdir={source},upperdir={place}/upper,workdir={place}/work,{self._options}"
-        attach("overlay", str(target), "overlay", options=options)
+# Which places get a layer: pure functions of the mounts
 
 
-def _sources(places: Iterable[str]) -> dict[str, Path]:
-    """What each place is before anything is laid; a folder may be gone by now, or a mount be under another one."""
-    found: dict[str, Path] = {}
-    for place in places:
-        with suppress(OSError):
-            found[place] = _held(place)
+def parse_mounts(text: str) -> dict[str, bool]:
+    """Parse /proc/self/mountinfo: each mount's place, and whether a script could write there. The last one at a place is visible."""
+    found: dict[str, bool] = {}
+    for line in text.splitlines():
+        fields, _, rest = line.partition(" - ")
+        escaped, options = fields.split()[4:6]
+        kind, _, more = rest.split(maxsplit=2)
+        point = _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), escaped)
+        is_writable = "rw" in options.split(",") and "ro" not in more.split(",")
+        found[point] = is_writable and kind not in KERNEL_TYPES and not is_below(point, REAL_TREES)
     return found
 
 
-def _held(path: str | Path) -> Path:
-    """The place that `path` is now, whatever will cover it later, by a name without colons and commas."""
-    return Path(f"/proc/self/fd/{os.open(path, os.O_PATH)}")
+def is_below(point: str, trees: Iterable[str]) -> bool:
+    """Whether `point` is one of `trees`, or in one of them."""
+    return any(point == tree or point.startswith(f"{tree.rstrip('/')}/") for tree in trees)
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it; the kernel makes layer folders that not even their owner may read."""
-    for place, folders, _ in os.walk(folder):
-        for name in folders:
-            path = Path(place) / name
-            if not path.is_symlink():
-                with suppress(OSError):
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+def cover(mounts: Mapping[str, bool], folders_in: Callable[[str], Sequence[str]]) -> tuple[list[str], list[str]]:
+    """The places that get a layer each, in the order in which they are laid, and the folders in which new files are real.
+
+    In a user namespace the kernel lays no layer over a place with mounts in it: it would show what they hide. So such a
+    folder is divided into its parts.
+
+    Args:
+        mounts: each place, and whether it can be written to.
+        folders_in: the names of the folders in a folder, without links.
+    """
+    layers: list[str] = []
+    around: list[str] = []
+
+    def divide(point: str) -> None:
+        if not any(other != point and is_below(other, [point]) for other in mounts):
+            layers.append(point)
+            return
+        around.append(point)
+        for name in folders_in(point):
+            child = f"{point.rstrip('/')}/{name}"
+            if child not in mounts and not is_below(child, REAL_TREES):
+                divide(child)
+
+    # Mounts within others first: homes get their layers before the root's many folders.
+    for point in sorted(mounts, reverse=True):
+        if mounts[point]:
+            divide(point)
+    # in a folder of another owner, files can be made only where a layer begins
+    layers += [one for one in SHARED_BY_ALL if is_below(one, layers) and one not in layers]
+    return layers, around
 
 
 # System calls that Python 3.11 has no name for
@@ -243,36 +258,7 @@ def _call(name: str, *arguments: object) -> None:
         raise OSError(number, os.strerror(number), name)
 
 
-def unshare(flags: int) -> None:
-    """Give this process its own namespaces."""
-    _call("unshare", ctypes.c_int(flags))
-
-
-def enter(descriptor: int) -> None:
-    """Enter the namespace of an open file of /proc/PID/ns; only in a process with one thread."""
-    _call("setns", ctypes.c_int(descriptor), ctypes.c_int(0))
-
-
-def attach(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Attach a file system, or move one, as mount(2) does; empty words are null pointers."""
+def _mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """As mount(2) does; empty words are null pointers."""
     words = (os.fsencode(word) or None for word in (source, target, kind))
     _call("mount", *words, ctypes.c_ulong(flags), options.encode() or None)
-
-
-def map_own_user(user: int, group: int) -> None:
-    """Keep this user's and group's own numbers in a new user namespace."""
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - one write, as the kernel demands
-            file.write(text)
-
-
-def is_initial_user_namespace() -> bool:
-    """Whether root here is root of the machine: every user has its own number."""
-    with open("/proc/self/uid_map") as file:  # noqa: PTH123
-        return file.read().split() == ["0", "0", str(2**32 - 1)]
-
-
-def drop_capabilities() -> None:
-    """Drop the rights that the user does not have: entering a user namespace gave all that count inside it."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    _call("capset", header, (ctypes.c_uint32 * 6)())

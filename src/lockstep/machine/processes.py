@@ -32,6 +32,7 @@ def die_with_parent(parent: int) -> None:
         parent: the process that must be the parent now; if it has ended already, this process ends here.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A parent that ended before the call sends no signal.
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
@@ -43,7 +44,8 @@ def go_on_without_parent() -> None:
 
 def let_read(reader: int) -> None:
     """Let a process and those below it read this one's memory where Yama allows it to ancestors only (ptrace_scope 1)."""
-    with suppress(OSError):  # a kernel without Yama
+    # A kernel without Yama has no such option.
+    with suppress(OSError):
         _prctl(_PR_SET_PTRACER, reader)
 
 
@@ -98,6 +100,7 @@ def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
     """The state of a process; None when there is none of this number."""
     with suppress(OSError, ValueError, IndexError):
         fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        # py-spy stops a process with ptrace while it reads it.
         letter = "R" if fields[0] == "t" and _is_only_looked_at(pid, proc) else fields[0]
         return ProcessState(letter, (int(fields[11]) + int(fields[12])) * TICK_S)
     return None

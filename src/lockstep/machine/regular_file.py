@@ -1,8 +1,4 @@
-"""Files that somebody else made, opened for reading only if they are regular.
-
-Opening a FIFO would wait for a writer, and opening a device may do anything. So the kind is checked on a descriptor that names
-the file without opening it, and that very file is opened: nobody can put another one in its place.
-"""
+"""Files that somebody else made, opened for reading only if they are regular."""
 
 from __future__ import annotations
 
@@ -32,6 +28,9 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
     Raises:
         OSError: when it is not a regular file (`strerror` says what it is), or cannot be opened.
     """
+    # [Note: why a file is named before it is opened]
+    # Opening a FIFO would wait for a writer, and opening a device may do anything. O_PATH names the file without opening it; its
+    # kind is checked, and that very file is opened, so nobody can put another one in its place meanwhile.
     place = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
         _check(os.fstat(place).st_mode, path)

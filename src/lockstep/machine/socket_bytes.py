@@ -27,7 +27,7 @@ ATTRIBUTE = struct.Struct("=HH")
 COUNTERS, COUNTERS_AT = struct.Struct("=QQ"), 120
 """In struct tcp_info: bytes that the other side has acknowledged, and bytes received."""
 RETRANSMITS_AT, PROBES_AT, RECEIVED_AT = 2, 3, 52
-"""In struct tcp_info: what was sent again, or probed, in vain; milliseconds since data came."""
+"""In struct tcp_info: what was sent again, or probed without an answer; milliseconds since data came."""
 MAPPED = bytes(10) + b"\xff\xff"
 """An IPv4 address as a socket of IPv6 has it begins so."""
 PATIENCE_S = 1.0
@@ -92,6 +92,7 @@ def _connections(family: int) -> Iterator[Connection]:
                 if kind == ERROR:
                     raise OSError("the kernel does not list connections")
                 yield from _connection(family, data[at + HEADER.size : at + size])
+                # Netlink pads its messages, and attributes in them, to four bytes.
                 at += _aligned(size)
 
 
@@ -107,6 +108,7 @@ def _connection(family: int, answer: bytes) -> Iterator[Connection]:
             is_unanswered = info[RETRANSMITS_AT] > 0 or info[PROBES_AT] > 1
             (quiet_ms,) = struct.unpack_from("=I", info, RECEIVED_AT)
             yield Connection(inode, peer, moved, is_unanswered, quiet_ms / 1000)
+        # An attribute without a size must not let this loop for ever.
         at += max(_aligned(size), ATTRIBUTE.size)
 
 

@@ -4,7 +4,7 @@ py-spy reads them without its help, also when it is stopped, loops, or holds the
 allow that (a container without CAP_SYS_PTRACE under a strict ptrace_scope), or py-spy is not installed, the process is asked by
 a signal and writes into a file. The handler is C (faulthandler): it answers while the process holds the interpreter's lock,
 sleeps, or loops, but not while it is stopped, and it takes down the thread that gets the signal, which is the first one.
-Interrupted calls go on.
+Interrupted calls continue.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ def ask(pid: int, file: Path, proc: Path = PROC) -> list[Line]:
     if not answers(pid, proc):
         return []
     with suppress(OSError):
+        # A FIFO would let this wait, a device answer for ever.
         if not file.is_file():
-            return []  # a FIFO would let this wait, a device answer for ever
+            return []
         before = file.stat().st_size
         os.kill(pid, ASKS)
         size, deadline = before, time.monotonic() + ANSWERS_WITHIN_S
@@ -124,8 +125,8 @@ def ask(pid: int, file: Path, proc: Path = PROC) -> list[Line]:
             size = now
         with file.open("rb") as answers_of_all:
             answers_of_all.seek(before)
-            told = answers_of_all.read(1 << 16).decode(errors="replace")
-        found = _FRAME.findall(told)
+            answer = answers_of_all.read(1 << 16).decode(errors="replace")
+        found = _FRAME.findall(answer)
         return [Line(function, name, int(number)) for name, number, function in found]
     return []
 

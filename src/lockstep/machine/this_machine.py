@@ -40,6 +40,7 @@ def address_towards(host: str, port: int) -> str:
     """
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as asking:
+        # Connecting a datagram socket sends nothing; the kernel only chooses the way.
         asking.connect(place)
         return str(asking.getsockname()[0])
 
@@ -51,8 +52,9 @@ def interface_with(address: str) -> str:
             request = struct.pack("256s", name.encode()[:15])
             try:
                 answer = fcntl.ioctl(asking, _SIOCGIFADDR, request)
-            except OSError:  # it has none
+            except OSError:
                 continue
+            # struct ifreq: the name in 16 bytes, then a sockaddr_in with family, port and address.
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     return ""
@@ -70,7 +72,8 @@ def ancestors(pid: int, proc: Path = PROC) -> Iterator[tuple[int, str]]:
             if pid < 1:
                 return
             name = (proc / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
-        except (OSError, ValueError, IndexError):  # it has just ended, or is hidden
+        # It has just ended, or is hidden.
+        except (OSError, ValueError, IndexError):
             return
         yield pid, name
 

@@ -1,4 +1,4 @@
-"""The versions of torch that the tests ran with, and what a version means for a run.
+"""The versions of torch: those that the tests ran with, what one means for a run, and what the installed one was built for.
 
 `make test-torches` runs the tests with each of `TESTED`. A version alone forbids nothing: whether a newer torch and
 lockstep fit is tried at the start of a run (`rank/process_group/self_test.py`), and `lockstep doctor` reports the result.
@@ -6,7 +6,9 @@ lockstep fit is tried at the start of a run (`rank/process_group/self_test.py`),
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from pathlib import Path
 
 TESTED = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 """Oldest first; the oldest is the lower bound in pyproject.toml."""
@@ -34,3 +36,28 @@ def is_untested(version: str) -> bool:
 def tested_range() -> str:
     """`2.11 to 2.15`."""
     return " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+
+
+UNKNOWN_BUILD = {"cuda": ""}
+"""Of a torch that does not say: it may be for GPUs."""
+
+
+def torch_is_for() -> dict[str, str]:
+    """What the installed torch was built for besides CPUs, with versions: `{"cuda": "12.8"}`, by its version file."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return UNKNOWN_BUILD
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text()
+    except OSError:
+        return UNKNOWN_BUILD
+    return built_for(text)
+
+
+def built_for(version_file: str) -> dict[str, str]:
+    """The same from the text of torch's version.py."""
+    found: list[tuple[str, str]] = re.findall(r"^(cuda|hip|rocm|xpu)\b[^=\n]*=\s*(.+?)\s*$", version_file, re.MULTILINE)
+    if not found:
+        return UNKNOWN_BUILD
+    names = {"hip": "rocm"}
+    return {names.get(name, name): value.strip("'\"") for name, value in found if value != "None"}

@@ -1,4 +1,4 @@
-"""Text from elsewhere (ranks, exceptions, file names, manifests, options) as a terminal may show it.
+"""Text from elsewhere (ranks, exceptions, file names, manifests, options) as a terminal may show it; and standard streams.
 
 A control character in it would clear the screen, move the cursor or forge a line of ours; it is shown as Python would
 write it in a string. docs/design/0019 says what is shown this way, and what passes unchanged.
@@ -7,6 +7,8 @@ write it in a string. docs/design/0019 says what is shown this way, and what pas
 from __future__ import annotations
 
 import re
+import sys
+from contextlib import suppress
 
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """C0 without the tab, DEL, C1, line and paragraph separators, changes of writing direction, half surrogate pairs."""
@@ -41,6 +43,27 @@ def without_colours(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     letter = match.group()
     code = ord(letter)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
+    # A byte of a file name that is not UTF-8, as surrogateescape decodes it.
+    if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
     return _SHORT.get(letter) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+# Standard output and error, which may be closed or go to a full disk: nothing here raises because of that
+
+
+def write_error(line: str) -> None:
+    """Print a line to standard error, or drop it where that cannot be written."""
+    # Python without a standard error has None there, which print takes for standard output.
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # ValueError: closed
+            # In one piece: other ranks may write there too.
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+def flush_output() -> None:
+    """Let what was printed leave this process, where somebody takes it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is none
+            stream.flush()

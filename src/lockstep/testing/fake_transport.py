@@ -1,7 +1,8 @@
 """Several ranks as threads of one process: the contract without a network, for tests of everything above it.
 
-Each collective is one meeting of all threads: every rank puts its value down and takes everybody's. Tensors are
-copied on the way, so a rank that changes its own afterwards disturbs nobody.
+Runs in: threads of a test, one for each rank.
+
+Tensors are copied on the way, so a rank that changes its own afterwards disturbs nobody.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class FakeWorld:
             self._values[rank] = value
             self._barrier.wait()
             everyone = list(self._values)
+            # Nobody may put down its next value before all have taken these.
             self._barrier.wait()
         except threading.BrokenBarrierError:
             raise PeerLost("another rank left in the middle of an exchange") from None
@@ -65,6 +67,7 @@ class FakeWorld:
         with ThreadPoolExecutor(self.world_size) as pool:
             futures = [pool.submit(one, rank) for rank in range(self.world_size)]
         errors = [error for future in futures if (error := future.exception()) is not None]
+        # A rank that only lost its peers is not the reason.
         for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):
             raise error
         return [future.result() for future in futures]

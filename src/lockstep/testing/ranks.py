@@ -1,5 +1,7 @@
 """Run a function on N real ranks: processes that joined a run, over Gloo, as under `lockstep run`.
 
+Runs in: the test's process, and in ranks, where a thread waits for the end of the test.
+
 Processes are forked from a server that has imported torch and nothing else, so a rank costs tens of milliseconds.
 """
 
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.machine.held_folder import TemporaryFolder
 from lockstep.machine.torch_private import COMPILER
 from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.protocol.journal.ring import make_ring
@@ -115,7 +117,8 @@ def _rank(
 ) -> None:
     threading.Thread(target=_end_with_the_test, daemon=True).start()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    multiprocessing.set_start_method("fork", force=True)  # loader workers start as in any script
+    # The server has set forkserver; loader workers are to start as in any script.
+    multiprocessing.set_start_method("fork", force=True)
     sys.path[:] = path
     os.environ.update(variables)
     try:
@@ -150,7 +153,8 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
             for process in processes:
                 if process.is_alive():
                     os.kill(process.pid, signal.SIGUSR1)
-            time.sleep(1.0)  # until they have printed
+            # Long enough for faulthandler to print.
+            time.sleep(1.0)
             raise TimeoutError(
                 f"ranks {sorted(waiting.values())} did not finish within {timeout_s} s; stacks are above"
             )

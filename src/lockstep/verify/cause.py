@@ -113,6 +113,7 @@ class Symptoms:
 
 def usual_cause(symptoms: Symptoms) -> str:
     """The usual cause in one sentence or a few; no capital letter at the start, a full stop at the end."""
+    # Nothing else can be concluded from a script that does not repeat itself, or after a NaN.
     if not symptoms.repeatable:
         return NOT_REPEATABLE
     if symptoms.only_nan:
@@ -240,6 +241,7 @@ def _value(symptoms: Symptoms) -> str:
 
 def _scaled(what: str, symptoms: Symptoms) -> str | None:
     first, second = symptoms.ranks
+    # On equal numbers of ranks a ratio has another reason.
     if symptoms.ratio is None or first == second:
         return None
     if _close(symptoms.ratio, second / first):

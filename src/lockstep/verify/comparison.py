@@ -1,7 +1,6 @@
 """Where two recordings differ first. Pure functions of what was recorded.
 
-Ranks of one run are compared first: they carry replicas, so a difference among them is closer to its cause than one
-between runs. Then each run is compared with the first one.
+Ranks of one run are compared with its rank 0, each run with the first one.
 """
 
 from __future__ import annotations
@@ -46,6 +45,9 @@ def first_difference(runs: Sequence[Evidence]) -> Difference | None:
 
     Invariant: None exactly when all recordings are equal, apart from script items that only one rank has.
     """
+    # [Note: why replicas are compared first]
+    # Ranks of one run carry replicas. A difference among them is closer to its cause than one between runs, which it brings
+    # about.
     found = [
         _difference(Side(number, 0), Side(number, rank), run.ranks[0], run.ranks[rank])
         for number, run in enumerate(runs)
@@ -102,10 +104,12 @@ def cell(belongs: Callable[[Place], bool], run: Evidence, reference: Evidence) -
     """Compare the items that belong to a row in `run` with those in `reference`, which may be the same."""
     mine = _of(belongs, run.ranks[0])
     digest = hashlib.blake2b(digest_size=4)
+    # Sorted: an equal digest means equal values, in whatever order ranks recorded them.
     for place, value in sorted(mine.items(), key=lambda item: (item[0].step, item[0].item)):
         digest.update(f"{place.step} {place.item} {value}\n".encode())
     names = len({place.item for place in mine})
     word = digest.hexdigest() if mine else ""
+    # Replicas that differ count before the first run: then there is no one value to compare with it.
     for rank in range(1, len(run.ranks)):
         found = _difference(Side(0, 0), Side(0, rank), mine, _of(belongs, run.ranks[rank]))
         if found is not None:
@@ -136,7 +140,7 @@ def comparable(runs: Sequence[Evidence]) -> list[Evidence]:
 END, AGAIN = "end", "again"
 NAMES = {
     Kind.INITIAL: "initial values",
-    Kind.RESUMED: "goes on with",
+    Kind.RESUMED: "resumes with",
     Kind.SAMPLES: "samples",
     Kind.LOSS: "losses",
     Kind.GRADIENT: "gradients",

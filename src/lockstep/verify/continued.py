@@ -1,4 +1,4 @@
-"""What `verify --interrupt` found, as plain values: shown by `continued_report`, printed as JSON by `--json`."""
+"""What `verify --interrupt` found, as plain values: shown by `show_continued`, printed as JSON by `--json`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lockstep.verify.report import (
     EXPECTED,
     cell_text,
     difference_lines,
-    say_folder,
-    say_lines,
-    say_missing,
-    say_verdict,
+    print_folder,
+    print_lines,
+    print_missing,
+    print_verdict,
     show_failed,
 )
-from lockstep.verify.result import Explained, Failed, Run, cell_as_json, difference_as_json, finite
+from lockstep.verify.result import Explained, Failed, Run, difference_as_json, finite, row_as_json
 
 
 @dataclass
 class Continued:
-    """Everything that there is to say about a run that was stopped and went on. Filled in as the runs end."""
+    """Everything that there is to report about a run that was stopped and resumed. Filled in as the runs end."""
 
     title: str
     after: int
@@ -42,7 +42,7 @@ class Continued:
     lanes: int = 0
     threads: int = 0
     runs: list[Run] = field(default_factory=list)
-    """The undisturbed one, and the one that went on."""
+    """The undisturbed one, and the one that resumed."""
     rows: list[Row] = field(default_factory=list)
     difference: Explained | None = None
     forgotten: Forgotten = field(default_factory=Forgotten)
@@ -69,7 +69,7 @@ class Continued:
 
     @property
     def same_bits(self) -> bool:
-        """Whether the run went on with the bits of the undisturbed one."""
+        """Whether the run resumed with the bits of the undisturbed one."""
         return self.failed is None and bool(self.runs) and self.difference is None
 
     @property
@@ -108,14 +108,7 @@ class Continued:
                 "items": self.num_items,
                 "items_at_end": self.num_items_at_end,
                 "runs": [asdict(run) for run in self.runs],
-                "rows": [
-                    {
-                        "kind": row.key,
-                        "num_items": row.num_items,
-                        "cells": [cell_as_json(row, one) for one in row.cells],
-                    }
-                    for row in self.rows
-                ],
+                "rows": [row_as_json(row) for row in self.rows],
                 "difference": difference_as_json(self.difference) if self.difference is not None else None,
                 "forgotten": asdict(self.forgotten),
                 "failed": asdict(self.failed) if self.failed is not None else None,
@@ -133,17 +126,17 @@ def show_continued(
     if found.failed is not None:
         show_failed(found.failed, console)
     else:
-        say_verdict(_same(found) if found.same_bits else "", console, seconds)
+        print_verdict(_same(found) if found.same_bits else "", console, seconds)
         if is_detailed or not found.same_bits:
             console.print(continued_table(found))
             console.print()
-        say_lines(continued_sentences(found), console)
-        say_missing(found.not_proved(), console, is_detailed=is_detailed)
-    say_folder(found.kept, console)
+        print_lines(continued_sentences(found), console)
+        print_missing(found.not_proved(), console, is_detailed=is_detailed)
+    print_folder(found.kept, console)
 
 
 def continued_table(found: Continued) -> Table:
-    """A row for each kind of item; the undisturbed run and the one that went on."""
+    """A row for each kind of item; the undisturbed run and the one that resumed."""
     drawn = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
     drawn.add_column("what", no_wrap=True)
     for header in ("undisturbed", f"stopped after {found.stopped_after}"):
@@ -175,7 +168,7 @@ def _same(found: Continued) -> str:
     threads = f"{found.threads} thread{'s' * (found.threads != 1)} each"
     steps = f"{found.num_steps} step{'s' * (found.num_steps != 1)}"
     first, second = (f"{count} rank{'s' * (count != 1)}" for count in found.ranks)
-    where = first if first == second else f"{first}, gone on with {second}"
+    where = first if first == second else f"{first}, resumed on {second}"
     end = f", {found.num_items_at_end} at the end" if found.num_items_at_end else ""
     return (
         f"after a stop at step {found.stopped_after}, on {where}: {steps}, {found.num_items} items in each{end}; "

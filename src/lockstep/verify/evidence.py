@@ -154,6 +154,7 @@ def read_evidence(folder: RunFolder, num_ranks: int) -> Evidence:
     decided = json.loads(folder.decided.read_text()) if folder.decided.exists() else {}
     ranks = [_read(folder.evidence(rank), parse) for rank in range(num_ranks)]
     whole = complete(with_samples_of_all(ranks), decided.get("replicas", ()))
+    # Reversed: where several ranks have a norm of one place, that of the first counts.
     norms = [_read(folder.evidence(rank), parse_norms) for rank in reversed(range(num_ranks))]
     return Evidence(
         tuple(whole), _end(folder, num_ranks), {place: norm for one in norms for place, norm in one.items()}
@@ -173,6 +174,9 @@ def with_samples_of_all(ranks: Sequence[Recorded]) -> list[Recorded]:
 
     Invariant: items of other kinds that a rank recorded stay, in their order; an empty recording stays empty.
     """
+    # [Note: why samples are shared among recordings]
+    # Each lane's samples are recorded by the rank that carries it. Which rank that is depends on the number of ranks, so
+    # recordings of different runs can be compared only when each has all lanes.
     shared = {place: value for rank in ranks for place, value in rank.items() if place.kind in OF_ONE_RANK}
     by_step: dict[int, dict[Place, str]] = {}
     for place in sorted(shared, key=lambda place: (place.step, _natural(place.item))):
@@ -244,3 +248,9 @@ def number_of(value: str) -> float | None:
         return float(int(value)) if len(value) < 20 else None
     except ValueError:
         return None
+
+
+def readable(value: str | None) -> str:
+    """The value for a person: a number in decimal digits, everything else as it is."""
+    number = number_of(value) if value is not None and "0x" in value else None
+    return repr(number) if number is not None else value if value is not None else "nothing"

@@ -1,9 +1,7 @@
 """A closer look at the first difference.
 
 Both sides are run again, up to the step where they part, and the values of the first item are compared element by
-element. Whether they part again at the same place shows whether the script is repeatable at all. Where the loss parts
-although the samples are the same, a run on one rank shows whether its lanes hand tensors to each other. A file cannot
-be run again; its norms show how far away it is.
+element. A file cannot be run again; its norms show how far away it is.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from lockstep.launcher.trials.trials import Trial, Trials
 from lockstep.protocol.recording import AT_END, CarriedTensor, read_carried_tensor
 from lockstep.verify.cause import Symptoms, usual_cause
 from lockstep.verify.comparison import Difference, Side
-from lockstep.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence
+from lockstep.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence, readable
 from lockstep.verify.result import Deviation, Explained, constant_ratio, deviation, read_values
 
 WATCHED_STEPS = 3
@@ -68,6 +66,9 @@ def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) 
         since=sides[1].label if sides[1].trial is None else "",
         facts=scene.facts,
     )
+    # [Note: why one rank is watched]
+    # The loss parts although the samples are the same. Lanes that pass a tensor on do so on one rank too, where each lane
+    # follows the one before it.
     if repeatable and symptoms.may_be_carried:
         symptoms = replace(symptoms, carried=_carried(difference, scene))
     return Explained(
@@ -99,6 +100,7 @@ def _run_again(difference: Difference, compared: Sequence[Compared], scene: Scen
     """Make the runs with captured values, by run number; and whether they gave the same bits as the first time."""
     place = difference.place
     capture = {"capture": {"step": place.step, "item": place.item}}
+    # No further than the step where they part. After the last step that is the end of the script.
     wanted = {**scene.wanted, **capture} if place.step == AT_END else {"steps": max(place.step, 1), **capture}
     again: dict[int, Trial] = {}
     repeatable = True
@@ -107,6 +109,7 @@ def _run_again(difference: Difference, compared: Sequence[Compared], scene: Scen
         if one.num_ranks is not None:
             trial = scene.trials.run(f"{one.label} again", one.num_ranks, scene.lanes, wanted)
             again[number] = trial
+            # A script that gives other bits each time has no cause that depends on the ranks.
             repeated = read_evidence(trial.folder, trial.num_processes)
             repeatable = repeatable and _agrees_up_to(place.step, one.evidence, repeated)
     return again, repeatable
@@ -178,14 +181,7 @@ def both_texts(left: str | None, right: str | None) -> tuple[str, str] | None:
     """Both values for a person, or None for tensors, of which only hashes are known."""
     if any(value is not None and is_hash(value) for value in (left, right)):
         return None
-    return _text(left), _text(right)
-
-
-def _text(value: str | None) -> str:
-    if value is None:
-        return "nothing"
-    number = number_of(value) if "0x" in value else None
-    return value if number is None else repr(number)
+    return readable(left), readable(right)
 
 
 def _side(difference: Difference, side: Side, compared: Sequence[Compared]) -> str:

@@ -1,11 +1,11 @@
-"""What a script forgot to put into its states: a pure function of what a stopped run went on with. Names, and advice."""
+"""What a script forgot to put into its states: a pure function of what a stopped run resumed with. Names, and advice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lockstep.verify.evidence import Kind, Place, Recorded, number_of
+from lockstep.verify.evidence import Kind, Place, Recorded, readable
 
 MOST_NAMED = 4
 COLLECTIONS = ("dict", "list", "OrderedDict")
@@ -25,7 +25,7 @@ HIDDEN = (
 
 @dataclass(frozen=True)
 class Variable:
-    """A plain value that the script had before the stop, and another one when it went on."""
+    """A plain value that the script had before the stop, and another one when it resumed."""
 
     name: str
     before: str
@@ -34,7 +34,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What the script held when it went on, and not as before."""
+    """What the script held when it resumed, and not as before."""
 
     objects: tuple[tuple[str, str], ...] = ()
     """Name and class of objects with a state_dict, and of dictionaries and lists like a model's weights."""
@@ -68,19 +68,20 @@ class Forgotten:
             )
 
 
-def forgotten(undisturbed: Recorded, stopped: Recorded, gone: Recorded, named: Sequence[str] = ()) -> Forgotten:
+def forgotten(undisturbed: Recorded, stopped: Recorded, resumed: Recorded, named: Sequence[str] = ()) -> Forgotten:
     """Compare what the script held before the step after the stop.
 
     Args:
         undisturbed: what rank 0 of the run without a stop recorded.
-        stopped: of the run until its stop; a variable that it had otherwise is a clock or the like, and does not count.
-        gone: of the run that went on.
-        named: what its ranks had said of the script.
+        stopped: of the run until its stop.
+        resumed: of the run that resumed.
+        named: what its ranks had reported of the script.
     """
-    own, own_gone = _of(Kind.OWN, undisturbed), _of(Kind.OWN, gone)
-    changed = [item for item, value in own.items() if own_gone.get(item, value) != value]
+    own, own_resumed = _of(Kind.OWN, undisturbed), _of(Kind.OWN, resumed)
+    changed = [item for item, value in own.items() if own_resumed.get(item, value) != value]
     objects = {name: own[name] for item in changed if (name := _object_of(item, own))}
-    now, then, later = (_of(Kind.VARIABLE, one) for one in (undisturbed, stopped, gone))
+    now, then, later = (_of(Kind.VARIABLE, one) for one in (undisturbed, stopped, resumed))
+    # What the stopped run had otherwise, on its way to the same step, is a clock or the like.
     variables = [
         Variable(name, *_texts(value, later[name]))
         for name, value in now.items()
@@ -107,6 +108,7 @@ def _of(kind: Kind, recorded: Recorded) -> dict[str, str]:
 
 def _object_of(item: str, own: Mapping[str, str]) -> str:
     """The object that an item belongs to: it was recorded by its own name too, with its class."""
+    # The longest: `trainer.average` is in `trainer`, which may be such an object itself.
     names = [name for name in own if item.startswith((f"{name}.", f"{name}["))]
     return max(names, key=len, default="")
 
@@ -114,12 +116,7 @@ def _object_of(item: str, own: Mapping[str, str]) -> str:
 def _texts(before: str, after: str) -> tuple[str, str]:
     """Both values for a person; a digest only where nothing else distinguishes them."""
     words = before.partition(", ")[0], after.partition(", ")[0]
-    return (before, after) if words[0] == words[1] else (_number(words[0]), _number(words[1]))
-
-
-def _number(text: str) -> str:
-    number = number_of(text) if "0x" in text else None
-    return text[:40] if number is None else repr(number)
+    return (before, after) if words[0] == words[1] else (readable(words[0])[:40], readable(words[1])[:40])
 
 
 def _listed(names: list[str]) -> str:

@@ -48,7 +48,7 @@ class Interruption:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _RecordedRun:
     """A run, and what it recorded."""
 
     trial: Trial
@@ -79,24 +79,25 @@ def interrupt(wanted: Interruption, trials: Trials) -> Continued:
     try:
         stopped = _until_the_stop(wanted, trials, found, states)
         record = {"steps": found.stopped_after + wanted.steps, "to_the_end": True, "goes_on": found.stopped_after}
-        label = f"gone on after step {found.stopped_after}"
+        label = f"resumed after step {found.stopped_after}"
         saving = Saving(str(states), NEVER)
-        gone = _recorded(trials.run(label, wanted.ranks[1], found.lanes, record, saving=saving))
+        resumed = _recorded(trials.run(label, wanted.ranks[1], found.lanes, record, saving=saving))
         whole = _recorded(trials.run("undisturbed", wanted.ranks[0], found.lanes, record))
-        _check_end(whole, gone)
+        _check_end(whole, resumed)
     except RunError as error:
         found.failed = error.failed
         return found
-    found.runs = [whole.run, gone.run]
-    _compare(found, whole, gone, stopped)
+    found.runs = [whole.run, resumed.run]
+    _compare(found, whole, resumed, stopped)
     return found
 
 
-def _until_the_stop(wanted: Interruption, trials: Trials, found: Continued, states: Path) -> _Made:
+def _until_the_stop(wanted: Interruption, trials: Trials, found: Continued, states: Path) -> _RecordedRun:
     """Make the run that is stopped; note what was decided, and after which step it stopped."""
     saving = Saving(str(states), f"{wanted.after}steps")
     record = {"steps": wanted.after + wanted.steps, "stops": True}
     label = f"stop after step {wanted.after}"
+    # Two runs see each other's files: the one that resumes finds what the stopped one wrote, as after a kill.
     trial = trials.run(label, wanted.ranks[0], wanted.lanes, record, saving=saving, num_runs=2)
     made = _recorded(trial)
     decided: Mapping[str, Any] = json.loads(trial.folder.decided.read_text())
@@ -109,6 +110,7 @@ def _until_the_stop(wanted: Interruption, trials: Trials, found: Continued, stat
     names = sorted(path.name for path in states.iterdir() if path.name.startswith("step-"))
     if not names:
         raise _no_state(wanted.after, made.evidence.num_steps)
+    # States are saved where the script allows it, which may be some steps later than asked.
     found.stopped_after = int(names[-1].partition("-")[2])
     return made
 
@@ -126,39 +128,42 @@ def _no_state(after: int, num_steps: int) -> UsageError:
     )
 
 
-def _recorded(trial: Trial) -> _Made:
+def _recorded(trial: Trial) -> _RecordedRun:
     """What a run recorded; raise when it failed, or recorded nothing."""
     evidence = read_evidence(trial.folder, trial.num_processes)
     if trial.outcome.exit_code and not evidence.end.over:
         raise RunError(failed_run(trial, 2 if trial.outcome.exit_code == 2 else 1))
     if not all(evidence.ranks):
         raise RunError(Failed(trial.label, nothing_recorded(trial), 2))
-    return _Made(trial, evidence)
+    return _RecordedRun(trial, evidence)
 
 
-def _check_end(whole: _Made, gone: _Made) -> None:
-    """Raise when code after the last step fails only where the run went on."""
-    end, block = gone.evidence.end, gone.trial.outcome.block
+def _check_end(whole: _RecordedRun, resumed: _RecordedRun) -> None:
+    """Raise when code after the last step fails only in the run that resumed."""
+    end, block = resumed.evidence.end, resumed.trial.outcome.block
     if whole.evidence.end.reached and not end.reached and not end.why and block:
         text = f"The undisturbed run reached its end, but not this one:\n{block}"
-        raise RunError(Failed(gone.trial.label, text, 1))
+        raise RunError(Failed(resumed.trial.label, text, 1))
 
 
-def _compare(found: Continued, whole: _Made, gone: _Made, stopped: _Made) -> None:
+def _compare(found: Continued, whole: _RecordedRun, resumed: _RecordedRun, stopped: _RecordedRun) -> None:
     after = found.stopped_after
-    together = comparable([_from_the_stop(one.evidence, after) for one in (whole, gone)])
+    together = comparable([_from_the_stop(one.evidence, after) for one in (whole, resumed)])
     found.rows = rows_of(together)
-    before, until, behind = (one.evidence.ranks[0] for one in (whole, stopped, gone))
+    before, until, behind = (one.evidence.ranks[0] for one in (whole, stopped, resumed))
     found.forgotten = forgotten(before, until, behind, unsaved(whole.trial.folder, "sentences"))
+    # A script that is not repeatable differs before the stop already. Then the stop is not to blame.
     earlier = first_difference([_until(one.evidence, after) for one in (whole, stopped)])
     difference = first_difference(together)
     if earlier is not None:
         found.difference = _explained(earlier, whole, stopped, NOT_REPEATABLE, repeatable=False)
     elif difference is not None:
-        found.difference = _explained(difference, whole, gone, cause(found.forgotten, difference.place))
+        found.difference = _explained(difference, whole, resumed, cause(found.forgotten, difference.place))
 
 
-def _explained(difference: Difference, left: _Made, right: _Made, why: str, *, repeatable: bool = True) -> Explained:
+def _explained(
+    difference: Difference, left: _RecordedRun, right: _RecordedRun, why: str, *, repeatable: bool = True
+) -> Explained:
     labels = [left.trial.label, right.trial.label]
     if difference.among_replicas:
         labels = [f"rank {side.rank} of {labels[side.run]}" for side in (difference.left, difference.right)]

@@ -198,6 +198,7 @@ def judge(lanes: Lanes, whole: Lanes) -> Plain:
     target, shares = whole.gradients[0], lanes.shares
     mean = combination(lanes.gradients, shares)
     gap, size = distance(target, mean), norm(target)
+    # Where the lanes' gradients cancel out, the whole one is small and consists of rounding: so both are looked at.
     scale = max(size, math.fsum(share * norm(lane) for share, lane in zip(shares, lanes.gradients, strict=True)))
     tolerance = TOLERANCES.get(max((lanes.dtype, whole.dtype), key=lambda dtype: TOLERANCES.get(dtype, 0.0)), 1e-4)
     relative = gap / size if size else math.inf if gap else 0.0
@@ -224,6 +225,7 @@ def _all_the_same(gradients: Sequence[Sequence[float]], tolerance: float) -> boo
     """Whether several lanes have the same gradient, up to `tolerance` of its norm."""
     first, *others = gradients
     allowed = tolerance * norm(first)
+    # A glance first: it spares most scripts the comparison of whole gradients.
     return bool(others) and all(
         distance(first[:GLANCE], other[:GLANCE]) <= allowed and distance(first, other) <= allowed for other in others
     )
@@ -235,14 +237,17 @@ def _explain(
     """Whether it is a sum over samples, other weights, or no combination at all; with the coefficients found."""
     size = norm(target)
     ones = [1.0] * len(gradients)
+    # The commonest mistake first; it needs no fit.
     if distance(target, combination(gradients, ones)) <= EXPLAINED * size:
         return Agreement.SUM, ones
     found = fit(target, gradients)
     left = distance(target, combination(gradients, found))
     total = math.fsum(found)
+    # Weights of a mean are not negative and add up to 1, up to what the fit leaves.
     if left <= EXPLAINED * size and min(found) > -0.02 and abs(total - 1.0) < 0.05:
         return Agreement.WEIGHTS, [coefficient / total for coefficient in found]
     mean = combination(gradients, shares)
+    # A sum over samples is a multiple of the mean, also where lanes have different numbers of samples.
     factor = dot(target, mean) / dot(mean, mean) if norm(mean) else 0.0
     if factor > 0 and distance(target, [factor * value for value in mean]) <= EXPLAINED * size:
         return Agreement.SUM, [factor * share for share in shares]

@@ -35,47 +35,47 @@ def show(result: Result, console: Console, *, is_detailed: bool = False, seconds
     if result.failed is not None:
         show_failed(result.failed, console)
     else:
-        say_verdict(_same(result) if result.same_bits else "", console, seconds)
+        print_verdict(_same(result) if result.same_bits else "", console, seconds)
         if is_detailed or not result.proved:
             console.print(table(result))
             console.print()
-        say_lines(sentences(result), console)
-        say_missing(result.not_proved(), console, is_detailed=is_detailed)
-    say_folder(result.kept, console)
+        print_lines(sentences(result), console)
+        print_missing(result.not_proved(), console, is_detailed=is_detailed)
+    print_folder(result.kept, console)
 
 
-def say_verdict(same: str, console: Console, seconds: float | None) -> None:
+def print_verdict(same: str, console: Console, seconds: float | None) -> None:
     """Print whether the bits are the same, where `same` says it, and how long it took to find out."""
     line = Text("SAME BITS", GOOD).append(f" {same}", "default") if same else Text("DIFFERENT BITS", BAD)
     console.print(line.append(f"   {seconds:.0f} s" if seconds is not None else "", "dim"))
 
 
-def say_missing(missing: Sequence[str], console: Console, *, is_detailed: bool) -> None:
+def print_missing(missing: Sequence[str], console: Console, *, is_detailed: bool) -> None:
     """Print what a proof does not cover."""
     shown = len(missing) if is_detailed or len(missing) <= MOST_MISSING else MOST_MISSING
     more = f" ({len(missing) - shown} more: -v)" if shown < len(missing) else ""
-    _say(console, f"not covered: {'; '.join(missing[:shown])}{more}", "dim")
+    _print(console, f"not covered: {'; '.join(missing[:shown])}{more}", "dim")
 
 
 def show_failed(failed: Failed, console: Console) -> None:
     """Print which run failed, and how."""
-    _say(console, f"{failed.label} failed:", BAD)
+    _print(console, f"{failed.label} failed:", BAD)
     console.print(Text(failed.text.rstrip()), soft_wrap=True)
 
 
-def say_lines(lines: Iterable[tuple[str, str]], console: Console) -> None:
+def print_lines(lines: Iterable[tuple[str, str]], console: Console) -> None:
     """Print sentences, each in its style."""
     for line, style in lines:
-        _say(console, line, style)
+        _print(console, line, style)
 
 
-def say_folder(kept: str, console: Console) -> None:
+def print_folder(kept: str, console: Console) -> None:
     """Print where the runs are, if they are kept."""
     if kept:
         console.print(Text(kept), soft_wrap=True)
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def _print(console: Console, text: str, style: str = "") -> None:
     console.print(Text(visible(text), style=style))
 
 
@@ -173,7 +173,7 @@ def _against(result: Result, against: Against) -> Iterator[tuple[str, str]]:
 
 
 def _not_exact(result: Result) -> Iterator[str]:
-    """What is said in place of a cause: a difference is expected, and not the script's fault."""
+    """In place of a cause: a difference is expected, and not the script's fault."""
     yield f"Note: {result.not_exact}"
     if result.difference is not None:
         place = result.difference.difference.place

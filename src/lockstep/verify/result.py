@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from lockstep.protocol.recording import AT_END
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.verify.comparison import END, Cell, Difference, Row
+from lockstep.verify.comparison import END, Difference, Row
 from lockstep.verify.evidence import Place
 from lockstep.verify.plain import Plain, sentence
 
@@ -79,6 +79,7 @@ def deviation(left: Captured, right: Captured) -> Deviation | None:
     differing = [number for number, (a, b) in enumerate(zip(left.bits, right.bits, strict=True)) if a != b]
     gaps = [abs(left.values[number] - right.values[number]) for number in differing]
     largest = max(gaps, default=0.0)
+    # max() passes over a NaN that is not the first.
     if any(math.isnan(gap) for gap in gaps):
         largest = math.nan
     scale = max((abs(value) for value in (*left.values, *right.values) if math.isfinite(value)), default=0.0)
@@ -98,6 +99,7 @@ def constant_ratio(left: Sequence[float], right: Sequence[float]) -> float | Non
     pairs = [(a, b) for a, b in zip(left, right, strict=True) if a != 0.0 or b != 0.0]
     if not pairs or not all(math.isfinite(a) and math.isfinite(b) and a != 0.0 for a, b in pairs):
         return None
+    # The largest element: its ratio is rounded least.
     first, second = max(pairs, key=lambda pair: abs(pair[0]))
     ratio = second / first
     tolerance = CONSTANT * abs(second)
@@ -321,10 +323,7 @@ class Result:
             else None,
             "runs": [asdict(run) for run in self.runs],
             "accepted": list(self.accepted),
-            "rows": [
-                {"kind": row.key, "num_items": row.num_items, "cells": [cell_as_json(row, one) for one in row.cells]}
-                for row in self.rows
-            ],
+            "rows": [row_as_json(row) for row in self.rows],
             "first_nan": str(self.first_nan) if self.first_nan is not None else None,
             "against": asdict(self.against) if self.against is not None else None,
             "saved_to": self.saved_to or None,
@@ -344,10 +343,17 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def cell_as_json(row: Row, one: Cell) -> dict[str, Any]:
-    """A cell of the table."""
-    differs = one.differs_at is not None
-    return {**asdict(one), "differs": differs, "differs_at": one.differs_at if row.in_each_step else None}
+def row_as_json(row: Row) -> dict[str, Any]:
+    """A row of the table."""
+    cells = [
+        {
+            **asdict(one),
+            "differs": one.differs_at is not None,
+            "differs_at": one.differs_at if row.in_each_step else None,
+        }
+        for one in row.cells
+    ]
+    return {"kind": row.key, "num_items": row.num_items, "cells": cells}
 
 
 def difference_as_json(explained: Explained) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.launcher.trials.trials import Program
+from lockstep.machine.cores import model_and_instructions
 from lockstep.machine.regular_file import read_regular
 from lockstep.protocol.recording import AT_END
 from lockstep.verify.evidence import End, Evidence, Place
 
 FORMAT = "lockstep-bits"
 VERSION = 1
-CPU_INFO = Path("/proc/cpuinfo")
 NAMES = {
     "cpu": "CPU capability",
     "cpu_model": "CPU",
@@ -95,6 +95,7 @@ def decode(text: bytes, path: str) -> SavedBits:
         end = End(over=True, reached=bool(body["reached_its_end"]))
         evidence = Evidence((recorded,), end, norms)
         return SavedBits(str(body["script"]), tuple(body["args"]), body["facts"], int(body["steps"]), evidence)
+    # A hostile file may hold anything, and be nested deeper than json reads.
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise damaged from None
 
@@ -154,21 +155,13 @@ def facts(decided: Mapping[str, Any]) -> dict[str, Any]:
     arithmetic = decided["arithmetic"]
     return {
         **decided["fingerprint"],
-        "cpu_model": _cpu_model(),
+        "cpu_model": model_and_instructions()[0],
         "lanes": decided["lanes"],
         "batch_size": decided["batch_size"],
         "seed": decided["seed"],
         "precision": arithmetic["precision"],
         "numerics": arithmetic["numerics"],
     }
-
-
-def _cpu_model() -> str:
-    try:
-        lines = CPU_INFO.read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def fact_differences(saved: SavedBits, program: Program, here: Mapping[str, Any]) -> list[str]:

@@ -99,12 +99,12 @@ class Proof:
         if self.against is not None:
             self._check_script(*self.against)
 
-    def check_lanes(self, lanes: int, said_by: str) -> None:
+    def check_lanes(self, lanes: int, named_by: str) -> None:
         """Raise `UsageError` when some number of ranks needs more lanes."""
         if lanes < max(self.ranks):
             possible = ",".join(str(ranks) for ranks in self.ranks if ranks <= lanes) or str(lanes)
             raise UsageError(
-                f"Each rank needs a lane, but {said_by} is less than {max(self.ranks)} ranks.",
+                f"Each rank needs a lane, but {named_by} is less than {max(self.ranks)} ranks.",
                 f"Verify with --lanes {max(self.ranks)}, or with --ranks {possible}.",
             )
 
@@ -203,6 +203,7 @@ def _with_saved(proof: Proof, result: Result, made: Sequence[Compared]) -> list[
 def _compared_run(proof: Proof, trials: Trials, result: Result, ranks: int) -> tuple[Compared, Run]:
     trial = trials.run(_ranks(ranks), ranks, result.lanes, proof.wanted)
     evidence = read_evidence(trial.folder, trial.num_processes)
+    # A failure after the last wanted step leaves the steps comparable; `_check_ends` looks at it.
     if trial.outcome.exit_code and not evidence.end.over:
         raise RunError(failed_run(trial, 1))
     if not all(evidence.ranks):
@@ -254,6 +255,7 @@ def _plain_row(proof: Proof, trials: Trials, result: Result) -> Plain:
     result.lanes = own if own > 1 and result.lanes_named else proof.lanes_without_the_script(own)
     if result.lanes == 1:
         return Plain(Agreement.ONE_LANE, 1)
+    # The run that showed the script's lanes may be one of the two.
     many, one = (first if own == lanes else _run(trials, _lanes(lanes), lanes, PLAIN) for lanes in (result.lanes, 1))
     return _judge(result, many, one)
 

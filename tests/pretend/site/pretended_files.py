@@ -26,7 +26,11 @@ def put_into(gpus):
     _make(place, count)
     gpus.count_gpus = functools.partial(gpus.count_gpus, **where)
     gpus.gpu_names = functools.partial(gpus.gpu_names, **where)
-    gpus.torch_is_for = lambda: json.loads(os.environ.get("PRETENDED_BUILD", '{"cuda": "13.0"}'))
+
+
+def build_for_cuda(torch_versions):
+    """Let `lockstep.machine.torch_versions` see a torch for GPUs."""
+    torch_versions.torch_is_for = lambda: json.loads(os.environ.get("PRETENDED_BUILD", '{"cuda": "13.0"}'))
 
 
 def _make(place, count):

@@ -63,6 +63,12 @@ def _gpus(gpus):
     pretended_files.put_into(gpus)
 
 
+def _torch_versions(torch_versions):
+    import pretended_files
+
+    pretended_files.build_for_cuda(torch_versions)
+
+
 if os.environ.get("PRETENDED_GPUS"):
     sys.path.insert(1, str(Path(__file__).parent))
     nothing = lambda *_: None  # noqa: E731
@@ -74,6 +80,7 @@ if os.environ.get("PRETENDED_GPUS"):
                 "torch.distributed.distributed_c10d": (nothing, _nccl),
                 "lockstep.machine.gpus": (nothing, _gpus),
                 "lockstep.machine.no_gpu": (nothing, _no_gpu),
+                "lockstep.machine.torch_versions": (nothing, _torch_versions),
             }
         ),
     )

@@ -17,7 +17,7 @@ BETWEEN = "\nDuring handling of the above exception, another exception occurred:
 
 def test_frames_of_libraries_are_one_line_and_the_cause_is_last() -> None:
     assert fold_libraries(HEAD + MINE + TORCH * 3 + CAUSE) == (
-        HEAD + MINE + "  3 frames inside torch: --full-traceback shows them\n" + CAUSE
+        HEAD + MINE + "  3 frames inside torch: the log has them\n" + CAUSE
     )
 
 
@@ -26,9 +26,9 @@ def test_each_run_of_foreign_frames_is_one_line_between_the_users_own() -> None:
     lines = fold_libraries(text)
     assert lines.count("train.py") == 3
     assert [line for line in lines.splitlines() if "inside" in line] == [
-        "  1 frame inside lockstep: --full-traceback shows it",
-        "  2 frames inside torch and importlib: --full-traceback shows them",
-        "  1 frame inside torch: --full-traceback shows it",
+        "  1 frame inside lockstep: the log has it",
+        "  2 frames inside torch and importlib: the log has them",
+        "  1 frame inside torch: the log has it",
     ]
     assert BETWEEN in lines
 

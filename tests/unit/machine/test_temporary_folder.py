@@ -5,13 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.machine.held_folder import TemporaryFolder
 
 HOLD = """
 import sys
 from pathlib import Path
-from pathlib import Path
-from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.machine.held_folder import TemporaryFolder
 
 with TemporaryFolder("lockstep-copy-", Path(sys.argv[1])) as room:
     (room / "weights").touch()

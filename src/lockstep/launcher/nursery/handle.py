@@ -24,11 +24,11 @@ from lockstep.machine.leftovers import (
     marked,
     remove_left_folders,
     remove_shared_memory,
+    remove_socket_folder,
     remove_unmarked_group_files,
 )
 from lockstep.machine.private_view import ViewReport
 from lockstep.machine.processes import address_limit, interpreter_options
-from lockstep.machine.socket_folder import remove_socket_folder
 from lockstep.protocol.nursery_messages import (
     Broken,
     ChannelClosed,

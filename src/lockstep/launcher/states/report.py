@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lockstep.launcher.states.description import COMPLETE, Json
 from lockstep.launcher.states.places import ASIDE
-from lockstep.machine.tables import show_table, table
+from lockstep.launcher.watch.table import show_table, table
 from lockstep.machine.visible import visible
 
 GOOD, BAD = "green", "bold red"

@@ -52,4 +52,4 @@ def _library(frame: str) -> str:
 def _instead(frames: list[str]) -> str:
     names = " and ".join(dict.fromkeys(map(_library, frames)))
     count = f"{len(frames)} frame{'s' if len(frames) > 1 else ''}"
-    return f"  {count} inside {names}: --full-traceback shows {'them' if len(frames) > 1 else 'it'}\n"
+    return f"  {count} inside {names}: the log has {'them' if len(frames) > 1 else 'it'}\n"

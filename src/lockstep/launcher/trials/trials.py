@@ -29,8 +29,7 @@ from lockstep.launcher.request import (
     Verbosity,
 )
 from lockstep.launcher.trials.workplace import Workplaces
-from lockstep.machine.held_folder import is_left, make_held
-from lockstep.machine.private_view import remove_tree
+from lockstep.machine.held_folder import is_left, make_held, remove_tree
 from lockstep.machine.processes import ENDING
 from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.layout.mesh import Form, launched, on_ranks
@@ -186,20 +185,20 @@ class Trials(AbstractContextManager["Trials"]):
         self._count += 1
         name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
         program = self._program
-        started, told = launched(form or on_ranks(program.form, num_ranks), num_ranks)
+        started, placed = launched(form or on_ranks(program.form, num_ranks), num_ranks)
         place = self._places.begin(num_runs)
         began = time.monotonic()
         request = LaunchRequest(
             EntryPoint(place.script(program.script), program.module, args=program.args, folder=place.folder),
             Placement(started, program.threads, program.device, threads_given=program.threads_given),
             Output(self.base / name, Verbosity.QUIET),
-            Computation(lanes, told, program.arithmetic, evidence=dict(evidence)),
+            Computation(lanes, placed, program.arithmetic, evidence=dict(evidence)),
             Recovery(on_stall=OnStall.STOP),  # nobody sees a line about it
             saving,
         )
         outcome = launch(request, None, self._nursery)
         self._places.end()
-        outcome = replace(outcome, block=place.said_as_original(outcome.block))
+        outcome = replace(outcome, block=place.with_own_paths(outcome.block))
         if outcome.exit_code in INTERRUPTED and not outcome.block:
             raise SystemExit(outcome.exit_code)
         seconds = time.monotonic() - began

@@ -14,9 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.machine.private_view import remove_tree
+from lockstep.machine.held_folder import remove_tree
 
 MAX_BYTES = 256 << 20
 MAX_FILES = 10_000
@@ -40,7 +39,7 @@ class Workplace:
         inside = path.resolve().is_relative_to(self.original)
         return self.folder / path.resolve().relative_to(self.original) if inside else path
 
-    def said_as_original(self, text: str) -> str:
+    def with_own_paths(self, text: str) -> str:
         """A message of the run with the user's own paths."""
         return text if self.folder is None else text.replace(str(self.folder), str(self.original))
 
@@ -56,24 +55,22 @@ class Workplaces:
     """
 
     def __init__(self, nursery: NurseryHandle, base: Path, in_place: bool, note: Callable[[str], None]) -> None:
-        self._nursery, self._note = nursery, note
+        self._nursery, self._in_place, self._note = nursery, in_place, note
         self._layers, self._copy = base / "layers", base / "copy"
-        self._make = (lambda _: Workplace()) if in_place else self._first
+        self._noted: set[str] = set()
         self._current, self._runs_left = Workplace(), 0
 
     def begin(self, num_runs: int = 1) -> Workplace:
-        """Make a workplace for the next runs, which see each other's files; or return theirs.
-
-        Raises:
-            EnvironmentFailure: when there is no private view although there was one.
-        """
+        """Make a workplace for the next runs, which see each other's files; or return theirs."""
         if not self._runs_left:
             self.remove()
-            self._runs_left, self._current = num_runs, self._make(num_runs)
+            self._runs_left = num_runs
+            if not self._in_place:
+                self._current = self._make(num_runs)
         return self._current
 
     def end(self) -> None:
-        """A run has ended: remove what it wrote, unless another one goes on with it."""
+        """A run has ended: remove what it wrote, unless another one continues with it."""
         self._runs_left = max(self._runs_left - 1, 0)
         if not self._runs_left:
             self.remove()
@@ -84,38 +81,32 @@ class Workplaces:
         for folder in (self._layers, self._copy):
             remove_tree(folder)
 
-    def _first(self, num_runs: int) -> Workplace:
-        """A view, or else a copy; the later ones are made in the same way. Say what is not kept apart."""
+    def _make(self, num_runs: int) -> Workplace:
+        """A view, or else a copy."""
         self._layers.mkdir(mode=0o700)
         report = self._nursery.make_view(self._layers, num_runs)
         if not report.problem:
-            self._make = self._viewed
             if report.real:
-                real = _listed(report.real)
-                self._note(f"The runs write to copies of all files except these, which they really change: {real}.")
+                self._note_once(
+                    f"The runs write to copies of all files except these, which they really change: {_listed(report.real)}."
+                )
             return Workplace()
-        self._make = self._copied
-        place = self._copied(num_runs)
-        here, copy = Path.cwd(), self._copy.joinpath(*Path.cwd().resolve().parts[1:])
+        here = Path.cwd().resolve()
+        self._copy.mkdir()
+        copy = copy_folder(here, self._copy)
         linked = [path.name for path in here.iterdir() if not path.is_symlink() and (copy / path.name).is_symlink()]
         large = f" Too large to copy, only linked: {_listed(linked)}." if linked else ""
-        self._note(
+        self._note_once(
             f"This system has no private views of files ({report.problem}), so each run works in a copy of this "
             f"folder.{large} Writes {'there or ' * bool(linked)}outside this folder are real. To run the script in "
             f"place, add --in-place."
         )
-        return place
+        return Workplace(copy, here)
 
-    def _viewed(self, num_runs: int) -> Workplace:
-        self._layers.mkdir(mode=0o700)
-        if problem := self._nursery.make_view(self._layers, num_runs).problem:
-            raise EnvironmentFailure(f"The private view of the files could not be made again: {problem}.")
-        return Workplace()
-
-    def _copied(self, _num_runs: int) -> Workplace:
-        here = Path.cwd().resolve()
-        self._copy.mkdir()
-        return Workplace(copy_folder(here, self._copy), here)
+    def _note_once(self, sentence: str) -> None:
+        if sentence not in self._noted:
+            self._noted.add(sentence)
+            self._note(sentence)
 
 
 def copy_folder(folder: Path, root: Path) -> Path:

@@ -38,7 +38,7 @@ def check_around(task: Task, variables: Mapping[str, str]) -> None:
     """Raise `UsageError` where this rank is not one of `task`'s run, though the person believes so.
 
     Args:
-        task: what srun or mpirun said to this process, or to the launcher above it.
+        task: by the variables of srun or mpirun in this process, or in the launcher above it.
         variables: its environment.
     """
     if "RANK" not in variables:
@@ -60,6 +60,7 @@ def _check_torchrun(task: Task, variables: Mapping[str, str]) -> None:
     """
     text = variables.get("GROUP_WORLD_SIZE", "1")
     agents = int(text) if text.isdecimal() else 1
+    # Fewer agents than tasks on this node, or a run that torchrun named itself: each of them is on its own.
     if agents < task.local_size or (agents == 1 and _is_uuid(variables["TORCHELASTIC_RUN_ID"])):
         raise UsageError(
             f"{task.command} started torchrun {task.size} times {task.where}, and each of them started ranks of its own.",

@@ -38,6 +38,7 @@ def meeting_of(task: Task, variables: Mapping[str, str], server: int | None = No
     Raises:
         UsageError: where nobody says on which host rank 0 is.
     """
+    # The server is part of the job's name: two mpiruns of one job on a node must not meet at one port.
     if task.local_size == task.size:
         return TaskMeeting(LOOPBACK, _port(variables, f"{task.job} {server or ''}"))
     named = variables.get("MASTER_ADDR", "")

@@ -47,10 +47,12 @@ def find(variables: Mapping[str, str]) -> Task | None:
         except (KeyError, ValueError):
             continue
         if 0 <= local_rank < local_size <= size and local_rank <= rank < size:
+            # Only Open MPI names its job.
             job = next((variables[name] for name in _JOBS if name in variables), "") if launcher == OPEN_MPI else ""
             nodes = _nodes(variables) if launcher == OPEN_MPI else None
             if local_size == size:
                 nodes = 1
+            # With one task per node the rank is the node's number; otherwise mpirun does not say which node this is.
             node = 0 if nodes == 1 else rank if local_size == 1 and nodes in (None, size) else None
             return Task(launcher, "mpirun", rank, size, local_rank, local_size, nodes, node, (), job)
     return None

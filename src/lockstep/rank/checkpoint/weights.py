@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.machine.held_folder import TemporaryFolder
 from lockstep.notices import say
 from lockstep.protocol.run_folder import COPY
 from lockstep.protocol.state_files.folder import StateFolder, is_state, left_between

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.machine.standard_streams import write_error
-from lockstep.machine.visible import visible
+from lockstep.machine.visible import visible, write_error
 from lockstep.notices import say
 from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.torch_words import way_out

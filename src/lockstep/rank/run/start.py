@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from lockstep.errors import LockstepError, PeerLost, RanksDiffer, UsageError, mistake_text
-from lockstep.machine.half_written import compiler_cache, remove_half_written
-from lockstep.machine.standard_streams import flush_output, write_error
+from lockstep.machine.leftovers import compiler_cache, remove_half_written
+from lockstep.machine.visible import flush_output, write_error
 from lockstep.notices import say
 from lockstep.protocol.arithmetic import Arithmetic, allowed_named
 from lockstep.protocol.environment import MEASURE, RankEnvironment, decode

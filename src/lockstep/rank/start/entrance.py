@@ -22,9 +22,8 @@ from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.machine.leftovers import MARKER
+from lockstep.machine.leftovers import MARKER, share_socket_folder
 from lockstep.machine.processes import die_with_parent, let_read
-from lockstep.machine.socket_folder import share_socket_folder
 from lockstep.machine.stacks import answer_into
 from lockstep.protocol.environment import decode, encode_place
 from lockstep.protocol.journal.failure import (

@@ -33,11 +33,11 @@ from lockstep.machine.leftovers import (
     kill,
     remove_left_folders,
     remove_shared_memory,
+    remove_socket_folder,
     remove_unmarked_group_files,
 )
 from lockstep.machine.private_view import PrivateView, make_view
 from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
-from lockstep.machine.socket_folder import remove_socket_folder
 from lockstep.protocol.nursery_messages import (
     Broken,
     Channel,

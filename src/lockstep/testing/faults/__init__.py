@@ -16,7 +16,7 @@ Any launcher that sets RANK will do. A rank that starts again and comes to the s
 
 text -> what happens to whom, when      plan
 -> once, with a file as proof           firing
--> the effect                           acts, control_group
+-> the effect                           acts
 """
 
 from __future__ import annotations

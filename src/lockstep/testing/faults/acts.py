@@ -1,4 +1,7 @@
-"""What happens to a process when its fault has come. Each function is one kind of `plan.KINDS`."""
+"""What happens to a process when its fault has come. Each function is one kind of `plan.KINDS`.
+
+Runs in: the rank or loader worker that a fault happens to; a thread named fetcher raises for `dead-thread`.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from lockstep.errors import EnvironmentFailure, UsageError
-from lockstep.testing.faults import control_group
 from lockstep.testing.faults.plan import LASTS_S, Fault
 
 SCRIPTS_OWN = frozenset({"skip", "break", "evaluate"})
 """What only the script can do."""
 LONG_S = 3600.0
 MOST_ROOM_BYTES = 1 << 30
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_PREFIX = "lockstep-fault-"
 _slowness_s: list[float] = []
 
 
@@ -44,7 +48,7 @@ def act(fault: Fault) -> None:
         _ACTS[fault.kind]()
 
 
-def go_on_slowly() -> None:
+def slow_down() -> None:
     """Sleep in this step if a fault has made the process slow."""
     for seconds in _slowness_s:
         time.sleep(seconds)
@@ -80,7 +84,7 @@ def run_out_of_memory() -> None:
 def be_killed_for_memory() -> None:
     """Allocate above the limit of a control group until the kernel ends this process."""
     limit = str(64 << 20)
-    control_group.enter("memory", {"memory.limit_in_bytes": limit}, {"memory.max": limit})
+    enter_control_group("memory", {"memory.limit_in_bytes": limit}, {"memory.max": limit})
     kept = [os.urandom(8 << 20) for _ in range(64)]
     raise EnvironmentFailure(f"the kernel has not ended this process, which has {len(kept)} blocks above its limit")
 
@@ -154,7 +158,7 @@ def block() -> None:
 def throttle() -> None:
     """Have a twentieth of a core from now on."""
     old = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "5000"}
-    control_group.enter("cpu", old, {"cpu.max": "5000 100000"})
+    enter_control_group("cpu", old, {"cpu.max": "5000 100000"})
 
 
 def mismatch() -> None:
@@ -194,6 +198,7 @@ def fill(folder: Path) -> None:
             f"The file system of {folder} has more than 1 GiB of room.", "Name a folder on a small tmpfs of your own."
         )
     with suppress(OSError), (folder / "filled-by-a-fault").open("wb", buffering=0) as file:
+        # Down to single bytes: a file system without room for a block may have some for a small write.
         for size in (1 << 20, 1 << 10, 1):
             with suppress(OSError):
                 while file.write(bytes(size)):
@@ -240,3 +245,45 @@ _ACTS = {
     "stop-worker": stop_worker,
     "lo-down": take_lo_down,
 }
+
+
+# A control group of its own for the calling process; needs root
+
+
+def enter_control_group(controller: str, old: dict[str, str], new: dict[str, str]) -> None:
+    """Move the calling process into a new group with limits.
+
+    Args:
+        controller: `cpu` or `memory`.
+        old: what to write into which file where each controller has its own tree (version 1).
+        new: the same for version 2.
+
+    Raises:
+        EnvironmentFailure: the kernel, or whoever runs this container, does not allow it.
+    """
+    tree = CONTROL_GROUPS / controller
+    parent, limits = (tree / _own_path(controller), old) if tree.is_dir() else (CONTROL_GROUPS, new)
+    group = parent / f"{_PREFIX}{os.getpid()}"
+    try:
+        group.mkdir()
+        for name, value in limits.items():
+            (group / name).write_text(value)
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        remove_control_groups(os.getpid())
+        raise EnvironmentFailure(f"a control group for {controller} cannot be made here: {error}") from None
+
+
+def remove_control_groups(pid: int) -> None:
+    """Remove the groups that this process, which has ended, has made."""
+    for group in CONTROL_GROUPS.rglob(f"{_PREFIX}{pid}"):
+        with suppress(OSError):
+            group.rmdir()
+
+
+def _own_path(controller: str) -> str:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return path.strip("/")
+    return ""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.testing.faults.acts import SCRIPTS_OWN, act, go_on_slowly
+from lockstep.testing.faults.acts import SCRIPTS_OWN, act, slow_down
 from lockstep.testing.faults.plan import Fault, Plan
 
 PLAN, FOLDER = "LOCKSTEP_FAULTS", "LOCKSTEP_FAULTS_FOLDER"
@@ -43,7 +43,7 @@ def at(step: int) -> str:
     """
     if not os.environ.get(PLAN):
         return ""
-    go_on_slowly()
+    slow_down()
     rank = int(os.environ.get("RANK", "0"))
     for number, fault in _plan(os.environ[PLAN]).at(rank, step):
         if _happens(number, fault, rank):
@@ -105,8 +105,9 @@ def _happens(number: int, fault: Fault, rank: int) -> bool:
         raise UsageError(f"{PLAN} is set, but {FOLDER} is not.", f"Set {FOLDER} to an empty folder.")
     folder = Path(os.environ[FOLDER])
     folder.mkdir(parents=True, exist_ok=True)
-    record = folder / f".telling-{number}-{os.getpid()}"
+    record = folder / f".firing-{number}-{os.getpid()}"
     record.write_text(json.dumps(asdict(Fired(str(fault), rank, os.getpid(), time.monotonic()))))
+    # A link is made once: of two processes that come to a fault together, one fires.
     with suppress(FileExistsError):
         os.link(record, folder / f"fired-{number}.json")
         record.unlink()

@@ -9,7 +9,7 @@ import pytest
 from lockstep.launcher.trials import workplace
 from lockstep.launcher.trials.trials import KEPT, YOUNG_S, RunsFolder
 from lockstep.launcher.trials.workplace import copy_folder
-from lockstep.machine.private_view import remove_tree
+from lockstep.machine.held_folder import remove_tree
 
 
 def test_the_copy_has_the_small_entries_and_links_to_everything_else(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.clocks import go_on_from, growing_time
+from lockstep.machine.clocks import growing_time, resume_from
 from lockstep.rank.run.position.metrics import MetricsFile
 from lockstep.rank.run.position.step_timer import StepTimer
 
@@ -20,8 +20,8 @@ def test_it_only_grows_and_shows_the_clock_where_that_is_later(monkeypatch: pyte
     told = [growing_time(3) for _ in range(1000)]
     assert begin < told[0] < told[-1] < begin + 1
     assert len(set(told)) == 1000
-    go_on_from(begin + 50.0, 3)
-    go_on_from(begin + 20.0, 3)
+    resume_from(begin + 50.0, 3)
+    resume_from(begin + 20.0, 3)
     assert begin + 50 < growing_time(3) < begin + 51
     monkeypatch.setattr(time, "time", lambda: begin + 3600.0)
     assert growing_time(3) == begin + 3600

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import EnvironmentFailure
-from lockstep.machine.temporary_folder import TemporaryFolder
+from lockstep.machine.held_folder import TemporaryFolder
 from lockstep.protocol.run_folder import COPY
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.rank.caller import where

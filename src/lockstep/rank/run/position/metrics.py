@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.machine.clocks import go_on_from, growing_time
+from lockstep.machine.clocks import growing_time, resume_from
 from lockstep.machine.regular_file import read_regular
 from lockstep.protocol.events import finite
 from lockstep.protocol.metric_lines import Delivered, decoded, values_of, without_time
@@ -43,7 +43,7 @@ class EarlierLines:
 
     def keep_until(self, step: int, saved_s: float) -> None:
         """Keep those up to `step`, after which a state was saved at `saved_s` (growing_time); the first call counts."""
-        go_on_from(saved_s, step)
+        resume_from(saved_s, step)
         if (path := self._path) is None:
             return
         self._path = None

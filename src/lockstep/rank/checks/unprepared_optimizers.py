@@ -4,12 +4,12 @@ A lane sees its own samples, and a rank its own lanes. The gradient of a tensor 
 added up over the lanes of one rank and never reduced, so a class centre or a temperature with its own optimizer learns
 different values on different numbers of ranks. The constructor shows that an optimizer exists; comparing gradients
 before and after each lane shows whether lanes gave its tensors any, which costs nothing without such an optimizer.
+One that was made before `lockstep.init` is known from its first `zero_grad` or `step` outside lanes.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -56,7 +56,6 @@ class UnpreparedOptimizers:
         """The marks of their gradients when the lane began."""
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
-        self._unknown.update(_living())
         self._undo = _see(self._made, self._zeroed, self._grown)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
@@ -100,6 +99,8 @@ class UnpreparedOptimizers:
         (self._of_lane if self._position.in_lane else self._unknown).add(optimizer)
 
     def _zeroed(self, optimizer: Optimizer) -> None:
+        if optimizer not in self._taken and not self._position.in_lane:
+            self._unknown.add(optimizer)  # also one made before `init`: it has no gradient of lanes now
         if self._fed:
             for tensor in chain.from_iterable(group["params"] for group in optimizer.param_groups):
                 self._fed.pop(id(tensor), None)
@@ -127,11 +128,14 @@ class UnpreparedOptimizers:
             )
         if optimizer in self._of_lane:
             return
-        is_new = optimizer not in self._unknown  # made past its class: nobody saw where its gradients came from
+        # [Note: optimizers that nobody saw]
+        # Walking the heap for those made before `init` took seconds where a script holds millions of objects. One that
+        # was neither made nor zeroed since then may hold gradients of lanes that nobody compared, so it is refused.
+        is_unseen = optimizer not in self._unknown and self._had_lanes
         self._unknown.add(optimizer)
         for tensor in self._strange(optimizer):
-            if (is_new and self._had_lanes and tensor.grad is not None) or self._is_fed(tensor):
-                raise _not_prepared(optimizer, tensor, self._position.region)
+            if (is_unseen and tensor.grad is not None) or self._is_fed(tensor):
+                raise _not_prepared(optimizer, tensor, self._position.region, is_unseen=is_unseen)
 
     def _is_fed(self, tensor: Tensor) -> bool:
         """Whether its gradient comes from lanes: from the current one, or from an earlier one if not replaced since."""
@@ -158,11 +162,6 @@ def _marks(tensors: Sequence[Tensor]) -> list[Mark]:
 def _mark(tensor: Tensor) -> Mark:
     gradient = tensor.grad
     return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
-
-
-def _living() -> list[Optimizer]:
-    """Optimizers that exist already."""
-    return [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
 
 
 def _see(
@@ -201,7 +200,7 @@ def _tell(name: str, hears: Callable[[Optimizer], None]) -> Callable[[], None]:
     return undo
 
 
-def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> UsageError:
+def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region, *, is_unseen: bool) -> UsageError:
     name = type(optimizer).__name__
     what = f"a tensor of shape {tuple(tensor.shape)}"
     if region is Region.EVALUATION:
@@ -213,5 +212,6 @@ def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> Usage
     return UsageError(
         f"{name} updates {what} that got a gradient inside a step's lanes but was not passed to run.prepare, so its "
         "gradient covers this rank's lanes only.",
-        f"Pass the tensor (or its module) and {name} to run.prepare: `run.prepare(model, centers, optimizer, ...)`.",
+        f"Pass the tensor (or its module) and {name} to run.prepare: `run.prepare(model, centers, optimizer, ...)`."
+        + (f" If no lane computes with it, make {name} after lockstep.init." if is_unseen else ""),
     )

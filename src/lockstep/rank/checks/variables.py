@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -90,11 +90,7 @@ def _digest(value: Any) -> str:
         document = encode(value, "", keep)
     except UsageError:
         return ""
-    return digest([document, _hashes(tensors)])
-
-
-def _hashes(tensors: Sequence[Tensor]) -> list[str]:
-    return [tensor_hash(tensor) for tensor in tensors]
+    return digest([document, [tensor_hash(tensor) for tensor in tensors]])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from lockstep.errors import UsageError
 from lockstep.machine.torch_private import has_kernel, if_imported, operator_names
 from lockstep.notices import say
 from lockstep.protocol import cublas_workspace
+from lockstep.rank.transport.contract import Transport
 
 ENVIRONMENT = (cublas_workspace.NAME, "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
 """Variables that libraries read; PYTHONHASHSEED is set by `lockstep run`."""
@@ -302,3 +303,20 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
             "which lanes are computed without the compiler would depend on the number of ranks.",
         ),
     )
+
+
+def agree_on_settings(transport: Transport, mine: Sequence[Any], device: torch.device | None) -> None:
+    """Compare what every rank has to have, and name what makes bits differ. Collective: call it on every rank."""
+    kind = device_name(device) if device is not None else ""
+    told = transport.all_gather_object([*mine, kind, hash("lockstep")], "init")
+    *same, devices, hashes = zip(*told, strict=True)
+    names = ("seed", "lanes", "threads", "precision", "numerics", "allow")
+    for name, values in zip(names, same, strict=True):
+        if len(set(values)) > 1:
+            raise UsageError(
+                f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",
+                "Give every rank the same value.",
+            )
+    if transport.rank == 0:
+        for note in filter(None, (unlike_devices(devices), unlike_hashes(hashes))):
+            say(note)

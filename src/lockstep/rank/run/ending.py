@@ -15,17 +15,18 @@ from torch.optim import Optimizer
 from lockstep.machine.standard_streams import write_error
 from lockstep.machine.visible import visible
 from lockstep.notices import say
+from lockstep.protocol.environment import RankEnvironment
 from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.torch_words import way_out
 from lockstep.protocol.meeting_place import left_at
 from lockstep.rank.checks.script.labels import names_without
+from lockstep.rank.init.default_group import leave
 from lockstep.rank.init.device import is_shared
-from lockstep.rank.init.join import leave
+from lockstep.rank.run.loop.epoch import say_written
 from lockstep.rank.run.loop.evaluation import say_shares
 from lockstep.rank.run.loop.loss_gauge import settle_losses
 from lockstep.rank.run.loop.recording import record_end
 from lockstep.rank.run.loop.replicas import bits_held, compare
-from lockstep.rank.run.loop.training import say_written
 from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.strategy.agreement import tensor_hash
@@ -202,13 +203,13 @@ def taken_by_others(free: int, total: int, device: torch.device) -> str:
 _is_there = False
 
 
-def help_with_errors() -> None:
-    """Let this process's last traceback be followed by what to do, where that is known: `lockstep run` shows that in its report.
+def help_with_errors(environment: RankEnvironment) -> None:
+    """Let this process's last traceback be followed by what to do, where that is known.
 
-    Torch's own hook may come around it.
+    Not under `lockstep run`, which has it in its report. Torch's own hook may come around it.
     """
     global _is_there
-    if _is_there:
+    if _is_there or environment.settings is not None:
         return
     _is_there, previous = True, sys.excepthook
 

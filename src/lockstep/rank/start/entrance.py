@@ -43,12 +43,17 @@ from lockstep.protocol.late_settings import remember
 from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace, do_last, left_at
 from lockstep.protocol.rank_task import RankTask, apply_variables, read_task
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.start.first_streams import say_equal_draws, start_streams
-from lockstep.rank.start.guards.backend_guard import guard_backends
-from lockstep.rank.start.guards.device_guard import guard_devices
+from lockstep.rank.start.guards.device_guard import guard_backends, guard_devices
 from lockstep.rank.start.guards.meeting_guard import Launcher, guard_meetings
 from lockstep.rank.start.guards.nested_guard import guard_nested_ranks, guard_replicas
-from lockstep.rank.start.script_main import Program, function_program, module_program, script_program
+from lockstep.rank.start.script_main import (
+    Program,
+    function_program,
+    module_program,
+    say_equal_draws,
+    script_program,
+    start_streams,
+)
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""

@@ -29,9 +29,10 @@ from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.rank.checkpoint.outlive.step_snapshot import StepSnapshot
 from lockstep.rank.checkpoint.saving.snapshots import Snapshots
+from lockstep.rank.run.checkpointing import NoLastSnapshot
 from lockstep.rank.run.loop.loop_variables import lacks_loop_variables
 from lockstep.rank.run.position.epoch_count import InsideEpoch
-from lockstep.rank.run.run_state import NoLastSnapshot, RunState
+from lockstep.rank.run.run_state import RunState
 from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.gpu_ranks import GpuTransport
 from lockstep.rank.transport.over_nodes import OverNodesTransport

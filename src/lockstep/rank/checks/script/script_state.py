@@ -22,7 +22,7 @@ from lockstep.rank.checks.script.turn import Turn
 from lockstep.rank.checks.script.values import Place, Scope, Seen
 from lockstep.rank.checks.script_objects import modules_of_the_script, parts_of, script_frames
 from lockstep.rank.checks.variables import Named
-from lockstep.rank.run.run_state import LoopState
+from lockstep.rank.run.loop_state import LoopState
 
 
 def named_in(loop_state: LoopState) -> list[Named]:

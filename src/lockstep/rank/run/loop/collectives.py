@@ -15,8 +15,9 @@ from lockstep.errors import UsageError
 from lockstep.protocol.layout.tree import tree_sum
 from lockstep.rank.caller import where
 from lockstep.rank.run.loop.tally import Agreed, Tally, number
+from lockstep.rank.run.loop_state import LoopState
 from lockstep.rank.run.position.moment import Region
-from lockstep.rank.run.run_state import LoopState, RunState
+from lockstep.rank.run.run_state import RunState
 
 
 def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:

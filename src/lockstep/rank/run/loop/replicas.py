@@ -29,8 +29,6 @@ from lockstep.rank.caller import where
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.strategy.agreement import bit_sums, packed, tensor_hash
 
-PAIR = 2
-
 
 @dataclass(frozen=True)
 class Damage:
@@ -47,7 +45,7 @@ class Damage:
         holds = f"{self._others}no longer hold{'s' if len(self.ranks) == 1 else ''} the same bits"
         if self.has_majority:
             return f"{holds} as the other ranks in {self.tensor!r}"
-        doubt = "so one of the two is wrong" if len(self.ranks) == PAIR else "and most of them agree on none"
+        doubt = "so one of the two is wrong" if len(self.ranks) == 2 else "and most of them agree on none"
         return f"{holds} in {self.tensor!r}, {doubt}"
 
     @property
@@ -94,7 +92,7 @@ def begin_checks(run: RunState) -> None:
     """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
     checks = run.loop_state.checks
     checks.every = 0
-    if _replicas(run) == 1 or run.components.recorder is not None or checks.asked == 0:
+    if run.config.mesh.replicas == 1 or run.components.recorder is not None or checks.asked == 0:
         return
     tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
@@ -109,7 +107,7 @@ def nothing_to_check(run: RunState) -> str:
     """Why --check-every has no effect, in a sentence; empty when it has, or was not given."""
     settings, mesh = run.config.environment.settings, run.config.mesh
     asked = settings.check_every if settings is not None else ""
-    if not asked or not parse_checks(asked) or _replicas(run) > 1:
+    if not asked or not parse_checks(asked) or run.config.mesh.replicas > 1:
         return ""
     whole = "there is one rank" if mesh.stages == 1 else "each rank holds another part of the model"
     return f"--check-every {asked} has nothing to compare: {whole}."
@@ -150,7 +148,7 @@ def compare(run: RunState, told: list[Any]) -> None:
 
 def bits_held(run: RunState) -> str:
     """16 digits from the bits of all that this rank holds and its replicas too; empty where nobody does."""
-    if _replicas(run) == 1:
+    if run.config.mesh.replicas == 1:
         return ""
     states = bit_sums(packed([tensor.detach() for _, tensor in _states(run, {})]))
     return hashlib.blake2b(repr([run.components.strategy.checksums(), states]).encode(), digest_size=8).hexdigest()
@@ -161,10 +159,6 @@ def compared(run: RunState) -> set[int]:
     if run.config.mesh.stages > 1 or run.components.recorder is not None or run.components.transport.world_size == 1:
         return set()
     return {id(tensor) for _, tensor in (*run.components.strategy.tensors(), *_states(run, {}))}
-
-
-def _replicas(run: RunState) -> int:
-    return run.config.mesh.replicas
 
 
 def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from lockstep.errors import UsageError
+from lockstep.notices import say
 from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.layout.schedule import Kind
 from lockstep.protocol.layout.stream_key import Domain
@@ -18,7 +19,6 @@ from lockstep.rank.caller import where
 from lockstep.rank.data.loader import Batches, LanePart, StepPlan
 from lockstep.rank.run.loop.lane_sum import LaneFeatures, WholeBatch
 from lockstep.rank.run.loop.loss_gauge import take_loss
-from lockstep.rank.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.rank.run.loop.replicas import ASKED, SNAPSHOT, hear, note
 from lockstep.rank.run.loop.tally import Agreed
 from lockstep.rank.run.position.moment import Region
@@ -235,7 +235,7 @@ class Step:
 
     def _leave_lane(self, lane: OpenLane | None) -> None:
         if self._run.components.streams.was_seeded():
-            say_seeded_lane(self._run, where())
+            _say_seeded_lane(self._run, where())
         if lane is not None:
             lane.end()
         if self._passes == 0:
@@ -257,7 +257,7 @@ class Step:
         run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
         run.loop_state.open_pass.broken = None
         if result.apart:
-            say_apart(run, result.apart, self.number)
+            _say_apart(run, result.apart, self.number)
         take_loss(run, self.number, result.told)
         if is_look:
             run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
@@ -347,3 +347,25 @@ def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> 
         weight = tree_sum([pair[1] for pair in pairs])
         means[name] = tree_sum([pair[0] for pair in pairs]) / weight if weight else float("nan")
     return means
+
+
+def _say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
+    """Say that ranks drew other numbers than rank 0 outside lanes, before those of `step`; any rank may call it."""
+    if run.components.transport.rank == 0 and not run.loop_state.said.apart:
+        ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
+        say(
+            f"{ranks} drew different random numbers than rank 0 outside lanes before step {step} (under "
+            f"`if run.is_main:`, or in a loop of a different length), so later draws there differ too. Draw the same "
+            f"numbers on every rank, or use your own generator: torch.Generator().manual_seed(run.seed(...))."
+        )
+    run.loop_state.said.apart = True
+
+
+def _say_seeded_lane(run: RunState, line: str) -> None:
+    """Say that a lane seeded torch itself; `line` is that of the loop over the lanes."""
+    if not run.loop_state.said.seeded_lane and run.components.transport.rank == 0:
+        say(
+            f"{line}: torch.manual_seed was called inside a lane and replaced the lane's own stream. A seed made from "
+            f"a call count or the rank depends on the number of ranks: use run.seed(..., step.number, lane)."
+        )
+    run.loop_state.said.seeded_lane = True

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lockstep.errors import UsageError
 from lockstep.rank.checkpoint.exact_json import encode
-from lockstep.rank.run.position.made_options import MadeOptions
+from lockstep.rank.run.position.preparations import MadeOptions
 
 
 class KeptValues:
@@ -192,14 +192,11 @@ class Tallies:
 
     def hear(self, notes: Mapping[int, Any]) -> None:
         """Take what all ranks added in the lanes of a pass: by lane, what they logged, and what `take_new` returned."""
-        for lane, (_, told) in notes.items():
-            self._hear(lane, told)
-
-    def _hear(self, lane: int, told: Sequence[Any]) -> None:
-        for place, number, name, total, weight in told:
-            tally = (self._outside, self._body)[place].alive.get(number)
-            if tally is not None:
-                tally.hear({name: {lane: (total, weight)}})
+        for lane, (_, sums) in notes.items():
+            for place, number, name, total, weight in sums:
+                tally = (self._outside, self._body)[place].alive.get(number)
+                if tally is not None:
+                    tally.hear({name: {lane: (total, weight)}})
 
 
 def _items(sums: Sums) -> Iterator[tuple[str, int, tuple[float, float]]]:

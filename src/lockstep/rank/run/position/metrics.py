@@ -64,12 +64,8 @@ class EarlierLines:
 
 def kept(lines: list[str], step: int, saved_s: float) -> list[str]:
     """The lines that a run keeps when it resumes from the state after `step`, which was saved at `saved_s`."""
-    return [line for line in lines if _counts(line, step, saved_s)]
-
-
-def _counts(line: str, step: int, saved_s: float) -> bool:
-    told = decoded(line)
-    return told is not None and (told["step"] < step or (told["step"] == step and finite(told.get("time")) <= saved_s))
+    known = [(line, values) for line in lines if (values := decoded(line)) is not None]
+    return [line for line, its in known if (its["step"], finite(its.get("time"))) <= (step, saved_s)]
 
 
 def keep(path: Path, text: str, step_timer: StepTimer) -> None:

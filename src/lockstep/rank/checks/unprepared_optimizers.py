@@ -56,7 +56,7 @@ class UnpreparedOptimizers:
         """The marks of their gradients when the lane began."""
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
-        self._undo = _see(self._made, self._zeroed, self._grown)
+        self._undo = _hook_all(self._made, self._zeroed, self._grown)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self, optimizer: Optimizer) -> None:
@@ -100,7 +100,8 @@ class UnpreparedOptimizers:
 
     def _zeroed(self, optimizer: Optimizer) -> None:
         if optimizer not in self._taken and not self._position.in_lane:
-            self._unknown.add(optimizer)  # also one made before `init`: it has no gradient of lanes now
+            # One that was made before `init` is known from here on: it has no gradient of lanes now.
+            self._unknown.add(optimizer)
         if self._fed:
             for tensor in chain.from_iterable(group["params"] for group in optimizer.param_groups):
                 self._fed.pop(id(tensor), None)
@@ -109,7 +110,7 @@ class UnpreparedOptimizers:
         if optimizer in self._taken:
             self._when_grown()
 
-    def _strange(self, optimizer: Optimizer) -> list[Tensor]:
+    def _foreign(self, optimizer: Optimizer) -> list[Tensor]:
         """The tensors that it updates and no prepared model has."""
         prepared = self._prepared()
         return [tensor for tensor in _listed(optimizer) if id(tensor) not in prepared]
@@ -120,7 +121,7 @@ class UnpreparedOptimizers:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
         if optimizer in self._taken:
             return
-        if self._position.region is Region.LANE and len(self._strange(optimizer)) < len(list(_listed(optimizer))):
+        if self._position.region is Region.LANE and len(self._foreign(optimizer)) < len(list(_listed(optimizer))):
             raise misplaced(
                 f"{type(optimizer).__name__}.step() was called inside a step's lanes, where the gradient of a prepared model "
                 "is not complete",
@@ -133,7 +134,7 @@ class UnpreparedOptimizers:
         # was neither made nor zeroed since then may hold gradients of lanes that nobody compared, so it is refused.
         is_unseen = optimizer not in self._unknown and self._had_lanes
         self._unknown.add(optimizer)
-        for tensor in self._strange(optimizer):
+        for tensor in self._foreign(optimizer):
             if (is_unseen and tensor.grad is not None) or self._is_fed(tensor):
                 raise _not_prepared(optimizer, tensor, self._position.region, is_unseen=is_unseen)
 
@@ -164,12 +165,12 @@ def _mark(tensor: Tensor) -> Mark:
     return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
 
 
-def _see(
+def _hook_all(
     made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None], grown: Callable[[Optimizer], None]
 ) -> Callable[[], None]:
     """Call `made` for each optimizer made from now on, copies too, `zeroed` and `grown` after those calls; return an undo."""
-    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed, "add_param_group": grown}
-    undo = [_tell(name, hears) for name, hears in told.items()]
+    hooks = {"__init__": made, "__setstate__": made, "zero_grad": zeroed, "add_param_group": grown}
+    undo = [_hook(name, call) for name, call in hooks.items()]
 
     def undo_all() -> None:
         for each in undo:
@@ -178,15 +179,16 @@ def _see(
     return undo_all
 
 
-def _tell(name: str, hears: Callable[[Optimizer], None]) -> Callable[[], None]:
+def _hook(name: str, call: Callable[[Optimizer], None]) -> Callable[[], None]:
     method = getattr(Optimizer, name)
     is_active = True
 
     @functools.wraps(method)
     def called(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
-        if is_active:  # somebody else's patch may keep this one alive
-            hears(self)
+        # Somebody else's patch may keep this one alive.
+        if is_active:
+            call(self)
         return result
 
     setattr(Optimizer, name, called)

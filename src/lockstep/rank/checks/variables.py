@@ -41,10 +41,10 @@ def plain_variables() -> Iterator[tuple[str, str]]:
         for variables in (frame.f_locals, frame.f_globals):
             for name, thing in list(variables.items()):
                 if not name.startswith("_"):
-                    yield from _told(name, thing)
+                    yield from _texts(name, thing)
 
 
-def _told(name: str, thing: Any) -> Iterator[tuple[str, str]]:
+def _texts(name: str, thing: Any) -> Iterator[tuple[str, str]]:
     if is_of_the_users_class(thing) and not isinstance(thing, (type, ModuleType)):
         for key, value in list(getattr(thing, "__dict__", {}).items()):
             if not key.startswith("_") and (text := text_of(value)):

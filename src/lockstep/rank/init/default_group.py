@@ -73,7 +73,8 @@ def initialise(environment: RankEnvironment, device: torch.device, *, exact: boo
         return
     try:
         _make_default_group(environment, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    except UsageError:  # of a backend that the command line names
+    except UsageError:
+        # Of a backend that the command line names.
         raise
     except (RuntimeError, ValueError) as error:
         raise EnvironmentFailure(f"rank {position.rank} could not join the other ranks: {error}") from error

@@ -21,24 +21,19 @@ from lockstep.notices import say
 from lockstep.protocol.environment import Position
 from lockstep.protocol.late_settings import how_to_share, index_of
 
-_said: list[str] = []
-"""What this process has said."""
+_notices: list[str] = []
+"""Notices that this process has printed."""
 
 
-def tell_why_cpu(variables: Mapping[str, str], position: Position) -> None:
+def explain_cpu(variables: Mapping[str, str], position: Position) -> None:
     """Say it once in a process, and on each node once."""
-    if position.local_rank == 0 and (why := why_cpu(variables, position)) and why not in _said:
-        _said.append(why)
+    if position.local_rank == 0 and (why := why_cpu(variables, position)) and why not in _notices:
+        _notices.append(why)
         say(why)
 
 
 def why_cpu(variables: Mapping[str, str], position: Position) -> str:
-    """What to say; empty if there is nothing that could be used, or it was hidden on purpose.
-
-    Args:
-        variables: the environment.
-        position: the rank's, on a node whose ranks have no device each.
-    """
+    """What to say where a node's ranks have no device each; empty if there is none to use, or it was hidden on purpose."""
     ranks = position.local_world_size
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
@@ -128,7 +123,8 @@ def check_same_kind(store: Store, position: Position, device: torch.device) -> N
     if store.add("lockstep ranks that know", 1) == position.world_size:
         store.set("lockstep all know", "")
     if 0 < on_gpus < position.world_size:
-        with suppress(RuntimeError):  # the store may end with rank 0
+        # The store may end with rank 0.
+        with suppress(RuntimeError):
             store.wait(["lockstep all know"], HEARING)
         mine = "a GPU" if device.type == "cuda" else "the CPU"
         raise UsageError(

@@ -30,12 +30,7 @@ from lockstep.rank.transport.torch_group import GroupTransport
 
 
 def node_name(task: Task | None, variables: Mapping[str, str] = os.environ) -> str:
-    """A name of this rank's node: what the launcher says, and the machine, because memory is shared on one machine only.
-
-    Args:
-        task: of srun or mpirun, which this rank is.
-        variables: its environment.
-    """
+    """A name of this rank's node: what the launcher says, and the machine, because memory is shared on one machine only."""
     here = RankProcess.here()
     said = variables.get("GROUP_RANK") if task is None else task.rank - task.local_rank
     return json.dumps([said, here.boot, here.process_names])
@@ -48,8 +43,8 @@ def learn_nodes(store: Store, rank: int, world_size: int, name: str) -> Nodes | 
     """
     store.set(f"node of {rank}", name)
     with waits("the ranks' nodes", [other for other in range(world_size) if other != rank]):
-        told = told_by_all(store, [f"node of {other}" for other in range(world_size)])
-    return nodes_of([name.decode() for name in told])
+        gathered = told_by_all(store, [f"node of {other}" for other in range(world_size)])
+    return nodes_of([name.decode() for name in gathered])
 
 
 def join(environment: RankEnvironment, device: torch.device, *, exact: bool = True) -> Transport:
@@ -99,7 +94,8 @@ def _between_cpus(environment: RankEnvironment, *, exact: bool) -> Transport:
     if may_share_memory(position, exact=exact):
         try:
             return SharedMemoryTransport(own_keys(), position.rank, position.world_size)
-        except PeerLost:  # over Gloo the others would wait for it
+        except PeerLost:
+            # A rank is gone: over Gloo the others would wait for it.
             raise
         except EnvironmentFailure as error:  # on every rank
             say_slow(position, str(error))

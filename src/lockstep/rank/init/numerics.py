@@ -93,14 +93,12 @@ def unlike_devices(names: Sequence[str]) -> str:
     """What to say where ranks compute on different devices, by the name of each rank's; empty where all are alike."""
     if len(set(names)) < 2:
         return ""
-    told = []
+    groups = []
     for name in dict.fromkeys(names):
         ranks = [str(rank) for rank, other in enumerate(names) if other == name]
         more = [f"{len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
-        told.append(f"{name} on rank{'s' if len(ranks) > 1 else ''} {', '.join([*ranks[:MOST_NAMED], *more])}")
-    return (
-        f"the ranks' devices differ, and bits depend on them: {'; '.join(told)}. On devices of one kind they are equal."
-    )
+        groups.append(f"{name} on rank{'s' if len(ranks) > 1 else ''} {', '.join([*ranks[:MOST_NAMED], *more])}")
+    return f"the ranks' devices differ, and bits depend on them: {'; '.join(groups)}. On devices of one kind they are equal."
 
 
 def unlike_hashes(hashes: Sequence[int]) -> str:
@@ -169,11 +167,7 @@ def refuse_several_devices(operators: Sequence[str]) -> None:
 
 
 def overloads(operator: str, known: Iterable[str]) -> list[str]:
-    """All of an operator's overloads, forward and backward, among torch's.
-
-    Args:
-        operator: as a person names it.
-        known: all operators, as "aten::cumsum.out".
+    """All overloads of an operator, forward and backward, among the `known` ones ("aten::cumsum.out").
 
     Raises:
         UsageError: when there is none, with what is spelled alike.
@@ -196,7 +190,8 @@ def _bare(name: str) -> str:
 
 def _wrap(library: torch.library.Library, name: str, key: str) -> None:
     kernel = torch.library.get_kernel(name, key)
-    with warnings.catch_warnings(action="ignore"):  # that the kernel is replaced is what we want
+    # Torch warns that the kernel is replaced, which is what we want.
+    with warnings.catch_warnings(action="ignore"):
         bare = name.partition("::")[2]
         library.impl(bare, _freely(kernel), key, with_keyset=True)  # type: ignore[no-untyped-call]
 
@@ -225,12 +220,7 @@ class _Setting:
 
 
 class KeptNumerics:
-    """What `set_numerics` set, for as long as the run lasts.
-
-    Args:
-        threads: of this rank.
-        exact: whether anything is kept at all.
-    """
+    """What `set_numerics` set, for as long as the run lasts; nothing is kept unless `exact`."""
 
     def __init__(self, threads: int, *, exact: bool) -> None:
         self._settings = _settings(threads) if exact else ()
@@ -308,8 +298,8 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
 def agree_on_settings(transport: Transport, mine: Sequence[Any], device: torch.device | None) -> None:
     """Compare what every rank has to have, and name what makes bits differ. Collective: call it on every rank."""
     kind = device_name(device) if device is not None else ""
-    told = transport.all_gather_object([*mine, kind, hash("lockstep")], "init")
-    *same, devices, hashes = zip(*told, strict=True)
+    gathered = transport.all_gather_object([*mine, kind, hash("lockstep")], "init")
+    *same, devices, hashes = zip(*gathered, strict=True)
     names = ("seed", "lanes", "threads", "precision", "numerics", "allow")
     for name, values in zip(names, same, strict=True):
         if len(set(values)) > 1:

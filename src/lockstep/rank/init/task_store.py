@@ -71,7 +71,8 @@ def _bound(meeting: TaskMeeting) -> socket.socket:
     for address in _addresses(meeting):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the run before has just ended there
+        # The run before may have just ended there.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((address, meeting.port))
         except OSError as error:
@@ -164,7 +165,8 @@ def _meet(task: Task, meeting: TaskMeeting, store: Store) -> None:
         except RuntimeError:
             raise EnvironmentFailure(f"rank {task.rank}: rank 0 ended before all {task.size} tasks had met.") from None
         store.add(HEARD, 1)
-    store.set_timeout(PATIENCE)  # a rank may be late at the next meeting
+    # A rank may be late at the next meeting.
+    store.set_timeout(PATIENCE)
     if verdict:
         _await_hearing(task, store)
         option = "Add --distribution=block." if task.command == "srun" else "Leave --map-by out, or use --map-by slot."
@@ -187,8 +189,8 @@ def _await_others(task: Task, meeting: TaskMeeting, store: Store) -> None:
 
 def _verdict(task: Task, store: Store) -> str:
     """Why these tasks cannot be the ranks of a run; empty if they can."""
-    told = [json.loads(store.get(str(rank))) for rank in range(task.size)]
-    if is_in_order([(node, local) for node, local in told]):
+    gathered = [json.loads(store.get(str(rank))) for rank in range(task.size)]
+    if is_in_order([(node, local) for node, local in gathered]):
         return ""
     return f"{task.command} dealt the ranks out in turn, but those of a node must be neighbours."
 

@@ -29,18 +29,15 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     """Set the process up and meet the others."""
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
     exact = decided.arithmetic.numerics == "exact"
-    set_numerics(threads, exact=exact)
-    if devices_for_stages(mesh, device):
-        refuse_several_devices(decided.arithmetic.allow)
-    allow_operators(decided.arithmetic.allow)
-    keep_freed_memory()
+    _set_process_up(decided)
     precision = make_precision(str(decided.arithmetic.precision), device, environment)
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
     step_timer = StepTimer(folder.journal(rank) if folder else None)
     trace_steps(environment, folder, step_timer)
     recorder = make_recorder(environment, folder)
-    if environment.position.local_rank == 0:  # before any rank of this node can compile
+    # Before any rank of this node can compile: the ranks meet only below.
+    if environment.position.local_rank == 0:
         remove_half_written(compiler_cache())
     with in_a_sentence():
         transport = join(environment, device, exact=exact)
@@ -58,7 +55,11 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
         streams=streams,
         numerics=KeptNumerics(threads, exact=exact),
         step_timer=step_timer,
-        metrics=_metrics(environment, folder, step_timer),
+        metrics=MetricsFile(
+            folder.metrics if folder is not None and rank == 0 else None,
+            step_timer,
+            settings.restart.metrics_bytes if settings is not None else 0,
+        ),
         unprepared=UnpreparedOptimizers(loop_state.position, loop_state.prepared.models, loop_state.grow),
         unreduced=UnreducedMetrics(),
         scaler=precision.scale,
@@ -85,7 +86,12 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     return RunState(config, components, loop_state)
 
 
-def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer) -> MetricsFile:
-    path = folder.metrics if folder is not None and environment.position.rank == 0 else None
-    settings = environment.settings
-    return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
+def _set_process_up(decided: Decided) -> None:
+    """Set what belongs to the process and not to the run: threads, kernels, memory."""
+    arithmetic = decided.arithmetic
+    set_numerics(decided.threads, exact=arithmetic.numerics == "exact")
+    if devices_for_stages(decided.mesh, decided.device):
+        refuse_several_devices(arithmetic.allow)
+    # After `set_numerics`: an allowed operator lifts for itself what that has set for all.
+    allow_operators(arithmetic.allow)
+    keep_freed_memory()

@@ -8,7 +8,6 @@ write_decisions              for the launcher's second start line and the record
 from __future__ import annotations
 
 import json
-import operator
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from lockstep.protocol.layout.mesh import DATA_PARALLEL, Form, Mesh, check_over_
 from lockstep.protocol.saving import Saving, parse_checks
 from lockstep.protocol.tasks.innermost import innermost
 from lockstep.rank.checkpoint.saving.ring import Ring
-from lockstep.rank.init.device import pin_device, tell_why_cpu
+from lockstep.rank.init.device import explain_cpu, pin_device
 from lockstep.rank.init.numerics import fingerprint, flags
 from lockstep.rank.init.task_store import cores_of, undo_binding
 from lockstep.rank.run.position.metrics import keep
@@ -59,9 +58,9 @@ def in_a_sentence() -> Iterator[None]:
 
 def check_steps(environment: RankEnvironment, said: str | None) -> int | None:
     """After how many steps ranks compare; None if nobody says."""
-    told = environment.settings.check_every if environment.settings is not None else ""
+    given = environment.settings.check_every if environment.settings is not None else ""
     mine = parse_checks(said) if said is not None else None
-    return parse_checks(told) if told else mine
+    return parse_checks(given) if given else mine
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) 
     device = settings.device if settings else wanted.device
     pinned = pin_device(device, position, ranks_per_gpu(os.environ))
     if device is None and pinned.type == "cpu":
-        tell_why_cpu(os.environ, position)
+        explain_cpu(os.environ, position)
     say_too_late(os.environ, rank=position.rank, on_gpu=pinned.type == "cuda")
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
@@ -122,7 +121,8 @@ def _lanes_and_threads(
         threads = settings.threads
     asks = saving is not None and not (lanes and threads)
     name, facts = Ring(Path(saving.folder), saving.kept).newest_facts() if saving is not None and asks else ("", {})
-    kept_lanes = lanes or _between(mesh.num_ranks, facts.get("lanes"), 1 << 16)  # nobody means more
+    # The state may have been edited: a number that this run cannot have does not count.
+    kept_lanes = lanes or _between(mesh.num_ranks, facts.get("lanes"), 1 << 16)
     kept_threads = threads or _between(1, facts.get("threads"), len(os.sched_getaffinity(0)))
     num_lanes = kept_lanes or mesh.default_lanes()
     num_threads = kept_threads or _default_threads(environment, mesh, num_lanes)
@@ -149,27 +149,20 @@ def _default_threads(environment: RankEnvironment, mesh: Mesh, num_lanes: int) -
     return mesh.default_threads(settings.cores, num_lanes, max(settings.seat.sizes) if settings.seat else here)
 
 
-def whole_number(seed: Any) -> int:
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.", "Pass seed=0, or leave it out.") from None
-
-
-def check_words(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None and not isinstance(value, str):
-            problem = f"`{name}` must be a word, but is {value!r}."
-            raise UsageError(problem, "Leave it out to let lockstep choose.")
-
-
-def check_numbers(lanes: int | None, threads: int | None) -> None:
+def check_arguments(seed: Any, lanes: Any, threads: Any, **words: Any) -> None:
+    """Raise `UsageError` for what a caller without a type checker may pass."""
+    if not hasattr(seed, "__index__"):
+        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.", "Pass seed=0, or leave it out.")
     for name, value in (("lanes", lanes), ("threads", threads)):
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise UsageError(
-                f"`{name}` must be a whole number of at least 1, but is {value!r}.",
-                "Leave it out to let lockstep choose.",
-            )
+            raise _wrong(name, "a whole number of at least 1", value)
+    for name, value in words.items():
+        if value is not None and not isinstance(value, str):
+            raise _wrong(name, "a word", value)
+
+
+def _wrong(name: str, kind: str, value: object) -> UsageError:
+    return UsageError(f"`{name}` must be {kind}, but is {value!r}.", "Leave it out to let lockstep choose.")
 
 
 def write_decisions(run: RunState) -> None:

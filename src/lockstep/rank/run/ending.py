@@ -50,9 +50,9 @@ def end(run: RunState) -> bool:
                 bits_held(run),
                 run.components.written.take() if run.components.written is not None else {},
             ]
-            told = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
-            say_written(run.components, [paths for _, paths in told])
-            compare(run, [one for one, _ in told])
+            gathered = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
+            say_written(run.components, [paths for _, paths in gathered])
+            compare(run, [one for one, _ in gathered])
             record_end(run)
             _write_result(run)
             run.loop_state.checkpointing.automatic.note_end()
@@ -119,10 +119,10 @@ def _write_stages(run: RunState) -> None:
     mesh, folder = run.config.mesh, run.config.folder
     if mesh.stages == 1 or folder is None:
         return
-    told = run.components.transport.all_gather_object(run.components.strategy.report(), "stage report")
-    if run.components.transport.rank or any(report is None for report in told):
+    gathered = run.components.transport.all_gather_object(run.components.strategy.report(), "stage report")
+    if run.components.transport.rank or any(report is None for report in gathered):
         return
-    stages = [{"rank": rank, "stage": mesh.stage(rank), **report} for rank, report in enumerate(told)]
+    stages = [{"rank": rank, "stage": mesh.stage(rank), **report} for rank, report in enumerate(gathered)]
     report = {
         "stages": stages,
         "micro_batches": len(run.config.lanes),
@@ -145,10 +145,10 @@ def state_hash(run: RunState) -> str:
         if isinstance(tensor, Tensor)
     }
     mine = {name: tensor_hash(t) for name, t in tensors.items() if rank == (run.components.strategy.holder_of(t) or 0)}
-    told = (
+    gathered = (
         [mine] if run.config.mesh.stages == 1 else run.components.transport.all_gather_object(mine, "hash of the model")
     )
-    found = {key: value for hashes in told for key, value in hashes.items()}
+    found = {key: value for hashes in gathered for key, value in hashes.items()}
     digest = hashlib.sha256()
     for name in tensors:
         digest.update(f"{name.partition(' ')[2]} {found[name]}\n".encode())
@@ -185,8 +185,8 @@ def watch_device(run: RunState) -> None:
     device_words.present[:] = [device_words.Device(str(device), lambda: held(run))] if device.type == "cuda" else []
     if device.type != "cuda" or is_shared(device, run.config.environment.position):
         return
-    if told := taken_by_others(*torch.cuda.mem_get_info(device), device):
-        say(told)
+    if note := taken_by_others(*torch.cuda.mem_get_info(device), device):
+        say(note)
 
 
 def taken_by_others(free: int, total: int, device: torch.device) -> str:

@@ -15,8 +15,9 @@ from lockstep.rank.data.loader import PreparedLoader
 from lockstep.rank.data.planned_steps import PlannedSteps
 from lockstep.rank.data.stream import StreamedSteps
 from lockstep.rank.run.checkpointing import Checkpointing, Resumption
+from lockstep.rank.run.loop.tally import Tallies
 from lockstep.rank.run.position.epoch_count import EpochCount, InsideEpoch
-from lockstep.rank.run.position.kept_values import KeptValues, Tallies
+from lockstep.rank.run.position.kept_values import KeptValues
 from lockstep.rank.run.position.moment import LoopPosition
 from lockstep.rank.run.position.preparations import Members, Modes, Preparations
 from lockstep.rank.strategy.contract import OpenLane
@@ -173,7 +174,8 @@ class LoopState:
 
     def grow(self) -> None:
         """Something was prepared in the middle, or a prepared optimizer got another group."""
-        self.checkpointing.last.left_steps()  # what it keeps of the last step lacks this
+        # What the last snapshot keeps of the step lacks what has just come.
+        self.checkpointing.last.left_steps()
         if self.resumption.late is not None:
             self.resumption.late.look()
 

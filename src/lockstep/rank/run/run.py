@@ -173,7 +173,8 @@ class Run:
                     return
             if epoch < 0:
                 restore_loop_variables(self._run, str(loop_state.epochs.loop))
-        finally:  # also when the script leaves the loop
+        finally:
+            # Also when the script leaves the loop.
             automatic.leave_loop()
 
     def steps(self, loader: Iterable[Any], epochs: int | None = None) -> Steps:

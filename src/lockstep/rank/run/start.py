@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import sys
 from collections.abc import Sequence
@@ -23,15 +24,7 @@ from lockstep.rank.checkpoint.saving.asked import LauncherAsks, NobodyAsks, Sign
 from lockstep.rank.checkpoint.saving.automatic import Automatic
 from lockstep.rank.checkpoint.saving.snapshots import Snapshots
 from lockstep.rank.run.assembly import assemble
-from lockstep.rank.run.decisions import (
-    Wanted,
-    check_numbers,
-    check_steps,
-    check_words,
-    decide,
-    read_environment,
-    whole_number,
-)
+from lockstep.rank.run.decisions import Wanted, check_arguments, check_steps, decide, read_environment
 from lockstep.rank.run.ending import end, help_with_errors, watch_device
 from lockstep.rank.run.loop.replicas import nothing_to_check
 from lockstep.rank.run.run import Run
@@ -94,43 +87,36 @@ def init(
     """
     environment = read_environment()
     help_with_errors(environment)
-    seed, checks = whole_number(seed), check_steps(environment, check_every)
-    check_numbers(lanes, threads)
-    check_words(strategy=strategy, mesh=mesh, schedule=schedule)
+    check_arguments(seed, lanes, threads, strategy=strategy, mesh=mesh, schedule=schedule)
+    checks = check_steps(environment, check_every)
     saving = _saving(environment, said := SaidInScript(name, save_every, keep, states))
     finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
-    wanted = Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
+    wanted = Wanted(Form(strategy, mesh, schedule), lanes, device, threads, operator.index(seed), arithmetic)
     run = assemble(environment, decide(environment, wanted, saving))
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 
 
 def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
-    """What script and command line want; `verify` and `bench` are not told by the script."""
+    """What script and command line want; `verify` and `bench` do not ask the script."""
     settings = environment.settings
-    told = settings.saving if settings is not None else None
-    if settings is not None and settings.evidence and told is not None:
-        return told
-    return said.saving(told, os.environ)
+    given = settings.saving if settings is not None else None
+    if settings is not None and settings.evidence and given is not None:
+        return given
+    return said.saving(given, os.environ)
 
 
 def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) -> None:
     settings = run.config.environment.settings
-    is_told = settings is not None and settings.saving is not None
+    is_given = settings is not None and settings.saving is not None
     is_users = run.components.recorder is None and run.components.meter is None
-    if saving is not None and (is_users or is_told):  # `verify --interrupt` tells its runs where
-        Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NobodyAsks())
+    # Runs of `verify` and `bench` save nothing of their own; `verify --interrupt` gives its runs a place.
+    if saving is not None and (is_users or is_given):
+        Automatic(run, saving, claims=not is_given, asks=_who_asks(run) if is_users else NobodyAsks())
     if is_users and run.components.transport.rank == 0:
         for sentence in filter(None, (said.unused if saving is None else "", nothing_to_check(run))):
             say(sentence)
-
-
-def _keep_snapshots(run: RunState) -> None:
-    """Keep the newest state in memory, where the launcher may start the ranks again."""
-    settings = run.config.environment.settings
-    if settings is not None and settings.snapshots is not None and not settings.evidence:
-        run.loop_state.checkpointing.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
 
 
 def _who_asks(run: RunState) -> NobodyAsks:
@@ -144,7 +130,9 @@ def _who_asks(run: RunState) -> NobodyAsks:
 def _present_run(run: RunState, checks: int | None) -> Run:
     run.loop_state.checks.asked = checks
     watch_device(run)
-    _keep_snapshots(run)
+    settings = run.config.environment.settings
+    if settings is not None and settings.snapshots is not None and not settings.evidence:
+        run.loop_state.checkpointing.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
     outlive(run, dict(os.environ))
     _present.append(run)
     atexit.register(_finish_at_exit)
@@ -176,10 +164,12 @@ def _finish_at_exit() -> None:
     try:
         finish()
     except PeerLost:
-        pass  # the other rank's failure is reported
+        # The other rank's failure is reported, and is the cause of this one.
+        pass
     except LockstepError as error:
         if run is None or not _leave_failure(run, error):
             say(error)
+        # Python ignores what an exit handler raises, so the exit code has to be set by hand.
         flush_output()
         os._exit(1 if isinstance(error, RanksDiffer) else 2)
 

@@ -94,13 +94,7 @@ def _runner(code: CodeType, main: ModuleType) -> Program:
 
 
 def function_program(parcel: str, rank: int, folder: str) -> Program:
-    """Set up the import path, the working directory and `__main__`; the result calls `function(rank, *args)`.
-
-    Args:
-        parcel: where the packed call can be read.
-        rank: the function's first argument.
-        folder: the caller's working directory.
-    """
+    """Set up the import path, the working directory and `__main__`; the result calls `function(rank, *args)` from a packed call."""
     os.chdir(folder)
     with Path(parcel).open("rb") as file:
         header: Header = pickle.load(file)  # noqa: S301 - written by the caller, who is this person
@@ -136,11 +130,7 @@ TORCHS = SEED + (1 << 32)
 
 
 def start_streams(*, fixed: bool) -> None:
-    """Seed Python's, NumPy's and torch's streams.
-
-    Args:
-        fixed: whether all ranks begin with the same; a fresh rank gets torch's and NumPy's when it imports them.
-    """
+    """Seed the streams of Python, NumPy and torch, as soon as they are imported: `fixed`, or by the system."""
     random.seed(SEED if fixed else None)
     if fixed:
         when_imported("numpy", lambda numpy: numpy.random.seed(SEED))

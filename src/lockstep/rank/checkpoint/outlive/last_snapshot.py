@@ -89,7 +89,7 @@ class LastSnapshot(NoLastSnapshot):
         self._place = place_of(step, AFTER_LAST if is_last else BEFORE_STEP)
         if self._first is not None and self._run.components.transport.rank == 0:
             self._first.note(self._place, growing_time(step))
-        if not loop_state.epochs.is_first or loop_state.tallies.are_unheard or loop_state.resumption.late is not None:
+        if not loop_state.epochs.is_first or loop_state.tallies.are_unshared or loop_state.resumption.late is not None:
             return
         if not self._has_looked:
             self._has_looked = True

@@ -75,9 +75,9 @@ def skips_states(run: RunState) -> bool:
 def _keep(run: RunState) -> None:
     """Report to the launcher and to later starts of the ranks, on each node."""
     found = run.loop_state.script or []
-    told = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
+    document = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
     if found and run.config.folder is not None and run.config.environment.position.local_rank == 0:
-        keep(run.config.folder.unsaved, json.dumps(told), run.components.step_timer)
+        keep(run.config.folder.unsaved, json.dumps(document), run.components.step_timer)
 
 
 def _say(run: RunState, text: str) -> None:

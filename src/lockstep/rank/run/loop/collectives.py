@@ -36,8 +36,8 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
         if run.components.recorder is not None:
             run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": total})
         return total
-    told = run.components.transport.all_gather_object(float(value), call, where())
-    result = Agreed(sum(told) * scale)
+    gathered = run.components.transport.all_gather_object(float(value), call, where())
+    result = Agreed(sum(gathered) * scale)
     if run.components.recorder is not None:
         run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
     return result
@@ -55,8 +55,8 @@ def broadcast(run: RunState, value: Any, source: int) -> Any:
     if not isinstance(value, Tensor):
         mine = value if rank == source else None
         return run.components.transport.all_gather_object(mine, "run.broadcast", where())[source]
-    told = run.components.transport.all_gather_object(_form(value), "run.broadcast", where())
-    if any(other != told[0] for other in told):
+    gathered = run.components.transport.all_gather_object(_form(value), "run.broadcast", where())
+    if any(other != gathered[0] for other in gathered):
         raise UsageError(
             "run.broadcast needs a tensor of the same shape, dtype and kind of device on every rank.",
             "Make the tensor on every rank, of the same form: torch.empty(shape, device=run.device) where there are no "
@@ -77,13 +77,13 @@ def new_tally(run: RunState) -> Tally:
 
     def exchange(value: Any, call: str) -> list[Any]:
         run.components.unreduced.put_together(only_counted=True)
-        told = run.components.transport.all_gather_object([run.loop_state.evaluation.digest, value], call, where())
-        if len({evaluation for evaluation, _ in told}) > 1:
+        gathered = run.components.transport.all_gather_object([run.loop_state.evaluation.digest, value], call, where())
+        if len({evaluation for evaluation, _ in gathered}) > 1:
             raise UsageError(
                 f"{call}: the ranks evaluated different samples, or in a different order.",
                 "Iterate the same prepared loaders on every rank, and give samplers no generator of their own.",
             )
-        return [values for _, values in told]
+        return [values for _, values in gathered]
 
     tally = Tally(
         run.loop_state.position,
@@ -106,11 +106,11 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
     values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
     unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
     if unknown:
-        told = run.components.transport.all_gather_object(
+        gathered = run.components.transport.all_gather_object(
             [run.components.step_timer.samples or 1, unknown], "log", where()
         )
         for name in unknown:
-            values[name] = _weighted([(samples, values[name]) for samples, values in told])
+            values[name] = _weighted([(samples, values[name]) for samples, values in gathered])
     run.components.metrics.write({name: float(value) for name, value in values.items()})
     if run.components.recorder is not None:
         run.components.recorder.logged(run.components.step_timer.step, values)

@@ -94,24 +94,19 @@ def has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
         except Exception as error:
             run.loop_state.checkpointing.last.take_after(error)
             raise
-        told = run.components.transport.all_gather_object([block.size, block.after], "run.steps samples", where())
-        for rank, (size, after) in enumerate(told):
-            if [size, after] != told[0]:
+        gathered = run.components.transport.all_gather_object([block.size, block.after], "run.steps samples", where())
+        for rank, (size, after) in enumerate(gathered):
+            if [size, after] != gathered[0]:
                 raise UsageError(
                     f"The stream is not the same on every rank: in step {steps.done + 1} of the epoch, rank 0 has read "
-                    f"{told[0][0]} samples and rank {rank} {'others' if size == told[0][0] else size}.",
+                    f"{gathered[0][0]} samples and rank {rank} {'others' if size == gathered[0][0] else size}.",
                     f"Do not split by rank: lockstep cuts for all ranks. {HOW_TO_SHUFFLE}",
                 )
     return not steps.is_over
 
 
 def _agree(run: RunState, mine: list[Any]) -> None:
-    """Agree with the other ranks on the order, and check that they have the same models.
-
-    Args:
-        run: the run.
-        mine: a hash of the order, the number of samples, and of steps.
-    """
+    """Agree on `mine` (a hash of the order, the samples, the steps), and check that all ranks have the same models."""
     gathered = run.components.transport.all_gather_object(mine, "run.steps", where())
     for rank, other in enumerate(gathered):
         if other != gathered[0]:
@@ -160,9 +155,9 @@ def check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
         steps.mine if run.config.counts else [0, 0],
         run.components.written.take() if run.components.written is not None else {},
     ]
-    told = run.components.transport.all_gather_object(mine, "epoch end", where())
-    say_written(run.components, [paths for _, paths in told])
-    count, hashes = (sum(numbers) for numbers in zip(*(used for used, _ in told), strict=True))
+    gathered = run.components.transport.all_gather_object(mine, "epoch end", where())
+    say_written(run.components, [paths for _, paths in gathered])
+    count, hashes = (sum(numbers) for numbers in zip(*(used for used, _ in gathered), strict=True))
     if [count, hashes & MASK] != steps.whole:
         raise InternalError(f"The ranks trained on {count} samples of an epoch of {steps.num_samples}, or on others.")
     if isinstance(steps, StreamedSteps) and run.components.transport.world_size == 1 and not steps.read_again():

@@ -35,7 +35,7 @@ def note_loop_variables(run: RunState, loop: str) -> None:
     if not run.loop_state.checkpointing.is_inside:
         return
     kept = [
-        {name: _told(value, is_own=name in left.own) for name, value in _bound(frame, left.names)}
+        {name: _encoded(value, is_own=name in left.own) for name, value in _bound(frame, left.names)}
         for frame, left in left_variables()
     ]
     if any(kept):
@@ -65,15 +65,15 @@ def lacks_loop_variables(run: RunState) -> bool:
     return any(None in kept.values() for kept in run.loop_state.epoch.left.get(STEPS, ()))
 
 
-def wrong_loop_variables(told: Any) -> str:
+def wrong_loop_variables(saved: Any) -> str:
     """What is wrong with what a state keeps of this, in words; empty when nothing is."""
-    frames = [one for kept in told.values() for one in kept] if isinstance(told, dict) else [None]
-    if all(isinstance(kept, dict) and all(map(_is_told, kept.values())) for kept in frames):
+    frames = [one for kept in saved.values() for one in kept] if isinstance(saved, dict) else [None]
+    if all(isinstance(kept, dict) and all(map(_is_encoded, kept.values())) for kept in frames):
         return ""
     return "its variables behind loops are not described the way lockstep does it"
 
 
-def _is_told(value: Any) -> bool:
+def _is_encoded(value: Any) -> bool:
     if not isinstance(value, dict):
         return value is None or type(value) in (int, float)
     kinds = {name: type(part) for name, part in value.items()}
@@ -86,7 +86,7 @@ def _bound(frame: Any, names: list[str]) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in found if value is not _MISSING]
 
 
-def _told(value: Any, *, is_own: bool) -> Any:
+def _encoded(value: Any, *, is_own: bool) -> Any:
     """As a state keeps it."""
     if isinstance(value, Step):
         return {name: getattr(value, name) for name in OF_A_STEP} | {"loss": _loss_of(value)}
@@ -102,9 +102,9 @@ def _loss_of(step: Step) -> float | None:
         return None
 
 
-def _value(run: RunState, told: Any) -> Any:
-    if isinstance(told, Mapping):
-        cut = StepCut(told["number"], (told["num_samples"],), (1.0,))
-        result = PassResult(PassLoss.known(told["loss"]), {})
-        return Step(run, StepPlan(cut, ()), NO_BATCHES, told["index"], result)
-    return Agreed(told) if type(told) is float else told
+def _value(run: RunState, saved: Any) -> Any:
+    if isinstance(saved, Mapping):
+        cut = StepCut(saved["number"], (saved["num_samples"],), (1.0,))
+        result = PassResult(PassLoss.known(saved["loss"]), {})
+        return Step(run, StepPlan(cut, ()), NO_BATCHES, saved["index"], result)
+    return Agreed(saved) if type(saved) is float else saved

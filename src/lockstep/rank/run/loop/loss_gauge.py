@@ -33,7 +33,8 @@ def settle_losses(run: RunState) -> None:
     if not under_way:
         return
     while under_way:
-        _show(run, *under_way[0])  # what raises here is raised again when the run ends
+        # The loss stays in the queue while it is shown: what raises here is raised again when the run ends.
+        _show(run, *under_way[0])
         under_way.popleft()
     run.components.step_timer.publish()
 

@@ -39,18 +39,11 @@ NUM_STEPS = 2
 """How many steps are fetched again: those that every proof has recorded."""
 
 
-def look_again_at_training(run: RunState, recorder: Recorder) -> None:
-    """Fetch the first samples of every loader that has trained. No exchange; random streams stay where they are."""
+def look_again(run: RunState, recorder: Recorder, purpose: str) -> None:
+    """Fetch the first samples of every loader that has trained, or evaluated. No exchange; random streams stay where they are."""
     for loader in run.loop_state.prepared.loaders:
-        if loader.standing.number in recorder.plans:
-            _look_again(run, recorder, loader, "training")
-
-
-def look_again_at_evaluation(run: RunState, recorder: Recorder) -> None:
-    """Do the same with every loader that has evaluated."""
-    for loader in run.loop_state.prepared.loaders:
-        if loader.has_fetched("evaluation"):
-            _look_again(run, recorder, loader, "evaluation")
+        if loader.standing.number in recorder.plans if purpose == "training" else loader.has_fetched(purpose):
+            _look_again(run, recorder, loader, purpose)
 
 
 def _look_again(run: RunState, recorder: Recorder, loader: PreparedLoader, purpose: str) -> None:
@@ -152,19 +145,21 @@ def record_end(run: RunState) -> None:
         return
     settle(run)
     if not recorder.over:
-        look_again_at_training(run, recorder)
-    look_again_at_evaluation(run, recorder)
+        look_again(run, recorder, "training")
+    look_again(run, recorder, "evaluation")
     recorder.at_end(_taken(run))
     recorder.note_ending(reached=True)
 
 
 def _begin_rest(run: RunState, recorder: Recorder) -> None:
-    if not recorder.to_the_end or run.config.mesh.asynchronous:  # such ranks make their steps independently
+    # Asynchronous ranks make their steps independently, so no step is the last one of all.
+    if not recorder.to_the_end or run.config.mesh.asynchronous:
         raise SystemExit(0)
-    look_again_at_training(run, recorder)
+    look_again(run, recorder, "training")
     recorder.flush_end()
     recorder.note_ending(reached=False)
-    run.components.transport.barrier("the last step of verify")  # no rank fails after it before all have recorded it
+    # No rank may fail after its last step before all have recorded theirs.
+    run.components.transport.barrier("the last step of verify")
     seconds = max(LEAST_REST_S, 2 * (time.monotonic() - recorder.began_s))
     timer = threading.Timer(seconds, _end_here, (recorder, seconds))
     timer.daemon = True

@@ -56,26 +56,26 @@ class Damage:
         return f"and {len(others)} more (ranks {', '.join(others[:-1])} and {others[-1]}) "
 
 
-def first_damage(told: Sequence[Mapping[str, str]], part_of: Sequence[int] = ()) -> Damage | None:
+def first_damage(gathered: Sequence[Mapping[str, str]], part_of: Sequence[int] = ()) -> Damage | None:
     """The first tensor whose hash differs between ranks; None when none does.
 
     The tensor is the first one in the order of the first rank that has it; the decision is the same for any order of the
     ranks, up to their numbers.
 
     Args:
-        told: for each rank, the hashes of its tensors by name.
+        gathered: for each rank, the hashes of its tensors by name.
         part_of: for each rank, which part of the model it holds; by default all hold the same.
     """
-    part_of = part_of or [0] * len(told)
+    part_of = part_of or [0] * len(gathered)
     for part in sorted(set(part_of)):
         ranks = [rank for rank, its in enumerate(part_of) if its == part]
-        names = dict.fromkeys(name for rank in ranks for name in told[rank])
+        names = dict.fromkeys(name for rank in ranks for name in gathered[rank])
         for name in names:
-            count = Counter(told[rank].get(name, "") for rank in ranks)
+            count = Counter(gathered[rank].get(name, "") for rank in ranks)
             right, most = count.most_common(1)[0]
             if len(count) > 1:
                 has_majority = 2 * most > len(ranks)
-                wrong = tuple(rank for rank in ranks if not has_majority or told[rank].get(name, "") != right)
+                wrong = tuple(rank for rank in ranks if not has_majority or gathered[rank].get(name, "") != right)
                 return Damage(name, wrong, has_majority)
     return None
 
@@ -132,18 +132,18 @@ def hear(run: RunState, notes: dict[int, Any]) -> None:
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
     """
-    told = [notes.pop(CHECKED - rank, None) for rank in range(run.components.transport.world_size)]
-    if None not in told:
-        _compare(run, told, run.components.step_timer.step - 1, is_whole=all(whole for _, whole in told))
+    gathered = [notes.pop(CHECKED - rank, None) for rank in range(run.components.transport.world_size)]
+    if None not in gathered:
+        _compare(run, gathered, run.components.step_timer.step - 1, is_whole=all(whole for _, whole in gathered))
 
 
-def compare(run: RunState, told: list[Any]) -> None:
+def compare(run: RunState, gathered: list[Any]) -> None:
     """Compare what each rank's `bits_held` was. Collective: call it on every rank, between steps.
 
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
     """
-    _compare(run, told, run.components.step_timer.step, is_whole=True)
+    _compare(run, gathered, run.components.step_timer.step, is_whole=True)
 
 
 def bits_held(run: RunState) -> str:
@@ -161,11 +161,12 @@ def compared(run: RunState) -> set[int]:
     return {id(tensor) for _, tensor in (*run.components.strategy.tensors(), *_states(run, {}))}
 
 
-def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> None:
+def _compare(run: RunState, gathered: list[Any], step: int, *, is_whole: bool) -> None:
     mesh, checks = run.config.mesh, run.loop_state.checks
     if run.components.recorder is not None:
-        return  # `lockstep verify` compares more, and names the step
-    if any(one != told[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), told, strict=True)):
+        # `lockstep verify` compares more, and names the step.
+        return
+    if any(one != gathered[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), gathered, strict=True)):
         _blame(run)
     elif is_whole:
         checks.agreed = step
@@ -179,30 +180,27 @@ def _blame(run: RunState) -> None:
     hashes = {name: tensor_hash(tensor) for name, tensor in (*tensors.items(), *_states(run, names))}
     for name, began in strategy.tensors(only_moving=True):
         hashes[name] = hashes.get(name, "") + tensor_hash(began)
-    told = run.components.transport.all_gather_object(
+    gathered = run.components.transport.all_gather_object(
         [run.loop_state.checks.agreed, hashes], "name the difference", where()
     )
-    damage = first_damage([hashes for _, hashes in told], run.config.mesh.part_of())
+    damage = first_damage([hashes for _, hashes in gathered], run.config.mesh.part_of())
     if damage is None:
         return
-    _raise(rank, damage, max(step for step, _ in told))  # a rank that took a dead one's place has received none
+    _raise(rank, damage, max(step for step, _ in gathered))
 
 
-def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
+def refuse_apart(run: RunState, gathered: list[Mapping[str, str]]) -> None:
     """Raise on the rank to blame where GPUs have found that ranks began a pass with different statistics. Not a collective.
 
     The others continue to their next exchange, which that rank does not come to: some of them may know before it does.
-
-    Args:
-        run: the run.
-        told: for each rank, sums by name; none of ranks that did not look.
+    `gathered` has each rank's sums by name; none of ranks that did not look.
     """
-    if told and run.loop_state.checks.every:
+    if gathered and run.loop_state.checks.every:
         label = (
             f"{type(run.loop_state.prepared.models[0]).__name__}." if len(run.loop_state.prepared.models) == 1 else ""
         )
-        named = [{f"{label}{name}": value for name, value in sums.items()} for sums in told]
-        damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(told)])
+        named = [{f"{label}{name}": value for name, value in sums.items()} for sums in gathered]
+        damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(gathered)])
         if damage is not None and damage.ranks[0] == run.components.transport.rank:
             _raise(run.components.transport.rank, damage, run.loop_state.checks.agreed)
 

@@ -294,7 +294,8 @@ class Step:
         self._batches.clear()
         self.close()
         if not self._passes:
-            self._run.components.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
+            # Fetching has left the stream of a lane.
+            self._run.components.streams.enter(Domain.STEP, self.number, 0)
 
 
 def _refuse_pass(run: RunState, is_over: bool) -> None:

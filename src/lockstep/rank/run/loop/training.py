@@ -41,7 +41,8 @@ class Steps(Iterator[Step]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Step]:  # noqa: PYI034
-        return self._steps  # a loop holds it alone, so that leaving the loop ends it
+        # Only the loop holds the generator, so leaving the loop ends it.
+        return self._steps
 
     def __next__(self) -> Step:
         return next(self._steps)
@@ -127,9 +128,11 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             run.loop_state.checkpointing.automatic.left_steps()
             run.loop_state.checkpointing.last.left_steps()
             run.loop_state.epochs.end_steps()
-            with suppress(LockstepError, RuntimeError):  # nobody would see it here; the end of the run raises it
+            # Nobody would see an error here; the end of the run raises it again.
+            with suppress(LockstepError, RuntimeError):
                 settle_losses(run)
-            _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
+            # The script leaves its loop in this step, which counts.
+            _count_step(run, mine.num_mine)
             run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
             record_left(run.components)
             raise
@@ -179,7 +182,8 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     which = next(number for number, own in enumerate(loop_state.prepared.loaders) if own is loader)
     loop = loop_state.epochs.loop if loop_state.epochs.in_body else 0
     steps = begin_epoch(run, loader, which, loop)
-    if loop_state.resumption.later_streams is not None:  # those of the loaded state, should no step be left
+    # The streams of the loaded state, should no step be left.
+    if loop_state.resumption.later_streams is not None:
         components.streams.restore(loop_state.resumption.later_streams, components.step_timer.step)
         loop_state.resumption.later_streams = None
     if loop_state.resumption.late is not None:
@@ -199,7 +203,8 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     say_shares(run.components)
     run.components.numerics.keep()
-    run.components.streams.look()  # at what the body of the last step drew
+    # At what the body of the last step drew.
+    run.components.streams.look()
     record_before(run)
     run.components.streams.enter(Domain.STEP, step.number, 0)
     run.loop_state.checkpointing.last.enter_step()

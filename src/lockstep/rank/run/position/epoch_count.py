@@ -43,7 +43,8 @@ class EpochCount:
             try:
                 yield epoch
                 finished = True
-            finally:  # also when the script leaves the loop
+            finally:
+                # Also when the script leaves the loop.
                 self.in_body = False
                 if not self.loaded and (finished or self.trained):
                     self.next = epoch + 1

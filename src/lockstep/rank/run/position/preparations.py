@@ -61,10 +61,7 @@ class MadeOptions:
             self.by_label.setdefault(VALUES, [{}])[0][name] = plain
 
     def overridden(self, saved: Any) -> list[str]:
-        """What this start made with other options than the run that was saved did.
-
-        Args:
-            saved: its `by_label`.
+        """What this start made with other options than the run did of whose `by_label` is `saved`.
 
         Raises:
             ValueError: for what lockstep does not write.
@@ -125,15 +122,15 @@ class Late:
     """Optimizers, by number, that have more groups than when they were prepared."""
 
     @classmethod
-    def read(cls, told: Any) -> Late | None:
+    def read(cls, saved: Any) -> Late | None:
         """Read `Preparations.late`. Raises ValueError for what lockstep does not write."""
-        if told is None:
+        if saved is None:
             return None
-        late = cls(told["first"], told["made"], told["before"], told["grown"])
+        late = cls(saved["first"], saved["made"], saved["before"], saved["grown"])
         counts = [one[kind] for one in (late.first, late.made, late.before) for kind in KINDS]
         numbers = [*counts, *late.grown]
         if not all(type(number) is int and 0 <= number < 1 << 31 for number in numbers):
-            raise ValueError(told)
+            raise ValueError(saved)
         return late
 
 
@@ -321,7 +318,8 @@ class Modes:
     def switch(self, models: Sequence[nn.Module]) -> None:
         """Switch what is named here, and leave the rest."""
         modules, parameters = _modules(models), _parameters(models)
-        for name in self.training.keys() & modules.keys():  # one may have gone since
+        # A module may have gone since.
+        for name in self.training.keys() & modules.keys():
             modules[name].training = self.training[name]
         for name in self.trained.keys() & parameters.keys():
             if parameters[name].requires_grad != (trained := self.trained[name]):
@@ -333,20 +331,20 @@ class Modes:
         return {key: switches for key, switches in named.items() if switches}
 
     @classmethod
-    def read(cls, told: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes | None:
-        """What a state records, or None when it records nothing that `told` gives, or names what these models do not have.
+    def read(cls, saved: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes | None:
+        """What a state records, or None when it records nothing that `told` returns, or names what these models do not have.
 
         `may_lack`: whether they may lack what it names, because that is still to come.
         """
-        if not isinstance(told, dict) or told.keys() - {"training", "trained"}:
+        if not isinstance(saved, dict) or saved.keys() - {"training", "trained"}:
             return None
         for key, known in (("training", _modules(models)), ("trained", _parameters(models))):
-            switches = told.get(key, {})
+            switches = saved.get(key, {})
             if not isinstance(switches, dict) or (switches.keys() - known.keys() and not may_lack):
                 return None
             if not all(type(switch) is bool for switch in switches.values()):
                 return None
-        return cls(told.get("training", {}), told.get("trained", {}))
+        return cls(saved.get("training", {}), saved.get("trained", {}))
 
 
 def _modules(models: Sequence[nn.Module]) -> dict[str, nn.Module]:

@@ -32,12 +32,7 @@ PATIENCE = 16
 
 
 class Overflow:
-    """Skips updates of one optimizer.
-
-    Args:
-        run: the optimizer's.
-        scale: told for each update whether it was skipped.
-    """
+    """Skips updates of one optimizer."""
 
     def __init__(self, run: RunState, scale: LossScale) -> None:
         self._run, self._scale = run, scale
@@ -77,8 +72,10 @@ class Overflow:
         """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without an exchange."""
         if self._run.config.mesh.stages == 1:
             return has_gradients, overflow
-        told = self._run.components.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
-        return any(has for has, _ in told), any(over for _, over in told)
+        gathered = self._run.components.transport.all_gather_object(
+            [has_gradients, overflow], "optimizer.step", where()
+        )
+        return any(has for has, _ in gathered), any(over for _, over in gathered)
 
     def _say(self) -> None:
         run = self._run
@@ -101,7 +98,8 @@ def _all_finite(gradients: list[Tensor]) -> bool:
     for (device, dtype), some in _by_kind(gradients).items():
         if device.type != "cpu" and dtype.is_floating_point:
             flag = found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))
-            find_unfinite(some, flag, torch.ones_like(flag))  # as torch's GradScaler; times 1.0 changes none of them
+            # As torch's GradScaler does; times 1.0 changes none of them.
+            find_unfinite(some, flag, torch.ones_like(flag))
             continue
         odd = torch.stack([torch.isfinite(one).all() for one in some]).logical_not().any().to(torch.float32)
         found[device] = found[device] + odd if device in found else odd

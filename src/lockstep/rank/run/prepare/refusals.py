@@ -31,13 +31,10 @@ def refuse_late(run: RunState) -> None:
 
 
 class LoneParameter(nn.Module):
-    """The module that strategies, states and `verify` see in the parameter's place.
-
-    Args:
-        tensor: the script's own object, a leaf that requires a gradient.
+    """The module that strategies, states and `verify` see in the place of a parameter, the script's own object.
 
     Raises:
-        UsageError: when it is not one.
+        UsageError: when it is no leaf that requires a gradient.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -89,11 +86,7 @@ def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str, *, shares: 
 
 
 def objection_to_steps(steps: Sequence[Sequence[int]]) -> UsageError | None:
-    """Why an epoch cannot be trained with SyncBatchNorm; None when it can.
-
-    Args:
-        steps: the samples of each lane, for each step.
-    """
+    """Why an epoch with so many samples in each lane of each step cannot be trained with SyncBatchNorm; None when it can."""
     for number, sizes in enumerate(steps, 1):
         if 0 in sizes:
             return UsageError(

@@ -80,13 +80,7 @@ def _index(device: Any) -> int | None:
 
 
 def check_device_index(index: int, position: Position, gpus: int) -> None:
-    """Raise `UsageError` for a device that does not exist, with the likely reason.
-
-    Args:
-        index: what the script gave to `torch.cuda.set_device`.
-        position: the rank's.
-        gpus: how many devices torch sees.
-    """
+    """Raise `UsageError` for a device that does not exist among `gpus` devices, with the likely reason."""
     if index < gpus:
         return
     if index == position.rank != position.local_rank:
@@ -122,12 +116,7 @@ OUR_BACKEND = "lockstep.torch_backend"
 
 
 def guard_backends(wanted: str, device: str) -> None:
-    """Install the guard, now or when the script imports torch.distributed.
-
-    Args:
-        wanted: what was given on the command line; empty for nothing.
-        device: where the ranks compute.
-    """
+    """Install the guard, now or when the script imports torch.distributed; `wanted` is from the command line, or empty."""
 
     def install(c10d: ModuleType) -> None:
         for name in ("init_process_group", "new_group"):
@@ -145,8 +134,10 @@ def _guarded(name: str, original: Callable[..., Any], wanted: str, device: str) 
         try:
             asked = call.look(args, kwargs).get("backend")
         except TypeError:
-            return original(*args, **kwargs)  # torch says what is wrong
-        if asked is not None or is_first:  # a new group has that of the first one
+            # Torch says what is wrong.
+            return original(*args, **kwargs)
+        # A new group without a backend has that of the first one.
+        if asked is not None or is_first:
             asked = backend_for(asked, wanted, device)
             args, kwargs = call.change(args, kwargs, {"backend": asked})
         if is_ours(asked):

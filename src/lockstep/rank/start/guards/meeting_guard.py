@@ -92,7 +92,8 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
     if scheme in ("tcp", "file") and (
         asked.rank < 0 or asked.world_size < 0 or (scheme == "tcp" and not _port(method))
     ):
-        return Way.TORCH  # which says what is missing
+        # Torch says what is missing.
+        return Way.TORCH
     if asked.changed:
         raise UsageError(
             f"The script has set {asked.changed}, but this is rank {launched.rank} of {launched.world_size}.",
@@ -113,7 +114,8 @@ def _check_backend(asked: Asked, launched: Launched) -> None:
     if not launched.has_nccl:
         raise UsageError("This torch has no NCCL.", GLOO)
     if names != "nccl" and "gloo" in wanted:
-        return  # the CPU's part works without a GPU
+        # The CPU's part works without a GPU.
+        return
     if launched.gpus == 0:
         raise UsageError("NCCL needs a GPU for each rank, and torch sees none here.", GLOO)
     if launched.local_world_size > launched.gpus:
@@ -202,17 +204,13 @@ class Launcher:
         """Let a `TCPStore` answer at the run's port from now on."""
         if self.port.is_open():
             with socket.socket(fileno=os.dup(self.port.number)) as listener, suppress(OSError):
-                listener.listen()  # at once: a client that comes before the server waits for it
+                # Listen at once: a client that comes before the server then waits for it.
+                listener.listen()
             self.wants_store()
 
 
 def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
-    """Install the guard, now or when the script imports torch.distributed.
-
-    Args:
-        variables: the rank's environment as the launcher set it.
-        launcher: whom to tell.
-    """
+    """Install the guard, now or when the script imports torch.distributed, with the variables as the launcher set them."""
     guard = _Guard(dict(variables), launcher)
     when_imported("torch.distributed.distributed_c10d", guard.install)
 
@@ -249,7 +247,8 @@ class _Guard:
                 given = call.look(args, kwargs)
                 asked = _asked(given, self._position)
             except (TypeError, ValueError):
-                return original(*args, **kwargs)  # torch says what is wrong
+                # Torch says what is wrong.
+                return original(*args, **kwargs)
             if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
                 return original(*args, **kwargs)
             say_too_late(os.environ, rank=self._position.rank, on_gpu=self._on_gpu)
@@ -343,7 +342,8 @@ def _asked(given: Mapping[str, Any], position: Position) -> Asked:
     parts = urlparse("env://" if method is None else str(method))
     query = dict(parse_qsl(parts.query))
     changed = []
-    if parts.scheme == "env" and given.get("store") is None:  # as torch reads them, perhaps changed by the script
+    # As torch reads them; the script may have changed them.
+    if parts.scheme == "env" and given.get("store") is None:
         for name, variable, own in (("rank", "RANK", position.rank), ("world_size", "WORLD_SIZE", position.world_size)):
             if _first(given.get(name), query.get(name)) < 0:
                 query[name] = os.environ.get(variable, "-1")

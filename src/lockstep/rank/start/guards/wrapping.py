@@ -82,12 +82,7 @@ NEW_GROUP = ("ranks", "timeout", "backend", "pg_options")
 
 
 class CallByName:
-    """How a function is called.
-
-    Args:
-        function: what is called.
-        order: the names of what it takes at most, in the order in which they may be given without names.
-    """
+    """How `function` is called that takes at most the names in `order`, which may be given by place in that order."""
 
     def __init__(self, function: Callable[..., Any], order: Sequence[str]) -> None:
         self._signature = inspect.signature(function)

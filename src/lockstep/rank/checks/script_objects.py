@@ -131,7 +131,7 @@ _FOREIGN: set[str] = set()
 
 def _is_beside_the_script(module: Any) -> bool:
     file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-    # `torch.ops` answers to `__file__` with no path.
+    # `torch.ops` has a `__file__` that is no path.
     return isinstance(file, str) and file.startswith("/") and is_the_users(file)
 
 

@@ -85,6 +85,7 @@ class UnpreparedOptimizers:
         marks = _marks(self._watched)
         if marks == self._before:
             return
+        # Only now, because it walks over all parameters.
         prepared = self._prepared()
         for tensor, before, now in zip(self._watched, self._before, marks, strict=True):
             if now is not None and now != before and id(tensor) not in prepared:
@@ -161,6 +162,7 @@ def _marks(tensors: Sequence[Tensor]) -> list[Mark]:
 
 
 def _mark(tensor: Tensor) -> Mark:
+    # torch accumulates in place where it can, which only the version shows.
     gradient = tensor.grad
     return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
 

@@ -1,8 +1,7 @@
 """Files that several ranks write to the same path: a script for one process does so, and the last rank wins.
 
 `open`, `io.open` and `torch.save` are watched while a run with several ranks lasts: what a rank opened for writing is
-reported to the others with exchanges that are made anyway. (A Python audit hook would see more, but cannot be removed: it
-made each look at a frame, which every exchange needs for its source line, three times as slow.)
+reported to the others with exchanges that are made anyway.
 """
 
 from __future__ import annotations
@@ -36,6 +35,9 @@ class WrittenFiles:
         """Somebody else's patch may keep ours alive."""
         self._new: dict[str, str] = {}
         self._said: set[str] = set()
+        # [Note: why no audit hook]
+        # It would see more, but cannot be removed: it made each look at a frame, which every exchange needs for its source
+        # line, three times as slow.
         self._undo = [
             _replace((builtins, io), "open", self._opening),
             _replace((torch, torch.serialization), "save", self._saving),

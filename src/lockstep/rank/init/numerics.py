@@ -36,11 +36,10 @@ MOST_NAMED = 4
 def set_numerics(threads: int, *, exact: bool = True) -> None:
     """Set this process's threads and turn deterministic kernels on or off. Call before the first operation.
 
-    An operation without a deterministic form raises when it is called; torch names it. Buffers are not filled with NaN,
-    as torch's switch would do, because that costs time.
+    An operation without a deterministic form raises when it is called; torch names it.
     """
     torch.set_num_threads(threads)
-    # use_deterministic_algorithms would import the compiler: two seconds
+    # `use_deterministic_algorithms` would import the compiler, which takes two seconds.
     torch.set_deterministic_debug_mode("error" if exact else "default")
     torch.backends.cudnn.deterministic = exact
     torch.backends.cudnn.benchmark = not exact
@@ -50,6 +49,7 @@ def set_numerics(threads: int, *, exact: bool = True) -> None:
     if exact:
         if cublas_workspace.IS_LATE:
             say(cublas_workspace.TOO_LATE)
+        # torch's switch would fill new buffers with NaN, which costs time.
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -70,15 +70,15 @@ def flags() -> dict[str, Any]:
 def set_compiler() -> None:
     """Keep a lane's bits under `torch.compile` independent of earlier lanes; call it again once torch is imported further.
 
-    Automatic dynamic shapes would compile a second size differently on a rank that saw another size first. Each of the
-    few lane sizes (full, larger, partial; training and evaluation) is compiled separately instead. Past `MOST_COMPILED`
-    of them torch would compute without the compiler, from a step on that depends on the lanes that a rank carries; it
-    raises instead (see `torch_words.mistake_in`). torch's optimizers and torch.compile import the compiler; without it
-    nothing is compiled.
+    torch's optimizers and torch.compile import the compiler; without it nothing is compiled.
     """
     config = if_imported("compiler_settings")
     if config is None or (config.fail_on_recompile_limit_hit and not config.automatic_dynamic_shapes):
         return
+    # [Note: each lane size is compiled by itself]
+    # Automatic dynamic shapes would compile a second size differently on a rank that saw another size first. There are few
+    # sizes: full, larger, partial; training and evaluation. Past `MOST_COMPILED` of them torch would compute without the
+    # compiler, from a step on that depends on the lanes that a rank carries, so it raises (`torch_words.mistake_in`).
     config.automatic_dynamic_shapes = False
     config.fail_on_recompile_limit_hit = True
     config.recompile_limit = max(config.recompile_limit, MOST_COMPILED)
@@ -283,7 +283,7 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
             False,
             lambda: getattr(if_imported("compiler_settings"), "suppress_errors", False),
             lambda value: setattr(if_imported("compiler_settings"), "suppress_errors", value),
-            "a rank on which a compilation fails would go on without the compiler, with other bits.",
+            "a rank on which a compilation fails would continue without the compiler, with other bits.",
         ),
         _Setting(
             "torch.compiler.set_stance({0!r})",

@@ -1,8 +1,6 @@
 """The store through which the tasks of srun or mpirun meet: rank 0 listens on one address, never on all of them.
 
-torch's own `env://` listens on every address of the machine. Here rank 0 binds the socket itself: to loopback where all
-tasks are on one node, else to the address by which the other nodes know it. Whoever reaches that address can join; a run
-on several nodes under `lockstep run` asks for a key.
+Whoever reaches that address can join; a run on several nodes under `lockstep run` asks for a key.
 """
 
 from __future__ import annotations
@@ -51,6 +49,9 @@ def task_store(task: Task, meeting: TaskMeeting) -> Store:
 
 
 def _serve(task: Task, meeting: TaskMeeting) -> TCPStore:
+    # [Note: why rank 0 binds the socket itself]
+    # torch's own `env://` listens on every address of the machine. Here it is loopback where all tasks are on one node,
+    # else the one address by which the other nodes know this one.
     listening = _bound(meeting)
     listening.listen(socket.SOMAXCONN)
     address = str(listening.getsockname()[0])
@@ -180,7 +181,7 @@ def _await_others(task: Task, meeting: TaskMeeting, store: Store) -> None:
         now = time.monotonic()
         what = f"{len(missing)} of {task.size} tasks at {meeting.host} port {meeting.port}: rank {', '.join(missing)}"
         if now - began > GIVE_UP_S:
-            raise EnvironmentFailure(f"rank 0 waited in vain for {what}.")
+            raise EnvironmentFailure(f"rank 0 timed out waiting for {what}.")
         if now - said > SAY_EVERY_S:
             said = now
             say(f"waiting for {what}.")

@@ -35,6 +35,7 @@ from lockstep.rank.transport.contract import AT_THE_END
 
 def end(run: RunState) -> bool:
     """See `lockstep.finish`. Returns whether the run ended well, on all ranks."""
+    # An exit handler sees the script's exception in `sys.last_value` only.
     failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
     failed = failed or (
         run.config.folder is not None and run.config.folder.failure(run.components.transport.rank).exists()
@@ -144,6 +145,7 @@ def state_hash(run: RunState) -> str:
         for name, tensor in model.state_dict(keep_vars=True).items()
         if isinstance(tensor, Tensor)
     }
+    # Of a tensor that every rank holds, rank 0's counts.
     mine = {name: tensor_hash(t) for name, t in tensors.items() if rank == (run.components.strategy.holder_of(t) or 0)}
     gathered = (
         [mine] if run.config.mesh.stages == 1 else run.components.transport.all_gather_object(mine, "hash of the model")

@@ -76,8 +76,8 @@ def init(
         allow: operators of torch.ops.aten (`["nll_loss2d"]`) that may compute without a deterministic form under "exact".
         check_every: "50steps" or "off": how often ranks compare the bits of what all hold; by default at most 50 steps.
         name: the run's, for states: they are in lockstep-runs/NAME/states, below the working directory.
-        save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then goes
-            on from the newest state when it starts again, on any number of ranks.
+        save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then
+            resumes from the newest state when it starts again, on any number of ranks.
         keep: how many states stay.
         states: a URL ("s3://bucket/runs"): states are copied to URL/NAME, from where another machine continues.
 

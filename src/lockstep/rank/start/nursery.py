@@ -226,6 +226,7 @@ class Nursery:
         killed: set[int] = set()
         deadline = time.monotonic() + CLEANERS_GRACE_S
         while alive := descendants(os.getpid()):
+            # torch's shared-memory manager ends by itself once the others are gone, and removes what they left.
             doomed = [process for process in alive if not cleans_up(process)]
             if not doomed and time.monotonic() > deadline:
                 doomed = alive
@@ -281,6 +282,7 @@ def _import_all(modules: list[str]) -> Ready | Broken:
             importlib.import_module(module)
     except Exception:  # noqa: BLE001 - an import may raise anything
         return Broken(module, traceback.format_exc()[-30_000:])
+    # Frozen objects are left alone by collections in the ranks, so their pages stay shared with the nursery.
     gc.freeze()
     return Ready(time.monotonic_ns() - began, tasks=len(list(Path("/proc/self/task").iterdir())))
 
@@ -312,6 +314,7 @@ def main() -> int:
     adopt_orphans()
     nursery = Nursery(channel)
     task: Task | None = None
+    # The launcher may end while this imports: then nobody wants the rest.
     with suppress(ChannelClosed):
         channel.send(_import_all([module for module in sys.argv[2].split(",") if module]))
         go_on_without_parent()

@@ -38,7 +38,7 @@ def left_variables() -> list[tuple[FrameType, Left]]:
         left = _left_around(frame.f_code, frame.f_lineno)
         if left is not None:
             found.append((frame, left))
-            # A generator's caller has the loop.
+            # The loop that asks a generator for its next turn is in its caller.
             if not frame.f_code.co_flags & CO_GENERATOR:
                 break
     return found

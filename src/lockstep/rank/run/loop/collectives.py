@@ -31,6 +31,7 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
                 f"{call} needs tensors of the same shape, dtype and kind of device on every rank.",
                 "Reduce something that has the same form on every rank: a sum, a count.",
             )
+        # Stacked and summed in rank order: an all_reduce of the backend chooses its own.
         total = torch.stack(run.components.transport.all_gather(value.detach().contiguous())).sum(0)
         total = total if scale == 1.0 else total * scale
         if run.components.recorder is not None:
@@ -118,6 +119,7 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
 
 def _weighted(pairs: list[tuple[float, float]]) -> float:
     """The mean of (samples, value) pairs; a value on which all agree stays as it is."""
+    # Multiplied and divided, it might come back with another last bit.
     if len({value for _, value in pairs}) == 1:
         return pairs[0][1]
     return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])

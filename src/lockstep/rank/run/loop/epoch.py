@@ -78,7 +78,7 @@ def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) 
         elsewhere=components.streams.elsewhere,
     )
     if steps.goes_on_by and components.transport.rank == 0:
-        say(f"{type(loader.dataset).__name__} goes on after {done} steps of the epoch by {steps.goes_on_by}.")
+        say(f"{type(loader.dataset).__name__} resumes after {done} steps of the epoch by {steps.goes_on_by}.")
     return steps
 
 

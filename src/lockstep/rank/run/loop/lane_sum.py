@@ -133,6 +133,9 @@ class WholeBatch:
             if not is_first and not any(tensor.requires_grad for tensor in lane.tensors):
                 terms.append(None)
                 continue
+            # [Note: a loss over the batch as one term for each lane]
+            # A pass takes the mean over its terms. `part - part.detach()` is 0 with the gradient of `part`, so each term
+            # shows the loss of the whole batch, and the mean has the gradient of the sum of all parts.
             part = self._part(lane, position, with_leaves, 1.0 / scale)
             part = part + loss if is_first else part
             terms.append(value + self.num_terms * (part - part.detach()))

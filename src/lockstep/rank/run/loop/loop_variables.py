@@ -1,11 +1,11 @@
-"""What the script reads behind a loop when the run goes on there, after the loop's last turn: `step.loss`, say.
+"""What the script reads after a loop when the run resumes there, behind the loop's last iteration: `step.loss`, say.
 
-A run that resumes behind the last turn has no turn, so the names that the loop assigns would be missing. A state of that
-place keeps them, where each is surely the same on every rank: the step, numbers that an exchange gave, the loop's own
-counter. A last snapshot that would lack one is not taken.
+Such a run has no iteration, so the names that the loop assigns would be missing. A state of that place has them, if each
+is surely the same on every rank: the step, numbers from an exchange, the loop's own counter. A last snapshot that would
+lack one is not taken.
 
-    behind the last turn                    -> note_loop_variables    into `Progress.left`, and so into every state of this place
-    the run goes on there, without a turn   -> restore_loop_variables
+    behind the last iteration               -> note_loop_variables    into `EpochState.left`, and so into every state of this place
+    the run resumes there, without one      -> restore_loop_variables
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def restore_loop_variables(run: RunState, loop: str) -> None:
                 set_variable(frame, name, value)
             elif name in kept and variable(frame, name, _MISSING) is _MISSING:
                 raise UsageError(
-                    f"The run goes on behind the last turn of a loop, where the script reads {name!r}, which no state keeps.",
+                    f"The run resumes after the last iteration of a loop, where the script reads {name!r}, which no state has.",
                     "Read what every rank has, such as step.loss, or keep it in run.state.",
                 )
 

@@ -1,6 +1,6 @@
 """When a rank's recorder records, under `lockstep verify`: after each step, at the end, and samples fetched a second time.
 
-After the last wanted step the script goes on: its loops over steps and epochs end as if the data were over, so the code
+After the last wanted step the script continues: its loops over steps and epochs end as if the data were over, so the code
 after them runs too, and what it leaves is recorded as "at the end". A script that does not end within a while (it waits
 for more steps) is ended, and that is reported: it is no fault.
 

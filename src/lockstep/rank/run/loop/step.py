@@ -180,6 +180,7 @@ class Step:
         _refuse_pass(run, self._closed)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
         current = run.components.strategy.begin_pass(self._cut, where())
+        # What the script drew since the last look: ranks compare it when this pass ends.
         seen = run.components.streams.look()
         run.loop_state.open_pass.broken = "the loop over the step's lanes was left early"
         self._current = current
@@ -238,6 +239,7 @@ class Step:
             _say_seeded_lane(self._run, where())
         if lane is not None:
             lane.end()
+        # Later passes have their batches already. In the first, the next one is fetched while this lane's work is queued.
         if self._passes == 0:
             self._fetched.look_ahead()
         self._leave_lane_region()

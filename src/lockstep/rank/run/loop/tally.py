@@ -1,7 +1,6 @@
 """Metrics over samples whose bits do not depend on the number of ranks.
 
-Each lane adds up its own values in order, in float64; `mean` and `sum` add the lanes along the lane tree. (The same
-doubles summed rank by rank gave three different sums on 1, 2 and 4 ranks.)
+Each lane adds up its own values in order, in float64; `mean` and `sum` add the lanes along the lane tree.
 """
 
 from __future__ import annotations
@@ -62,6 +61,7 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, devi
             "Give every row the same shape, dtype and kind of device: pad them, or gather numbers.",
         )
     shape, dtype, kind = form
+    # Ranks may have different numbers of rows, and all_gather wants equal shapes.
     longest = max(other["rows"] for other in gathered)
     padded = torch.zeros(
         (longest, *shape), dtype=getattr(torch, dtype.removeprefix("torch.")), device=_here(kind, rows, device)
@@ -198,6 +198,8 @@ class Tally:
         self.hear(merged)
         self.is_unshared = False
         self._changed()
+        # [Note: why lanes are added along the tree]
+        # The same doubles summed rank by rank gave three different sums on 1, 2 and 4 ranks.
         return {
             name: (
                 tree_sum([lanes.get(lane, (0.0, 0.0))[0] for lane in range(self._num_lanes)]),

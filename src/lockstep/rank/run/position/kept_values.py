@@ -26,6 +26,7 @@ class KeptValues:
     _loaded: frozenset[str]
 
     def __init__(self, has_begun: Callable[[], bool], made: MadeOptions) -> None:
+        # Past `__setattr__` below, which takes values of the script only.
         object.__setattr__(self, "_has_begun", has_begun)
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_loaded", frozenset())
@@ -63,6 +64,7 @@ class KeptValues:
 
 def restore(values: KeptValues, saved: Mapping[str, Any]) -> None:
     """Take the values of a state; others stay. Lists, dictionaries and tensors that are there are filled in place."""
+    # In place, because the script may hold the list or tensor in a variable of its own.
     for name, value in copy.deepcopy(dict(saved)).items():
         own = vars(values).get(name)
         if type(own) is list and type(value) is list:

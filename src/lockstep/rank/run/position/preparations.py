@@ -256,10 +256,7 @@ _training, _requires_grad = attrgetter("training"), attrgetter("requires_grad")
 
 
 class Members:
-    """The modules, parameters and buffers of `models`, each once for a model; the list may grow.
-
-    `follow` takes 40 µs for 300 modules; torch's own iterators over them take 3 ms with cold caches.
-    """
+    """The modules, parameters and buffers of `models`, each once for a model; the list may grow."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self._models = models
@@ -274,6 +271,7 @@ class Members:
 
     def follow(self) -> None:
         """Collect the members anew, if a module, a parameter or a buffer came, went or was replaced."""
+        # 40 µs for 300 modules; torch's own iterators over them take 3 ms with cold caches.
         held: list[Any] = list(chain.from_iterable(map(dict.values, self._tables)))
         if self._tables and len(held) == len(self._held) and all(map(is_, held, self._held)):
             return

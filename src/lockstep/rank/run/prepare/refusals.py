@@ -62,7 +62,7 @@ def refuse_captured(model: nn.Module) -> None:
         if getattr(vars(part).get("forward"), "__qualname__", "").startswith(CAPTURED):
             raise UsageError(
                 f"run.prepare got a model whose {name or 'forward'} was captured by torch.cuda.make_graphed_callables: its "
-                f"graphs would go on reading parameters where they no longer are.",
+                f"graphs would keep reading parameters where they no longer are.",
                 "Prepare the model first, and capture it then.",
             )
 

@@ -36,7 +36,7 @@ CONNECT = dt.timedelta(minutes=30)
 """How long Gloo may take to connect the ranks of all nodes; torch's own default."""
 
 
-_said_in: set[int] = set()
+_notice_given_in: set[int] = set()
 """The last meeting that something was said about."""
 
 
@@ -44,7 +44,7 @@ _stores: list[Store] = []
 """Kept: without torchrun rank 0 serves it."""
 
 
-_meetings = 0
+_num_rendezvous = 0
 """How often this process has met the others; a file store cannot be used twice, because it remembers old addresses."""
 
 
@@ -56,10 +56,10 @@ def may_share_memory(position: Position, *, exact: bool) -> bool:
     return not reason
 
 
-def count_meeting() -> None:
+def count_rendezvous() -> None:
     """This process is about to meet the others once more."""
-    global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
-    _meetings += 1
+    global _num_rendezvous  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
+    _num_rendezvous += 1
 
 
 def initialise(environment: RankEnvironment, device: torch.device, *, exact: bool) -> None:
@@ -84,7 +84,7 @@ def _check_same_kind(environment: RankEnvironment, device: torch.device) -> None
     position = environment.position
     try:
         store = _task_store(environment.task) if environment.task is not None else _launchers_store()
-        check_same_kind(PrefixStore(f"lockstep {_meetings} device", store), position, device)
+        check_same_kind(PrefixStore(f"lockstep {_num_rendezvous} device", store), position, device)
     except UsageError:
         raise
     except (RuntimeError, ValueError) as error:
@@ -121,13 +121,13 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
         elif settings is None:
             dist.init_process_group(backend)
         else:
-            store = PrefixStore(backend, _meeting_store(settings, position.world_size))
-            with _meeting_of_nodes(store) if settings.seat is not None else nullcontext():
+            store = PrefixStore(backend, _rendezvous_store(settings, position.world_size))
+            with _connecting(store) if settings.seat is not None else nullcontext():
                 dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
 
 
 @contextmanager
-def _meeting_of_nodes(store: Store) -> Iterator[None]:
+def _connecting(store: Store) -> Iterator[None]:
     """While the ranks of all nodes make the default group."""
     with waits("init_process_group"), gloo_reads_at_once(store, CONNECT):
         yield
@@ -136,18 +136,18 @@ def _meeting_of_nodes(store: Store) -> Iterator[None]:
 def _task_store(task: Task) -> Store:
     """The store of this process's current meeting, under srun or mpirun."""
     server = nearest(SERVERS) if task.command == "mpirun" else None
-    return PrefixStore(f"lockstep.init {_meetings}", task_store(task, meeting_of(task, os.environ, server)))
+    return PrefixStore(f"lockstep.init {_num_rendezvous}", task_store(task, meeting_of(task, os.environ, server)))
 
 
-def _meeting_store(settings: RankSettings, world_size: int) -> Store:
+def _rendezvous_store(settings: RankSettings, world_size: int) -> Store:
     """The store of this process's current meeting only; the same on all ranks, which have met equally often."""
     if settings.seat is not None:
-        return PrefixStore(f"lockstep.init {_meetings}", store_of_all_nodes(settings.seat, PATIENCE))
+        return PrefixStore(f"lockstep.init {_num_rendezvous}", store_of_all_nodes(settings.seat, PATIENCE))
     shared = inherited_store()
     if shared is None:
-        return FileStore(str(RunFolder(settings.run_folder).store(_meetings)), world_size)
+        return FileStore(str(RunFolder(settings.run_folder).store(_num_rendezvous)), world_size)
     shared.set_timeout(PATIENCE)
-    return PrefixStore(f"lockstep.init {_meetings}", shared)
+    return PrefixStore(f"lockstep.init {_num_rendezvous}", shared)
 
 
 def say_slow(position: Position, reason: str) -> None:
@@ -156,9 +156,9 @@ def say_slow(position: Position, reason: str) -> None:
 
 def _say_once(position: Position, what: str) -> None:
     """Say once in a meeting why its ranks do not use what would be fastest."""
-    if position.rank == 0 and _said_in != {_meetings}:
-        _said_in.clear()
-        _said_in.add(_meetings)
+    if position.rank == 0 and _notice_given_in != {_num_rendezvous}:
+        _notice_given_in.clear()
+        _notice_given_in.add(_num_rendezvous)
         say(what)
 
 
@@ -166,7 +166,7 @@ def own_keys() -> Store:
     """The default group's store, with keys that nobody else uses."""
     default = dist.group.WORLD
     assert default is not None
-    return PrefixStore(f"lockstep {_meetings}", default.get_group_store())
+    return PrefixStore(f"lockstep {_num_rendezvous}", default.get_group_store())
 
 
 def leave() -> None:

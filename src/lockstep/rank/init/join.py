@@ -15,7 +15,7 @@ from lockstep.protocol.environment import RankEnvironment
 from lockstep.protocol.journal.waiting_note import waits
 from lockstep.protocol.layout.placement import Nodes, nodes_of
 from lockstep.protocol.tasks.task import Task
-from lockstep.rank.init.default_group import count_meeting, initialise, may_share_memory, own_keys, say_slow
+from lockstep.rank.init.default_group import count_rendezvous, initialise, may_share_memory, own_keys, say_slow
 from lockstep.rank.init.device import check_same_kind, is_shared
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.contract import Transport
@@ -68,7 +68,7 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
 
 def _join(environment: RankEnvironment, device: torch.device, *, exact: bool) -> Transport:
     """The transport for tensors of this kind of device."""
-    count_meeting()
+    count_rendezvous()
     position, settings = environment.position, environment.settings
     if dist.is_initialized():
         if dist.get_world_size() != max(position.world_size, 1):

@@ -220,8 +220,8 @@ def _arithmetic(config: Config) -> dict[str, Any]:
 
 def _say_decisions(run: RunState, batch_size: int | None) -> None:
     """Say once, without our launcher, what the same bits need elsewhere."""
-    if not run.loop_state.said.decisions:
-        run.loop_state.said.decisions = True
+    if not run.loop_state.notices.decisions:
+        run.loop_state.notices.decisions = True
         ranks, lanes = run.components.transport.world_size, run.config.placement.num_lanes
         needed = f"{lanes} lane{'s' * (lanes > 1)}{_lanes_note(run.config)}, {run.config.threads} thread{'s' * (run.config.threads > 1)} each"
         same = "" if _why_not_exact(run.config) else f"same bits elsewhere with {needed}; "

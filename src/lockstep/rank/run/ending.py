@@ -82,7 +82,7 @@ def _write_result(run: RunState) -> None:
         return
     without = names_without(run)
     if run.config.folder is None:
-        if digest and run.loop_state.said.decisions:
+        if digest and run.loop_state.notices.decisions:
             say(f"bits sha256:{digest}" + (f" resumed without: {', '.join(without)}" if without else ""))
         return
     earlier_epochs, earlier_steps = run.loop_state.resumption.resumed

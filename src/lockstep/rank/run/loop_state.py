@@ -28,8 +28,8 @@ from lockstep.rank.strategy.pass_loss import PassLoss
 class Checks:
     """How often ranks compare what all of them hold, and when it last was the same."""
 
-    asked: int | None = None
-    """The number of steps that was asked for; 0: never in a pass; None: chosen by size."""
+    requested: int | None = None
+    """The number of steps that was requested; 0: never in a pass; None: chosen by size."""
     every: int = 0
     """The number of steps in this epoch."""
     agreed: int = 0
@@ -37,8 +37,8 @@ class Checks:
 
 
 @dataclass
-class Said:
-    """What was said once and is not said again."""
+class Notices:
+    """Notices that were given, each once."""
 
     training_mode: bool = False
     apart: bool = False
@@ -127,7 +127,7 @@ class LoopState:
     epoch: EpochState = field(default_factory=EpochState)
     resumption: Resumption = field(default_factory=Resumption)
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
-    said: Said = field(default_factory=Said)
+    notices: Notices = field(default_factory=Notices)
     tallies: Tallies = field(default_factory=Tallies)
     epochs: EpochCount = field(default_factory=EpochCount)
     checks: Checks = field(default_factory=Checks)

@@ -128,7 +128,7 @@ def _who_asks(run: RunState) -> NobodyAsks:
 
 
 def _present_run(run: RunState, checks: int | None) -> Run:
-    run.loop_state.checks.asked = checks
+    run.loop_state.checks.requested = checks
     watch_device(run)
     settings = run.config.environment.settings
     if settings is not None and settings.snapshots is not None and not settings.evidence:

@@ -50,9 +50,9 @@ def label_gradients(run: RunState) -> None:
 def say_names(run: RunState) -> None:
     """Say once what no state holds, with lines, and what to write."""
     loop_state, found = run.loop_state, run.loop_state.script or []
-    if loop_state.said.script:
+    if loop_state.notices.script:
         return
-    loop_state.said.script = True
+    loop_state.notices.script = True
     for one in found[:MOST_SAID]:
         _say(run, one.sentence())
     if more := found[MOST_SAID:]:

@@ -105,8 +105,8 @@ def say_shares(components: Components) -> None:
 def _restore_buffers(run: RunState) -> None:
     """Undo what BatchNorm in training mode did to its statistics, with other samples on each rank; say so once."""
     changed = run.components.strategy.restore_buffers()
-    if changed and not run.loop_state.said.training_mode:
-        run.loop_state.said.training_mode = True
+    if changed and not run.loop_state.notices.training_mode:
+        run.loop_state.notices.training_mode = True
         if run.components.transport.rank == 0:
             say(
                 f"the model was in training mode while a prepared loader was iterated; {changed[0]} and "

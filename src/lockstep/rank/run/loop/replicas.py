@@ -1,9 +1,9 @@
 """The check that ranks still hold the same bits, and who is wrong where they don't: damaged memory, or a script.
 
-    every N steps, in a pass         -> note, hear        one number per rank rides on the frame of the pass;
-                                                          of statistics of BatchNorm and their like, in every pass
-    a new epoch, a state, the end    -> compare           one frame of its own
-    the numbers differ               -> every tensor's hash, and the majority decides who is wrong
+    every N steps, in a pass       -> report_bits, receive_bits  one number per rank rides on the frame of the pass;
+                                                                 of statistics of BatchNorm and their like, in every pass
+    a new epoch, a state, the end  -> compare                    one frame of its own
+    the numbers differ             -> every tensor's hash, and the majority decides who is wrong
 
 Between a step's lanes the script does as it likes: an `optimizer.step()` behind `if run.is_main`, or a learning rate
 that depends on the rank, lets models drift apart without an error from torch. To the check that looks the same as
@@ -80,7 +80,7 @@ def first_damage(gathered: Sequence[Mapping[str, str]], part_of: Sequence[int] =
     return None
 
 
-ASKED = -1
+SAVE_SIGNAL = -1
 """The signal because of which the run is to save and end."""
 SNAPSHOT = -2
 """That a snapshot is due."""
@@ -92,7 +92,7 @@ def begin_checks(run: RunState) -> None:
     """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
     checks = run.loop_state.checks
     checks.every = 0
-    if run.config.mesh.replicas == 1 or run.components.recorder is not None or checks.asked == 0:
+    if run.config.mesh.replicas == 1 or run.components.recorder is not None or checks.requested == 0:
         return
     tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
@@ -100,20 +100,20 @@ def begin_checks(run: RunState) -> None:
     # Optimizers have their states after the first step only, and a resumed start must choose as the first one did.
     updated = [one for one in tensors if one.requires_grad] * (2 if _torchs_optimizers(run) else 0)
     num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
-    checks.every = checks.asked or chosen_steps(num_bytes, len(updated))
+    checks.every = checks.requested or chosen_steps(num_bytes, len(updated))
 
 
 def nothing_to_check(run: RunState) -> str:
     """Why --check-every has no effect, in a sentence; empty when it has, or was not given."""
     settings, mesh = run.config.environment.settings, run.config.mesh
-    asked = settings.check_every if settings is not None else ""
-    if not asked or not parse_checks(asked) or run.config.mesh.replicas > 1:
+    requested = settings.check_every if settings is not None else ""
+    if not requested or not parse_checks(requested) or run.config.mesh.replicas > 1:
         return ""
     whole = "there is one rank" if mesh.stages == 1 else "each rank holds another part of the model"
-    return f"--check-every {asked} has nothing to compare: {whole}."
+    return f"--check-every {requested} has nothing to compare: {whole}."
 
 
-def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
+def report_bits(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
     """What this rank reports to the others about its bits in this pass, whose lanes are over; `is_first` of its step.
 
     The sums of buffers that move belong to every pass: the others add to theirs what this rank makes of a damaged one.
@@ -126,8 +126,8 @@ def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
     return {CHECKED - run.components.transport.rank: [moving, whole]} if moving or whole else {}
 
 
-def hear(run: RunState, notes: dict[int, Any]) -> None:
-    """Take what all ranks reported in `note` out of `notes`, and compare. Collective: call it on every rank.
+def receive_bits(run: RunState, notes: dict[int, Any]) -> None:
+    """Take what all ranks reported in `report_bits` out of `notes`, and compare. Collective: call it on every rank.
 
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.

@@ -182,7 +182,7 @@ class Tally:
             found.setdefault(name, {})[lane] = self._lanes[name][lane]
         return found
 
-    def hear(self, sums: Sums) -> None:
+    def receive(self, sums: Sums) -> None:
         """Take what some rank has added in lanes."""
         for name, lanes in sums.items():
             self._known.setdefault(name, {}).update(lanes)
@@ -195,7 +195,7 @@ class Tally:
         for lanes_of_rank in self._exchange(mine, call):
             for name, lanes in lanes_of_rank.items():
                 merged.setdefault(name, {}).update({int(lane): tuple(pair) for lane, pair in lanes.items()})
-        self.hear(merged)
+        self.receive(merged)
         self.is_unshared = False
         self._changed()
         # [Note: why lanes are added along the tree]
@@ -232,7 +232,7 @@ class _Made:
 
     def _restore(self, number: int) -> None:
         if number < len(self.saved):
-            self.alive[number].hear(_decoded(self.saved[number]))
+            self.alive[number].receive(_decoded(self.saved[number]))
 
     def is_unshared(self) -> bool:
         known = self.alive.items() if self.before_steps else ()
@@ -292,13 +292,13 @@ class Tallies:
                     found.setdefault(lane, []).append([place, number, name, *pair])
         return found
 
-    def hear(self, notes: Mapping[int, Any]) -> None:
+    def receive(self, notes: Mapping[int, Any]) -> None:
         """Take what all ranks added in the lanes of a pass: by lane, what they logged, and what `take_new` returned."""
         for lane, (_, sums) in notes.items():
             for place, number, name, total, weight in sums:
                 tally = (self._outside, self._body)[place].alive.get(number)
                 if tally is not None:
-                    tally.hear({name: {lane: (total, weight)}})
+                    tally.receive({name: {lane: (total, weight)}})
 
 
 def _items(sums: Sums) -> Iterator[tuple[str, int, tuple[float, float]]]:

@@ -132,15 +132,15 @@ def _guarded(name: str, original: Callable[..., Any], wanted: str, device: str) 
     @functools.wraps(original)
     def with_backend(*args: Any, **kwargs: Any) -> Any:
         try:
-            asked = call.look(args, kwargs).get("backend")
+            requested = call.look(args, kwargs).get("backend")
         except TypeError:
             # Torch says what is wrong.
             return original(*args, **kwargs)
         # A new group without a backend has that of the first one.
-        if asked is not None or is_first:
-            asked = backend_for(asked, wanted, device)
-            args, kwargs = call.change(args, kwargs, {"backend": asked})
-        if is_ours(asked):
+        if requested is not None or is_first:
+            requested = backend_for(requested, wanted, device)
+            args, kwargs = call.change(args, kwargs, {"backend": requested})
+        if is_ours(requested):
             importlib.import_module(OUR_BACKEND)
         return original(*args, **kwargs)
 

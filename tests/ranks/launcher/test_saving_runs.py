@@ -142,7 +142,7 @@ def test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops(tmp_p
     first, again = (run_script(tmp_path, BEHIND, *options, args=(loop,)) for _ in range(2))
     assert first.code == 0, first.err
     if loop == "of_a_lane":
-        assert "which no state keeps" in again.err, again.err
+        assert "which no state has" in again.err, again.err
         assert again.code == 2
     else:
         assert (again.code, again.out) == (0, first.out), again.err

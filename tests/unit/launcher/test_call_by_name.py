@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch.distributed as dist
 
-from lockstep.rank.start.guards.backend_guard import _guarded
+from lockstep.rank.start.guards.device_guard import _guarded
 from lockstep.rank.start.guards.wrapping import INIT, NEW_GROUP, CallByName
 
 

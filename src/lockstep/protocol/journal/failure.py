@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sysconfig
 import time
 import traceback
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,7 @@ from lockstep.protocol.run_folder import read_json, write_private
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
+_NOT_THE_USERS = (f"{Path(__file__).parents[2]}/", f"{sysconfig.get_path('stdlib')}/")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 CAUSE_S = 0.3
@@ -88,19 +90,19 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     Args:
         rank: the rank that failed.
         error: what the script raised.
-        script: the user's script; frames in its folder are the user's lines.
+        script: the user's script; frames in its folder and below are the user's lines.
         hidden: folders and files whose leading frames are left out of the traceback.
     """
     error = mistake_in(error)
     shown = _without_leading(error.__traceback__, hidden)
     text = "".join(traceback.format_exception(type(error), error, shown))
-    user = [frame for frame in traceback.extract_tb(shown) if Path(frame.filename).parent == script.parent]
+    user = [frame for frame in traceback.extract_tb(shown) if _is_users(frame.filename, script)]
     sample = _SAMPLE.search(text)
     only = traceback.format_exception_only(error)
     summary = next(words for words in only if not words.startswith(" ")).strip().split("\n")
     file, line = (user[-1].filename, user[-1].lineno or 0) if user else ("", 0)
     if _WORKER.search(summary[0]):
-        inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]
+        inner = [(name, int(number)) for name, number in _FRAME.findall(text) if _is_users(name, script)]
         file, line = inner[-1] if inner else (file, line)
         summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
     said, fix = device_words.shortened(summary[0]), way_out(error)
@@ -125,9 +127,13 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
 
 def user_line(error: BaseException, script: Path) -> str:
     """The innermost line of the user's script in the traceback, `train.py:31`; empty if there is none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    user = [frame for frame in frames if Path(frame.filename).parent == script.parent]
+    user = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename, script)]
     return f"{Path(user[-1].filename).name}:{user[-1].lineno}" if user else ""
+
+
+def _is_users(file: str, script: Path) -> bool:
+    """Whether a file lies beside the script or below, and is no library's: an environment may be installed there."""
+    return Path(file).is_relative_to(script.parent) and "-packages/" not in file and not file.startswith(_NOT_THE_USERS)
 
 
 def kind_of(error: BaseException) -> FailureKind:

@@ -39,11 +39,7 @@ Sums = Mapping[str, int]
 
 
 def apart(sums: Mapping[int, Sums]) -> tuple[str, tuple[int, ...]] | None:
-    """The sentence on parameters that differ between ranks, and the ranks that differ from the first; None if none does.
-
-    Args:
-        sums: by rank and name.
-    """
+    """The sentence on parameters whose sums, by rank and name, differ, and the ranks that differ from the first; None if none does."""
     first = min(sums)
     names = [name for name in sums[first] if any(of_rank.get(name) != sums[first][name] for of_rank in sums.values())]
     if not names:
@@ -55,14 +51,7 @@ def apart(sums: Mapping[int, Sums]) -> tuple[str, tuple[int, ...]] | None:
 
 
 class Replicas:
-    """The DistributedDataParallel models of this process.
-
-    Args:
-        folder: the run's.
-        rank: this rank.
-        ranks: those of its node.
-        num_ranks: those of all nodes.
-    """
+    """The DistributedDataParallel models of this process; `ranks` are those of its node, `num_ranks` those of all nodes."""
 
     def __init__(self, folder: RunFolder, rank: int, ranks: range, num_ranks: int) -> None:
         self._folder, self._rank, self._ranks, self._pid = folder, rank, ranks, os.getpid()
@@ -76,7 +65,8 @@ class Replicas:
         """A model was built, as the same one on every rank."""
         number, self._num_models = self._num_models, self._num_models + 1
         self._forwards[number], self._since[number] = 0, time.monotonic()
-        if len(self._ranks) < self._num_ranks:  # looked up now: at the end the group may be gone
+        # Looked up now: at the end the group may be gone.
+        if len(self._ranks) < self._num_ranks:
             with suppress(Exception):
                 self._store = torch_private.default_store()
         model.__dict__[_MARK] = (number, id(model))
@@ -177,7 +167,8 @@ def watch(ddp: Any, folder: str, rank: int, ranks: range, num_ranks: int) -> Cal
     # Warnings that `__init__` raises name its caller, which must be the script's line and not a wrapper of ours.
     def begins(kind: Any, *args: Any, **kwargs: Any) -> Any:
         new = object.__new__(kind)
-        if args or kwargs:  # else it is a copy
+        # A copy is made without arguments.
+        if args or kwargs:
             replicas.begins(new)
             alive[:] = [*(one for one in alive if one() is not None), weakref.ref(new)]
         return new

@@ -46,7 +46,7 @@ class ScriptObjects:
         self._before: dict[int, Any] = {}
         self._left: dict[int, Any] = {}
         """What the last step's lanes left in variables."""
-        self._told: list[tuple[str, Any]] = []
+        self._outside: list[tuple[str, Any]] = []
         self._frames: list[FrameType] = []
 
     def before_lanes(self, models: Sequence[nn.Module]) -> None:
@@ -72,15 +72,15 @@ class ScriptObjects:
         self._kept = {id(thing): thing for _, thing in found}
         of_lanes, self._of_lanes = self._of_lanes, set()
         self._left = {id(thing): thing for _, thing in found if id(thing) in of_lanes - self._before.keys()}
-        self._told = [(name, thing) for name, thing in found if id(thing) not in of_lanes]
-        yield from _named(self._told, models, known)
+        self._outside = [(name, thing) for name, thing in found if id(thing) not in of_lanes]
+        yield from _named(self._outside, models, known)
 
     def at_end(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """The same when the script is over: what its functions held on return, and what it held after the last step."""
         found = list(_found(models, [*script_frames(), *self._frames]))
         found = [(name, thing) for name, thing in found if id(thing) not in self._left]
         seen = {id(thing) for _, thing in found}
-        yield from _named([*found, *(told for told in self._told if id(told[1]) not in seen)], models, known)
+        yield from _named([*found, *(one for one in self._outside if id(one[1]) not in seen)], models, known)
 
 
 def _named(
@@ -131,7 +131,8 @@ _FOREIGN: set[str] = set()
 
 def _is_beside_the_script(module: Any) -> bool:
     file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-    return isinstance(file, str) and file.startswith("/") and is_the_users(file)  # torch.ops has no such name
+    # `torch.ops` has a `__file__` that is no path.
+    return isinstance(file, str) and file.startswith("/") and is_the_users(file)
 
 
 def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:

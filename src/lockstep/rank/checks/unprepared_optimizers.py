@@ -4,12 +4,12 @@ A lane sees its own samples, and a rank its own lanes. The gradient of a tensor 
 added up over the lanes of one rank and never reduced, so a class centre or a temperature with its own optimizer learns
 different values on different numbers of ranks. The constructor shows that an optimizer exists; comparing gradients
 before and after each lane shows whether lanes gave its tensors any, which costs nothing without such an optimizer.
+One that was made before `lockstep.init` is known from its first `zero_grad` or `step` outside lanes.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -56,8 +56,7 @@ class UnpreparedOptimizers:
         """The marks of their gradients when the lane began."""
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
-        self._unknown.update(_living())
-        self._undo = _see(self._made, self._zeroed, self._grown)
+        self._undo = _hook_all(self._made, self._zeroed, self._grown)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self, optimizer: Optimizer) -> None:
@@ -86,6 +85,7 @@ class UnpreparedOptimizers:
         marks = _marks(self._watched)
         if marks == self._before:
             return
+        # Only now, because it walks over all parameters.
         prepared = self._prepared()
         for tensor, before, now in zip(self._watched, self._before, marks, strict=True):
             if now is not None and now != before and id(tensor) not in prepared:
@@ -100,6 +100,9 @@ class UnpreparedOptimizers:
         (self._of_lane if self._position.in_lane else self._unknown).add(optimizer)
 
     def _zeroed(self, optimizer: Optimizer) -> None:
+        if optimizer not in self._taken and not self._position.in_lane:
+            # One that was made before `init` is known from here on: it has no gradient of lanes now.
+            self._unknown.add(optimizer)
         if self._fed:
             for tensor in chain.from_iterable(group["params"] for group in optimizer.param_groups):
                 self._fed.pop(id(tensor), None)
@@ -108,7 +111,7 @@ class UnpreparedOptimizers:
         if optimizer in self._taken:
             self._when_grown()
 
-    def _strange(self, optimizer: Optimizer) -> list[Tensor]:
+    def _foreign(self, optimizer: Optimizer) -> list[Tensor]:
         """The tensors that it updates and no prepared model has."""
         prepared = self._prepared()
         return [tensor for tensor in _listed(optimizer) if id(tensor) not in prepared]
@@ -119,7 +122,7 @@ class UnpreparedOptimizers:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
         if optimizer in self._taken:
             return
-        if self._position.region is Region.LANE and len(self._strange(optimizer)) < len(list(_listed(optimizer))):
+        if self._position.region is Region.LANE and len(self._foreign(optimizer)) < len(list(_listed(optimizer))):
             raise misplaced(
                 f"{type(optimizer).__name__}.step() was called inside a step's lanes, where the gradient of a prepared model "
                 "is not complete",
@@ -127,11 +130,14 @@ class UnpreparedOptimizers:
             )
         if optimizer in self._of_lane:
             return
-        is_new = optimizer not in self._unknown  # made past its class: nobody saw where its gradients came from
+        # [Note: optimizers that nobody saw]
+        # Walking the heap for those made before `init` took seconds where a script holds millions of objects. One that
+        # was neither made nor zeroed since then may hold gradients of lanes that nobody compared, so it is refused.
+        is_unseen = optimizer not in self._unknown and self._had_lanes
         self._unknown.add(optimizer)
-        for tensor in self._strange(optimizer):
-            if (is_new and self._had_lanes and tensor.grad is not None) or self._is_fed(tensor):
-                raise _not_prepared(optimizer, tensor, self._position.region)
+        for tensor in self._foreign(optimizer):
+            if (is_unseen and tensor.grad is not None) or self._is_fed(tensor):
+                raise _not_prepared(optimizer, tensor, self._position.region, is_unseen=is_unseen)
 
     def _is_fed(self, tensor: Tensor) -> bool:
         """Whether its gradient comes from lanes: from the current one, or from an earlier one if not replaced since."""
@@ -156,21 +162,17 @@ def _marks(tensors: Sequence[Tensor]) -> list[Mark]:
 
 
 def _mark(tensor: Tensor) -> Mark:
+    # torch accumulates in place where it can, which only the version shows.
     gradient = tensor.grad
     return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
 
 
-def _living() -> list[Optimizer]:
-    """Optimizers that exist already."""
-    return [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
-
-
-def _see(
+def _hook_all(
     made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None], grown: Callable[[Optimizer], None]
 ) -> Callable[[], None]:
     """Call `made` for each optimizer made from now on, copies too, `zeroed` and `grown` after those calls; return an undo."""
-    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed, "add_param_group": grown}
-    undo = [_tell(name, hears) for name, hears in told.items()]
+    hooks = {"__init__": made, "__setstate__": made, "zero_grad": zeroed, "add_param_group": grown}
+    undo = [_hook(name, call) for name, call in hooks.items()]
 
     def undo_all() -> None:
         for each in undo:
@@ -179,15 +181,16 @@ def _see(
     return undo_all
 
 
-def _tell(name: str, hears: Callable[[Optimizer], None]) -> Callable[[], None]:
+def _hook(name: str, call: Callable[[Optimizer], None]) -> Callable[[], None]:
     method = getattr(Optimizer, name)
     is_active = True
 
     @functools.wraps(method)
     def called(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
-        if is_active:  # somebody else's patch may keep this one alive
-            hears(self)
+        # Somebody else's patch may keep this one alive.
+        if is_active:
+            call(self)
         return result
 
     setattr(Optimizer, name, called)
@@ -201,7 +204,7 @@ def _tell(name: str, hears: Callable[[Optimizer], None]) -> Callable[[], None]:
     return undo
 
 
-def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> UsageError:
+def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region, *, is_unseen: bool) -> UsageError:
     name = type(optimizer).__name__
     what = f"a tensor of shape {tuple(tensor.shape)}"
     if region is Region.EVALUATION:
@@ -213,5 +216,6 @@ def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> Usage
     return UsageError(
         f"{name} updates {what} that got a gradient inside a step's lanes but was not passed to run.prepare, so its "
         "gradient covers this rank's lanes only.",
-        f"Pass the tensor (or its module) and {name} to run.prepare: `run.prepare(model, centers, optimizer, ...)`.",
+        f"Pass the tensor (or its module) and {name} to run.prepare: `run.prepare(model, centers, optimizer, ...)`."
+        + (f" If no lane computes with it, make {name} after lockstep.init." if is_unseen else ""),
     )

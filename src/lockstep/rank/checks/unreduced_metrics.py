@@ -33,11 +33,7 @@ class UnreducedMetrics:
         """The script's own exchanges by torch.distributed when the first open evaluation began."""
 
     def begin(self, num_exchanges: int | None) -> None:
-        """Note that a loop over a prepared loader begins.
-
-        Args:
-            num_exchanges: how many operations of torch.distributed the script has made so far; None if not counted.
-        """
+        """Note that a loop over a prepared loader begins, after so many operations of torch.distributed; None if they are not counted."""
         if not self._open:
             self._num_exchanges = num_exchanges
 
@@ -51,11 +47,7 @@ class UnreducedMetrics:
         self._open = [share for share in self._open if only_counted and not share.is_counted]
 
     def take(self, num_exchanges: Callable[[], int | None]) -> list[Share]:
-        """Return the shares that nothing was exchanged after, each line once; call it before a step and at the end.
-
-        Args:
-            num_exchanges: asked only if there are any.
-        """
+        """Return the shares that nothing was exchanged after, each line once; call it before a step and at the end."""
         if not self._open:
             return []
         count = num_exchanges()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -41,10 +41,10 @@ def plain_variables() -> Iterator[tuple[str, str]]:
         for variables in (frame.f_locals, frame.f_globals):
             for name, thing in list(variables.items()):
                 if not name.startswith("_"):
-                    yield from _told(name, thing)
+                    yield from _texts(name, thing)
 
 
-def _told(name: str, thing: Any) -> Iterator[tuple[str, str]]:
+def _texts(name: str, thing: Any) -> Iterator[tuple[str, str]]:
     if is_of_the_users_class(thing) and not isinstance(thing, (type, ModuleType)):
         for key, value in list(getattr(thing, "__dict__", {}).items()):
             if not key.startswith("_") and (text := text_of(value)):
@@ -90,11 +90,7 @@ def _digest(value: Any) -> str:
         document = encode(value, "", keep)
     except UsageError:
         return ""
-    return digest([document, _hashes(tensors)])
-
-
-def _hashes(tensors: Sequence[Tensor]) -> list[str]:
-    return [tensor_hash(tensor) for tensor in tensors]
+    return digest([document, [tensor_hash(tensor) for tensor in tensors]])
 
 
 @dataclass(frozen=True)

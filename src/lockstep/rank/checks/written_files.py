@@ -1,8 +1,7 @@
 """Files that several ranks write to the same path: a script for one process does so, and the last rank wins.
 
 `open`, `io.open` and `torch.save` are watched while a run with several ranks lasts: what a rank opened for writing is
-told to the others with exchanges that are made anyway. (A Python audit hook would see more, but cannot be removed: it
-made each look at a frame, which every exchange needs for its source line, three times as slow.)
+reported to the others with exchanges that are made anyway.
 """
 
 from __future__ import annotations
@@ -21,17 +20,13 @@ import torch
 from lockstep.rank.caller import frames
 from lockstep.rank.checks.script_objects import is_the_users
 
-MOST_TOLD = 32
+MOST_REPORTED = 32
 """The most paths that are reported at one time."""
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")
 
 
 class WrittenFiles:
-    """Remembers what this process opens for writing, until `close`.
-
-    Args:
-        own: a folder of the run itself, which is ignored.
-    """
+    """Remembers what this process opens for writing outside the run's `own` folder, until `close`."""
 
     def __init__(self, own: Path | None) -> None:
         self._own = f"{own.absolute()}/" if own is not None else "/dev/"
@@ -40,6 +35,9 @@ class WrittenFiles:
         """Somebody else's patch may keep ours alive."""
         self._new: dict[str, str] = {}
         self._said: set[str] = set()
+        # [Note: why no audit hook]
+        # It would see more, but cannot be removed: it made each look at a frame, which every exchange needs for its source
+        # line, three times as slow.
         self._undo = [
             _replace((builtins, io), "open", self._opening),
             _replace((torch, torch.serialization), "save", self._saving),
@@ -47,8 +45,8 @@ class WrittenFiles:
 
     def take(self) -> dict[str, str]:
         """Return the source line of each path written since the last call."""
-        told, self._new = dict(list(self._new.items())[:MOST_TOLD]), {}
-        return told
+        new, self._new = dict(list(self._new.items())[:MOST_REPORTED]), {}
+        return new
 
     def conclude(self, everyone: Iterable[Mapping[str, str]]) -> list[str]:
         """Return a sentence, once, for each path that several ranks wrote, from what all of them took."""
@@ -111,7 +109,8 @@ def _path(file: str | bytes | os.PathLike[str], opened: Any) -> str:
     try:
         number = opened.fileno()
         return str(Path(f"/proc/self/fd/{number}").readlink()) if os.fstat(number).st_nlink else ""
-    except (AttributeError, OSError, ValueError):  # not open, or somebody else's kind of file
+    except (AttributeError, OSError, ValueError):
+        # It is closed already, or somebody else's kind of file.
         return os.path.realpath(os.fsdecode(file))
 
 

@@ -1,10 +1,12 @@
-"""The device of a rank. Devices are pinned, not masked: `cuda:0` means the same in every process.
+"""The device of a rank, and the host memory that it keeps.
 
-Each rank has a device of its own, unless the user lets ranks share one (`protocol.gpu_sharing`).
+Devices are pinned, not masked: `cuda:0` means the same in every process. Each rank has a device of its own, unless the
+user lets ranks share one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
 import os
 from collections.abc import Mapping
@@ -19,24 +21,19 @@ from lockstep.notices import say
 from lockstep.protocol.environment import Position
 from lockstep.protocol.late_settings import how_to_share, index_of
 
-_said: list[str] = []
-"""What this process has said."""
+_notices: list[str] = []
+"""Notices that this process has printed."""
 
 
-def tell_why_cpu(variables: Mapping[str, str], position: Position) -> None:
+def explain_cpu(variables: Mapping[str, str], position: Position) -> None:
     """Say it once in a process, and on each node once."""
-    if position.local_rank == 0 and (why := why_cpu(variables, position)) and why not in _said:
-        _said.append(why)
+    if position.local_rank == 0 and (why := why_cpu(variables, position)) and why not in _notices:
+        _notices.append(why)
         say(why)
 
 
 def why_cpu(variables: Mapping[str, str], position: Position) -> str:
-    """What to say; empty if there is nothing that could be used, or it was hidden on purpose.
-
-    Args:
-        variables: the environment.
-        position: the rank's, on a node whose ranks have no device each.
-    """
+    """What to say where a node's ranks have no device each; empty if there is none to use, or it was hidden on purpose."""
     ranks = position.local_world_size
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
@@ -126,10 +123,47 @@ def check_same_kind(store: Store, position: Position, device: torch.device) -> N
     if store.add("lockstep ranks that know", 1) == position.world_size:
         store.set("lockstep all know", "")
     if 0 < on_gpus < position.world_size:
-        with suppress(RuntimeError):  # the store may end with rank 0
+        # The store may end with rank 0.
+        with suppress(RuntimeError):
             store.wait(["lockstep all know"], HEARING)
         mine = "a GPU" if device.type == "cuda" else "the CPU"
         raise UsageError(
             f"Rank {position.rank} would compute on {mine}, but {on_gpus} of {position.world_size} ranks have a GPU.",
             'Try `lockstep doctor` on each node, or say device="cpu".',
         )
+
+
+# [Note: memory that a step frees is kept for the next one]
+# glibc gives freed blocks back to the kernel: those of 32 MiB and more at once, others when enough of them are at the end
+# of the heap. A step frees its gradients and activations and asks for them again, so each page is zeroed and mapped anew:
+# 38.9 ms against 23.0 for a step of an MLP with 10.5 M parameters, with the same peak (torch 2.13, one thread).
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of `mallopt`, from malloc.h."""
+# [Note: large blocks are not kept]
+# Blocks of this size and more are still mapped one by one and given back at once, as glibc does by default.
+# Kept, they doubled the memory of a model whose layers have 64 MiB.
+MAPPED_BYTES = 32 << 20
+NEVER = (1 << 31) - 1
+
+_USERS_OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+
+
+def give_back_freed_memory() -> None:
+    """Give free memory back to the kernel, once: after the first steps it is what making the model left behind.
+
+    2 ranks, MLP of 10 M parameters: 1345 MiB of heap with 641 in use became 546. Does nothing without glibc.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def keep_freed_memory() -> bool:
+    """Let this process's allocator keep freed memory; whether it does.
+
+    False if the C library is not glibc, or if its variables are set: then somebody has chosen.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or any(name in os.environ for name in _USERS_OWN):
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))

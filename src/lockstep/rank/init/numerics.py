@@ -18,6 +18,7 @@ from lockstep.errors import UsageError
 from lockstep.machine.torch_private import has_kernel, if_imported, operator_names
 from lockstep.notices import say
 from lockstep.protocol import cublas_workspace
+from lockstep.rank.transport.contract import Transport
 
 ENVIRONMENT = (cublas_workspace.NAME, "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
 """Variables that libraries read; PYTHONHASHSEED is set by `lockstep run`."""
@@ -35,11 +36,10 @@ MOST_NAMED = 4
 def set_numerics(threads: int, *, exact: bool = True) -> None:
     """Set this process's threads and turn deterministic kernels on or off. Call before the first operation.
 
-    An operation without a deterministic form raises when it is called; torch names it. Buffers are not filled with NaN,
-    as torch's switch would do, because that costs time.
+    An operation without a deterministic form raises when it is called; torch names it.
     """
     torch.set_num_threads(threads)
-    # use_deterministic_algorithms would import the compiler: two seconds
+    # `use_deterministic_algorithms` would import the compiler, which takes two seconds.
     torch.set_deterministic_debug_mode("error" if exact else "default")
     torch.backends.cudnn.deterministic = exact
     torch.backends.cudnn.benchmark = not exact
@@ -49,6 +49,7 @@ def set_numerics(threads: int, *, exact: bool = True) -> None:
     if exact:
         if cublas_workspace.IS_LATE:
             say(cublas_workspace.TOO_LATE)
+        # torch's switch would fill new buffers with NaN, which costs time.
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -69,15 +70,15 @@ def flags() -> dict[str, Any]:
 def set_compiler() -> None:
     """Keep a lane's bits under `torch.compile` independent of earlier lanes; call it again once torch is imported further.
 
-    Automatic dynamic shapes would compile a second size differently on a rank that saw another size first. Each of the
-    few lane sizes (full, larger, partial; training and evaluation) is compiled separately instead. Past `MOST_COMPILED`
-    of them torch would compute without the compiler, from a step on that depends on the lanes that a rank carries; it
-    raises instead (see `torch_words.mistake_in`). torch's optimizers and torch.compile import the compiler; without it
-    nothing is compiled.
+    torch's optimizers and torch.compile import the compiler; without it nothing is compiled.
     """
     config = if_imported("compiler_settings")
     if config is None or (config.fail_on_recompile_limit_hit and not config.automatic_dynamic_shapes):
         return
+    # [Note: each lane size is compiled by itself]
+    # Automatic dynamic shapes would compile a second size differently on a rank that saw another size first. There are few
+    # sizes: full, larger, partial; training and evaluation. Past `MOST_COMPILED` of them torch would compute without the
+    # compiler, from a step on that depends on the lanes that a rank carries, so it raises (`torch_words.mistake_in`).
     config.automatic_dynamic_shapes = False
     config.fail_on_recompile_limit_hit = True
     config.recompile_limit = max(config.recompile_limit, MOST_COMPILED)
@@ -92,14 +93,12 @@ def unlike_devices(names: Sequence[str]) -> str:
     """What to say where ranks compute on different devices, by the name of each rank's; empty where all are alike."""
     if len(set(names)) < 2:
         return ""
-    told = []
+    groups = []
     for name in dict.fromkeys(names):
         ranks = [str(rank) for rank, other in enumerate(names) if other == name]
         more = [f"{len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
-        told.append(f"{name} on rank{'s' if len(ranks) > 1 else ''} {', '.join([*ranks[:MOST_NAMED], *more])}")
-    return (
-        f"the ranks' devices differ, and bits depend on them: {'; '.join(told)}. On devices of one kind they are equal."
-    )
+        groups.append(f"{name} on rank{'s' if len(ranks) > 1 else ''} {', '.join([*ranks[:MOST_NAMED], *more])}")
+    return f"the ranks' devices differ, and bits depend on them: {'; '.join(groups)}. On devices of one kind they are equal."
 
 
 def unlike_hashes(hashes: Sequence[int]) -> str:
@@ -168,11 +167,7 @@ def refuse_several_devices(operators: Sequence[str]) -> None:
 
 
 def overloads(operator: str, known: Iterable[str]) -> list[str]:
-    """All of an operator's overloads, forward and backward, among torch's.
-
-    Args:
-        operator: as a person names it.
-        known: all operators, as "aten::cumsum.out".
+    """All overloads of an operator, forward and backward, among the `known` ones ("aten::cumsum.out").
 
     Raises:
         UsageError: when there is none, with what is spelled alike.
@@ -195,7 +190,8 @@ def _bare(name: str) -> str:
 
 def _wrap(library: torch.library.Library, name: str, key: str) -> None:
     kernel = torch.library.get_kernel(name, key)
-    with warnings.catch_warnings(action="ignore"):  # that the kernel is replaced is what we want
+    # Torch warns that the kernel is replaced, which is what we want.
+    with warnings.catch_warnings(action="ignore"):
         bare = name.partition("::")[2]
         library.impl(bare, _freely(kernel), key, with_keyset=True)  # type: ignore[no-untyped-call]
 
@@ -224,12 +220,7 @@ class _Setting:
 
 
 class KeptNumerics:
-    """What `set_numerics` set, for as long as the run lasts.
-
-    Args:
-        threads: of this rank.
-        exact: whether anything is kept at all.
-    """
+    """What `set_numerics` set, for as long as the run lasts; nothing is kept unless `exact`."""
 
     def __init__(self, threads: int, *, exact: bool) -> None:
         self._settings = _settings(threads) if exact else ()
@@ -292,7 +283,7 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
             False,
             lambda: getattr(if_imported("compiler_settings"), "suppress_errors", False),
             lambda value: setattr(if_imported("compiler_settings"), "suppress_errors", value),
-            "a rank on which a compilation fails would go on without the compiler, with other bits.",
+            "a rank on which a compilation fails would continue without the compiler, with other bits.",
         ),
         _Setting(
             "torch.compiler.set_stance({0!r})",
@@ -302,3 +293,20 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
             "which lanes are computed without the compiler would depend on the number of ranks.",
         ),
     )
+
+
+def agree_on_settings(transport: Transport, mine: Sequence[Any], device: torch.device | None) -> None:
+    """Compare what every rank has to have, and name what makes bits differ. Collective: call it on every rank."""
+    kind = device_name(device) if device is not None else ""
+    gathered = transport.all_gather_object([*mine, kind, hash("lockstep")], "init")
+    *same, devices, hashes = zip(*gathered, strict=True)
+    names = ("seed", "lanes", "threads", "precision", "numerics", "allow")
+    for name, values in zip(names, same, strict=True):
+        if len(set(values)) > 1:
+            raise UsageError(
+                f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",
+                "Give every rank the same value.",
+            )
+    if transport.rank == 0:
+        for note in filter(None, (unlike_devices(devices), unlike_hashes(hashes))):
+            say(note)

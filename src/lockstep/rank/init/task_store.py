@@ -1,8 +1,6 @@
 """The store through which the tasks of srun or mpirun meet: rank 0 listens on one address, never on all of them.
 
-torch's own `env://` listens on every address of the machine. Here rank 0 binds the socket itself: to loopback where all
-tasks are on one node, else to the address by which the other nodes know it. Whoever reaches that address can join; a run
-on several nodes under `lockstep run` asks for a key.
+Whoever reaches that address can join; a run on several nodes under `lockstep run` asks for a key.
 """
 
 from __future__ import annotations
@@ -51,6 +49,9 @@ def task_store(task: Task, meeting: TaskMeeting) -> Store:
 
 
 def _serve(task: Task, meeting: TaskMeeting) -> TCPStore:
+    # [Note: why rank 0 binds the socket itself]
+    # torch's own `env://` listens on every address of the machine. Here it is loopback where all tasks are on one node,
+    # else the one address by which the other nodes know this one.
     listening = _bound(meeting)
     listening.listen(socket.SOMAXCONN)
     address = str(listening.getsockname()[0])
@@ -71,7 +72,8 @@ def _bound(meeting: TaskMeeting) -> socket.socket:
     for address in _addresses(meeting):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the run before has just ended there
+        # The run before may have just ended there.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((address, meeting.port))
         except OSError as error:
@@ -164,7 +166,8 @@ def _meet(task: Task, meeting: TaskMeeting, store: Store) -> None:
         except RuntimeError:
             raise EnvironmentFailure(f"rank {task.rank}: rank 0 ended before all {task.size} tasks had met.") from None
         store.add(HEARD, 1)
-    store.set_timeout(PATIENCE)  # a rank may be late at the next meeting
+    # A rank may be late at the next meeting.
+    store.set_timeout(PATIENCE)
     if verdict:
         _await_hearing(task, store)
         option = "Add --distribution=block." if task.command == "srun" else "Leave --map-by out, or use --map-by slot."
@@ -178,7 +181,7 @@ def _await_others(task: Task, meeting: TaskMeeting, store: Store) -> None:
         now = time.monotonic()
         what = f"{len(missing)} of {task.size} tasks at {meeting.host} port {meeting.port}: rank {', '.join(missing)}"
         if now - began > GIVE_UP_S:
-            raise EnvironmentFailure(f"rank 0 waited in vain for {what}.")
+            raise EnvironmentFailure(f"rank 0 timed out waiting for {what}.")
         if now - said > SAY_EVERY_S:
             said = now
             say(f"waiting for {what}.")
@@ -187,8 +190,8 @@ def _await_others(task: Task, meeting: TaskMeeting, store: Store) -> None:
 
 def _verdict(task: Task, store: Store) -> str:
     """Why these tasks cannot be the ranks of a run; empty if they can."""
-    told = [json.loads(store.get(str(rank))) for rank in range(task.size)]
-    if is_in_order([(node, local) for node, local in told]):
+    gathered = [json.loads(store.get(str(rank))) for rank in range(task.size)]
+    if is_in_order([(node, local) for node, local in gathered]):
         return ""
     return f"{task.command} dealt the ranks out in turn, but those of a node must be neighbours."
 

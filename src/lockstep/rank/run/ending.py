@@ -14,17 +14,18 @@ from torch.optim import Optimizer
 
 from lockstep.machine.visible import visible, write_error
 from lockstep.notices import say
+from lockstep.protocol.environment import RankEnvironment
 from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.torch_words import way_out
 from lockstep.protocol.meeting_place import left_at
 from lockstep.rank.checks.script.labels import names_without
+from lockstep.rank.init.default_group import leave
 from lockstep.rank.init.device import is_shared
-from lockstep.rank.init.join import leave
+from lockstep.rank.run.loop.epoch import say_written
 from lockstep.rank.run.loop.evaluation import say_shares
 from lockstep.rank.run.loop.loss_gauge import settle_losses
 from lockstep.rank.run.loop.recording import record_end
 from lockstep.rank.run.loop.replicas import bits_held, compare
-from lockstep.rank.run.loop.training import say_written
 from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.strategy.agreement import tensor_hash
@@ -33,6 +34,7 @@ from lockstep.rank.transport.contract import AT_THE_END
 
 def end(run: RunState) -> bool:
     """See `lockstep.finish`. Returns whether the run ended well, on all ranks."""
+    # An exit handler sees the script's exception in `sys.last_value` only.
     failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
     failed = failed or (
         run.config.folder is not None and run.config.folder.failure(run.components.transport.rank).exists()
@@ -48,9 +50,9 @@ def end(run: RunState) -> bool:
                 bits_held(run),
                 run.components.written.take() if run.components.written is not None else {},
             ]
-            told = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
-            say_written(run.components, [paths for _, paths in told])
-            compare(run, [one for one, _ in told])
+            gathered = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
+            say_written(run.components, [paths for _, paths in gathered])
+            compare(run, [one for one, _ in gathered])
             record_end(run)
             _write_result(run)
             run.loop_state.checkpointing.automatic.note_end()
@@ -79,7 +81,7 @@ def _write_result(run: RunState) -> None:
         return
     without = names_without(run)
     if run.config.folder is None:
-        if digest and run.loop_state.said.decisions:
+        if digest and run.loop_state.notices.decisions:
             say(f"bits sha256:{digest}" + (f" resumed without: {', '.join(without)}" if without else ""))
         return
     earlier_epochs, earlier_steps = run.loop_state.resumption.resumed
@@ -117,10 +119,10 @@ def _write_stages(run: RunState) -> None:
     mesh, folder = run.config.mesh, run.config.folder
     if mesh.stages == 1 or folder is None:
         return
-    told = run.components.transport.all_gather_object(run.components.strategy.report(), "stage report")
-    if run.components.transport.rank or any(report is None for report in told):
+    gathered = run.components.transport.all_gather_object(run.components.strategy.report(), "stage report")
+    if run.components.transport.rank or any(report is None for report in gathered):
         return
-    stages = [{"rank": rank, "stage": mesh.stage(rank), **report} for rank, report in enumerate(told)]
+    stages = [{"rank": rank, "stage": mesh.stage(rank), **report} for rank, report in enumerate(gathered)]
     report = {
         "stages": stages,
         "micro_batches": len(run.config.lanes),
@@ -142,11 +144,12 @@ def state_hash(run: RunState) -> str:
         for name, tensor in model.state_dict(keep_vars=True).items()
         if isinstance(tensor, Tensor)
     }
+    # Of a tensor that every rank holds, rank 0's counts.
     mine = {name: tensor_hash(t) for name, t in tensors.items() if rank == (run.components.strategy.holder_of(t) or 0)}
-    told = (
+    gathered = (
         [mine] if run.config.mesh.stages == 1 else run.components.transport.all_gather_object(mine, "hash of the model")
     )
-    found = {key: value for hashes in told for key, value in hashes.items()}
+    found = {key: value for hashes in gathered for key, value in hashes.items()}
     digest = hashlib.sha256()
     for name in tensors:
         digest.update(f"{name.partition(' ')[2]} {found[name]}\n".encode())
@@ -183,8 +186,8 @@ def watch_device(run: RunState) -> None:
     device_words.present[:] = [device_words.Device(str(device), lambda: held(run))] if device.type == "cuda" else []
     if device.type != "cuda" or is_shared(device, run.config.environment.position):
         return
-    if told := taken_by_others(*torch.cuda.mem_get_info(device), device):
-        say(told)
+    if note := taken_by_others(*torch.cuda.mem_get_info(device), device):
+        say(note)
 
 
 def taken_by_others(free: int, total: int, device: torch.device) -> str:
@@ -201,13 +204,13 @@ def taken_by_others(free: int, total: int, device: torch.device) -> str:
 _is_there = False
 
 
-def help_with_errors() -> None:
-    """Let this process's last traceback be followed by what to do, where that is known: `lockstep run` shows that in its report.
+def help_with_errors(environment: RankEnvironment) -> None:
+    """Let this process's last traceback be followed by what to do, where that is known.
 
-    Torch's own hook may come around it.
+    Not under `lockstep run`, which has it in its report. Torch's own hook may come around it.
     """
     global _is_there
-    if _is_there:
+    if _is_there or environment.settings is not None:
         return
     _is_there, previous = True, sys.excepthook
 

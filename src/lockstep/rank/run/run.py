@@ -173,7 +173,8 @@ class Run:
                     return
             if epoch < 0:
                 restore_loop_variables(self._run, str(loop_state.epochs.loop))
-        finally:  # also when the script leaves the loop
+        finally:
+            # Also when the script leaves the loop.
             automatic.leave_loop()
 
     def steps(self, loader: Iterable[Any], epochs: int | None = None) -> Steps:
@@ -425,7 +426,7 @@ class Run:
         say_names(self._run)
 
     def load_state(self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any) -> dict[str, Any]:
-        """Go on from the folder that `run.save_state` wrote, on any number of ranks. Collective: call it on every rank.
+        """Resume from the folder that `run.save_state` wrote, on any number of ranks. Collective: call it on every rank.
 
         Prepare the same things in the same order first. `run.epochs(n)` then yields the epochs that are left. With the
         same lanes, threads and seed the bits are those of a run that was never stopped.
@@ -444,7 +445,7 @@ class Run:
         """
         if self._run.loop_state.checkpointing.automatic.is_on:
             raise UsageError(
-                "run.load_state was called in a run that goes on from states of its own.",
+                "run.load_state was called in a run that resumes from its own states.",
                 "Leave out run.load_state, or save_every.",
             )
         return load_state(self._run, path, objects, missing_ok=missing_ok)

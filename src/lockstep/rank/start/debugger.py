@@ -1,8 +1,7 @@
 """`breakpoint()` in rank 0 of a launched script.
 
-While rank 0 is at the prompt its journal says PAUSED, so the launcher hides its progress line, gives Ctrl-C to rank 0
-alone, and calls no rank stuck. The other ranks go on to their next exchange with rank 0 and wait there. Only the
-first `breakpoint()` imports this: pdb costs 30 ms.
+The other ranks continue to their next exchange with rank 0 and wait there. Only the first `breakpoint()` imports this:
+pdb costs 30 ms.
 """
 
 from __future__ import annotations
@@ -39,6 +38,8 @@ class _Pause:
         self._before = JournalReader(journal).last()
 
     def __enter__(self) -> None:
+        # While the journal says PAUSED, the launcher hides its progress line, gives Ctrl-C to rank 0 alone, and calls no
+        # rank stalled.
         self._write(Phase.PAUSED)
 
     def __exit__(self, *_exception: object) -> None:
@@ -51,6 +52,7 @@ class _Pause:
 
 class _RankDebugger(pdb.Pdb):
     def __init__(self, journal: Path) -> None:
+        # pdb's own handler would turn Ctrl-C after `continue` into another prompt.
         super().__init__(nosigint=True)
         self._journal = journal
 

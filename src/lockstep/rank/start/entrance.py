@@ -42,12 +42,17 @@ from lockstep.protocol.late_settings import remember
 from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace, do_last, left_at
 from lockstep.protocol.rank_task import RankTask, apply_variables, read_task
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.start.first_streams import say_equal_draws, start_streams
-from lockstep.rank.start.guards.backend_guard import guard_backends
-from lockstep.rank.start.guards.device_guard import guard_devices
+from lockstep.rank.start.guards.device_guard import guard_backends, guard_devices
 from lockstep.rank.start.guards.meeting_guard import Launcher, guard_meetings
 from lockstep.rank.start.guards.nested_guard import guard_nested_ranks, guard_replicas
-from lockstep.rank.start.script_main import Program, function_program, module_program, script_program
+from lockstep.rank.start.script_main import (
+    Program,
+    function_program,
+    module_program,
+    say_equal_draws,
+    script_program,
+    start_streams,
+)
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""
@@ -63,8 +68,10 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
         place: the descriptors of the run's table and of its port's socket.
     """
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the script's first line ends the rank in silence
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # the nursery ignores it
+    # Ctrl-C before the script's first line ends the rank silently.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # The nursery ignores SIGUSR1, and a fork inherits that.
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     table, port = map(InheritedFile.at, place)
     apply_variables({**order.variables, **encode_place(MeetingPlace(table, port, InheritedFile.at(news)))})
     if "torch" in sys.modules:
@@ -131,12 +138,14 @@ def _run_script(order: RankTask, news: int, log: int) -> int:
     except SystemExit as ending:
         code = _exit_code(ending)
         if code:
-            sys.last_value = ending  # exit handlers see that the script did not end well
+            # Exit handlers (`finish` is one) see that the script did not end well.
+            sys.last_value = ending
         place = user_line(ending, Path(order.script).absolute())
         left_at.append(place)
         News(order.rank, Event.LEAVING, code, place=place, time_ns=time.monotonic_ns()).tell(news)
         return code
-    except KeyboardInterrupt as error:  # reported only when it did not come from the person at the launcher
+    except KeyboardInterrupt as error:
+        # Reported only when it did not come from the user at the launcher.
         _failed(order, error, news, log)
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
@@ -163,8 +172,10 @@ def _exit_code(ending: SystemExit) -> int:
 
 
 def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
-    sys.last_value = error  # exit handlers see that the script did not end well
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # with a loader worker torch's handler raises wherever we are
+    # Exit handlers (`finish` is one) see that the script did not end well.
+    sys.last_value = error
+    # With a loader worker alive, torch's handler would raise wherever we are.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     is_peer = kind_of(error) is FailureKind.PEER
     if is_peer:
         # Usually the cause is reported meanwhile, and the launcher stops this rank. If all wrote records and took
@@ -213,9 +224,9 @@ def main(parent: int, order: int, news: int, *place: int) -> int:
     """Enter from a fresh interpreter; descriptors arrive as numbers."""
     for descriptor in (order, news, *place):
         os.set_inheritable(descriptor, False)
-    told = read_task(order)
+    task = read_task(order)
     os.close(order)
-    return run_rank(told, news, parent, place)
+    return run_rank(task, news, parent, place)
 
 
 if __name__ == "__main__":

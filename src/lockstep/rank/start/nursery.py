@@ -84,7 +84,8 @@ class Nursery:
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to every process; the launcher's counts
+        # SLURM may send it to every process of a job; only the launcher's counts.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wakened, warn_on_full_buffer=False)
 
     def run(self) -> Task | None:
@@ -149,15 +150,15 @@ class Nursery:
         for target, descriptor in enumerate((stdin, stdout, stderr)):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        told = read_task(order)
+        request = read_task(order)
         if self._view is not None:
             self._view.join()
-        if told.folder != str(Path.cwd()):
-            os.chdir(told.folder)
+        if request.folder != str(Path.cwd()):
+            os.chdir(request.folder)
         if message.fresh:
-            _become_interpreter(told, (order, news, *place), parent)
+            _become_interpreter(request, (order, news, *place), parent)
         os.close(order)
-        return partial(run_rank, told, news, parent, place)
+        return partial(run_rank, request, news, parent, place)
 
     def _store(self, message: StartStore, descriptors: list[int]) -> Task | None:
         parent = os.getpid()
@@ -174,7 +175,8 @@ class Nursery:
         """As `os.fork`; None where the kernel makes no process more, which is reported to the launcher."""
         try:
             return os.fork()
-        except OSError as error:  # no memory, or no process more for this user
+        except OSError as error:
+            # There is no memory, or no process more for this user.
             self._channel.send(NotSpawned(what, error.strerror or str(error)))
             return None
 
@@ -198,8 +200,7 @@ class Nursery:
     def _look(self, busy: Sequence[int]) -> None:
         """Remember what is below the ranks, once before they end: what a rank itself has reaped is not seen afterwards.
 
-        Args:
-            busy: ranks that all want the cores now (they have lost a peer, say); stopped while this looks.
+        Ranks that are `busy` (they have lost a peer, say, and all want the cores now) are stopped while this looks.
         """
         self._looked = True
         _send(signal.SIGSTOP, busy)
@@ -225,6 +226,7 @@ class Nursery:
         killed: set[int] = set()
         deadline = time.monotonic() + CLEANERS_GRACE_S
         while alive := descendants(os.getpid()):
+            # torch's shared-memory manager ends by itself once the others are gone, and removes what they left.
             doomed = [process for process in alive if not cleans_up(process)]
             if not doomed and time.monotonic() > deadline:
                 doomed = alive
@@ -259,9 +261,9 @@ def _exited(rank: int, status: int, peak_bytes: int) -> Exited:
     return Exited(rank, code, by_signal, time.monotonic_ns(), peak_bytes)
 
 
-def _become_interpreter(told: RankTask, handed: Sequence[int], parent: int) -> None:
+def _become_interpreter(request: RankTask, handed: Sequence[int], parent: int) -> None:
     """Replace the forked child by a new interpreter with the rank's environment and the descriptors `handed` to it."""
-    apply_variables(told.variables)
+    apply_variables(request.variables)
     for descriptor in handed:
         os.set_inheritable(descriptor, True)
     arguments = ["-P", "-m", "lockstep.rank.start.entrance", str(parent), *map(str, handed)]
@@ -280,19 +282,13 @@ def _import_all(modules: list[str]) -> Ready | Broken:
             importlib.import_module(module)
     except Exception:  # noqa: BLE001 - an import may raise anything
         return Broken(module, traceback.format_exc()[-30_000:])
+    # Frozen objects are left alone by collections in the ranks, so their pages stay shared with the nursery.
     gc.freeze()
     return Ready(time.monotonic_ns() - began, tasks=len(list(Path("/proc/self/task").iterdir())))
 
 
 def serve_store(listener: int, port: int, world_size: int, parent: int) -> int:
-    """Serve a `TCPStore` for scripts that make one at MASTER_PORT, until killed.
-
-    Args:
-        listener: a listening socket; this process takes it over.
-        port: its port.
-        world_size: the number of ranks.
-        parent: the nursery; when it ends, the store ends.
-    """
+    """Serve a `TCPStore` on a listening socket for scripts that make one at MASTER_PORT, until killed or the nursery ends."""
     # [Note: a store on a socket that is already bound]
     # torch's own server listens on all interfaces without a password; given a socket bound to 127.0.0.1 it keeps to that.
     # The launcher has no torch, so a child of the nursery serves, from when a rank first wants it: most scripts need no port.
@@ -318,6 +314,7 @@ def main() -> int:
     adopt_orphans()
     nursery = Nursery(channel)
     task: Task | None = None
+    # The launcher may end while this imports: then nobody wants the rest.
     with suppress(ChannelClosed):
         channel.send(_import_all([module for module in sys.argv[2].split(",") if module]))
         go_on_without_parent()

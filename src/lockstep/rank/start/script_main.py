@@ -1,6 +1,7 @@
 """Run a script or a module as `python SCRIPT` or `python -m MODULE` would: as a real module `__main__`.
 
-Pickle, `multiprocessing` with spawn, and libraries that look at `__main__` then find what they expect.
+Pickle, `multiprocessing` with spawn, and libraries that look at `__main__` then find what they expect. The random streams
+of a script that calls `lockstep.init` are fixed before its first line; any other script is seeded by the system.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import importlib.util
 import linecache
 import os
 import pickle
+import random
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -18,7 +20,9 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.machine.regular_file import read_regular
+from lockstep.notices import say
 from lockstep.protocol.unpacking import Header
+from lockstep.rank.start.guards.wrapping import when_imported
 
 Program = Callable[[], None]
 
@@ -90,13 +94,7 @@ def _runner(code: CodeType, main: ModuleType) -> Program:
 
 
 def function_program(parcel: str, rank: int, folder: str) -> Program:
-    """Set up the import path, the working directory and `__main__`; the result calls `function(rank, *args)`.
-
-    Args:
-        parcel: where the packed call can be read.
-        rank: the function's first argument.
-        folder: the caller's working directory.
-    """
+    """Set up the import path, the working directory and `__main__`; the result calls `function(rank, *args)` from a packed call."""
     os.chdir(folder)
     with Path(parcel).open("rb") as file:
         header: Header = pickle.load(file)  # noqa: S301 - written by the caller, who is this person
@@ -121,3 +119,37 @@ def _know_names(main: ModuleType, function: Any) -> None:
     if getattr(function, "__module__", None) == "__main__":
         for name, value in getattr(function, "__globals__", {}).items():
             main.__dict__.setdefault(name, value)
+
+
+# [Note: who needs equal streams]
+# Ranks make equal models before `lockstep.init` too, if they draw the same. A script that never calls it is left as under
+# torchrun. A fork shares the nursery's generators, so there they are seeded anew; what the script imports seeds itself.
+SEED = 0
+TORCHS = SEED + (1 << 32)
+"""The stream of seed 0 too: torch's CPU generator takes the lower half. The whole tells it from `torch.manual_seed(0)`."""
+
+
+def start_streams(*, fixed: bool) -> None:
+    """Seed the streams of Python, NumPy and torch, as soon as they are imported: `fixed`, or by the system."""
+    random.seed(SEED if fixed else None)
+    if fixed:
+        when_imported("numpy", lambda numpy: numpy.random.seed(SEED))
+        when_imported("torch", lambda torch: torch.default_generator.manual_seed(TORCHS))
+        return
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
+
+
+def say_equal_draws() -> None:
+    """Say at the end of a script what the fixed streams did to it, if it drew from torch's without `lockstep.init` or a seed."""
+    torch = sys.modules.get("torch")
+    if torch is None or torch.default_generator.initial_seed() != TORCHS:
+        return
+    untouched = torch.Generator().manual_seed(TORCHS).get_state()
+    if not torch.equal(torch.default_generator.get_state(), untouched):
+        say(
+            "every rank drew the same random numbers: the script has lockstep.init in its source, but did not call it. Give "
+            "each rank a seed: torch.manual_seed(seed + rank)."
+        )

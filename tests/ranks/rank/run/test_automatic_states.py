@@ -255,7 +255,7 @@ def misuse(place, kind):
     ("kind", "words"),
     [
         ("generator", "comes from a generator of its own"),
-        ("loads", "run.load_state was called in a run that goes on from states of its own"),
+        ("loads", "run.load_state was called in a run that resumes"),
         ("late", "order of loader 2 comes from a generator of its own"),
     ],
 )

@@ -22,11 +22,10 @@ def test_ranks_talk_over_gloo_when_memory_cannot_be_shared_but_not_without_one_t
     def raises(*_):
         raise error
 
-    monkeypatch.setattr(joining, "_meetings", 0)
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(joining.native, "why_not", lambda: "")
-    monkeypatch.setattr(joining, "_own_keys", dist.HashStore)
+    monkeypatch.setattr(joining, "own_keys", dist.HashStore)
     monkeypatch.setattr(joining, "check_same_kind", lambda *_: None)
     monkeypatch.setattr(joining, "SharedMemoryTransport", raises)
     monkeypatch.setattr(joining, "GroupTransport", lambda: "over Gloo")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.run.prepare.late import refuse_captured
+from lockstep.rank.run.prepare.refusals import refuse_captured
 
 
 def inside(code: CodeType) -> Iterator[CodeType]:

@@ -7,7 +7,7 @@ import torch
 
 from lockstep.errors import UsageError
 from lockstep.rank.run.position.kept_values import KeptValues, restore
-from lockstep.rank.run.position.made_options import MadeOptions
+from lockstep.rank.run.position.preparations import MadeOptions
 
 
 class Begun:

@@ -6,7 +6,7 @@ from torch import nn
 
 from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.rank.run.loop.randomness import objection_to_lanes, objection_to_steps
+from lockstep.rank.run.prepare.refusals import objection_to_lanes, objection_to_steps
 from lockstep.rank.strategy.norm import has_synchronised_norm
 
 

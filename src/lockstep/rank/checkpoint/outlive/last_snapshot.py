@@ -29,9 +29,10 @@ from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.rank.checkpoint.outlive.step_snapshot import StepSnapshot
 from lockstep.rank.checkpoint.saving.snapshots import Snapshots
+from lockstep.rank.run.checkpointing import NoLastSnapshot
 from lockstep.rank.run.loop.loop_variables import lacks_loop_variables
 from lockstep.rank.run.position.epoch_count import InsideEpoch
-from lockstep.rank.run.run_state import NoLastSnapshot, RunState
+from lockstep.rank.run.run_state import RunState
 from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.gpu_ranks import GpuTransport
 from lockstep.rank.transport.over_nodes import OverNodesTransport
@@ -88,7 +89,7 @@ class LastSnapshot(NoLastSnapshot):
         self._place = place_of(step, AFTER_LAST if is_last else BEFORE_STEP)
         if self._first is not None and self._run.components.transport.rank == 0:
             self._first.note(self._place, growing_time(step))
-        if not loop_state.epochs.is_first or loop_state.tallies.are_unheard or loop_state.resumption.late is not None:
+        if not loop_state.epochs.is_first or loop_state.tallies.are_unshared or loop_state.resumption.late is not None:
             return
         if not self._has_looked:
             self._has_looked = True

@@ -37,8 +37,9 @@ from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
 from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
+from lockstep.rank.run.checkpointing import NoStates
 from lockstep.rank.run.loop.recording import record_saved, stops_after_saving
-from lockstep.rank.run.run_state import NoStates, RunState
+from lockstep.rank.run.run_state import RunState
 from lockstep.rank.transport.together import Together
 
 CALL = "automatic state"

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.rank.checkpoint.saving.state import optimizers_of, schedulers_of
-from lockstep.rank.run.run_state import LoopState
+from lockstep.rank.run.loop_state import LoopState
 from lockstep.rank.strategy.agreement import bit_sums, packed
 
 _written = attrgetter("_version")

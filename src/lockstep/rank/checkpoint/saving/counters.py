@@ -8,8 +8,9 @@ from lockstep.errors import UsageError
 from lockstep.rank.checkpoint.exact_json import encode
 from lockstep.rank.data.stream import PreparedStream
 from lockstep.rank.run.loop.loss_gauge import settle_losses
+from lockstep.rank.run.loop_state import LoopState
 from lockstep.rank.run.position.epoch_count import InsideEpoch
-from lockstep.rank.run.run_state import LoopState, RunState
+from lockstep.rank.run.run_state import RunState
 
 STREAM = "place of the data set"
 

@@ -25,8 +25,9 @@ from lockstep.rank.checkpoint.saving.state import BODY_STREAMS, LEFT, MODES, opt
 from lockstep.rank.checkpoint.tensor_file import TensorFile
 from lockstep.rank.checkpoint.weights_keys import Wanted, differences, different_ties, fit_of
 from lockstep.rank.data.stream import SavedStream
+from lockstep.rank.run.checkpointing import LateParts
 from lockstep.rank.run.position.preparations import OPTIMIZER, Late, Modes, label_in
-from lockstep.rank.run.run_state import LateParts, RunState
+from lockstep.rank.run.run_state import RunState
 from lockstep.rank.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."

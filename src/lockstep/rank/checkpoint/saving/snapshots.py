@@ -34,8 +34,9 @@ from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
 from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import own_order
+from lockstep.rank.run.checkpointing import NoSnapshots, NoStates
 from lockstep.rank.run.position.metrics import keep
-from lockstep.rank.run.run_state import NoSnapshots, NoStates, RunState
+from lockstep.rank.run.run_state import RunState
 
 SHARE = 0.01
 """Of the run's time, what snapshots may cost."""

@@ -39,9 +39,10 @@ from lockstep.rank.checkpoint.tensor_file import FORMAT
 from lockstep.rank.checkpoint.weights import put_elsewhere
 from lockstep.rank.init.numerics import fingerprint
 from lockstep.rank.run.loop.replicas import bits_held, compare, compared
+from lockstep.rank.run.loop_state import LoopState
 from lockstep.rank.run.position.moment import Moment, Region
 from lockstep.rank.run.position.preparations import OPTIMIZER, SCHEDULER
-from lockstep.rank.run.run_state import Components, LoopState, RunState
+from lockstep.rank.run.run_state import Components, RunState
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.together import Together
 

@@ -12,8 +12,9 @@ from lockstep.rank.caller import where
 from lockstep.rank.checkpoint.exact_json import encode
 from lockstep.rank.checkpoint.model_state import infinite_parts
 from lockstep.rank.checkpoint.saving.state import is_stateful
+from lockstep.rank.run.loop_state import LoopState
 from lockstep.rank.run.position.moment import Region
-from lockstep.rank.run.run_state import LoopState, RunState
+from lockstep.rank.run.run_state import RunState
 from lockstep.rank.transport.together import Together
 
 TRACK = "run.track"

@@ -69,7 +69,8 @@ class Functions(Places, ABC):
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
                 cells[name] = cell.cell_contents
-            except ValueError:  # it is empty
+            except ValueError:
+                # The cell is empty.
                 cells[name] = NEW
         if args and isinstance(kind := cells.get("__class__"), type) and isinstance(args[0].obj, (kind, type)):
             cells["super"] = super(kind, args[0].obj)
@@ -206,7 +207,8 @@ class Calls(Functions):
                 self.call(function, [first, *(args if name != "__post_init__" else [])], named)
         libraries = [one for one in kind.__mro__ if not is_users(one) and one is not object]
         for name, function, _ in users_methods(None, kind.__mro__ if libraries else ()):
-            if _is_known(name, libraries):  # `run` of a thread, `visit_Name` of a visitor
+            # Such as `run` of a thread, `visit_Name` of a visitor.
+            if _is_known(name, libraries):
                 self.call(function, [new], {})
         self.is_act = False
         return new
@@ -313,7 +315,8 @@ class Calls(Functions):
             me = self.look(one, path, 0)
             forward = vars(one).get("forward", inspect.getattr_static(type(one), "forward", None))
             function = inspect.unwrap(getattr(forward, "__func__", forward))
-            if isinstance(function, nn.Module):  # a compiled one says that it wraps its module
+            # A compiled module says that it wraps the original one.
+            if isinstance(function, nn.Module):
                 self._module(function, path)
             elif is_own(function):
                 self.matters(self.call(function, [me], {}))

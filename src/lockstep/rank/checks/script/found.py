@@ -28,11 +28,7 @@ ADVICE = {
 
 
 class Found:
-    """Collects names.
-
-    Args:
-        held: ids of what every state holds.
-    """
+    """Collects names of things whose ids are not in `held`, as those of what every state holds are."""
 
     def __init__(self, held: set[int]) -> None:
         self._held = held

@@ -50,9 +50,9 @@ def label_gradients(run: RunState) -> None:
 def say_names(run: RunState) -> None:
     """Say once what no state holds, with lines, and what to write."""
     loop_state, found = run.loop_state, run.loop_state.script or []
-    if loop_state.said.script:
+    if loop_state.notices.script:
         return
-    loop_state.said.script = True
+    loop_state.notices.script = True
     for one in found[:MOST_SAID]:
         _say(run, one.sentence())
     if more := found[MOST_SAID:]:
@@ -75,9 +75,9 @@ def skips_states(run: RunState) -> bool:
 def _keep(run: RunState) -> None:
     """Report to the launcher and to later starts of the ranks, on each node."""
     found = run.loop_state.script or []
-    told = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
+    document = {"names": [one.name for one in found], "sentences": [one.sentence() for one in found]}
     if found and run.config.folder is not None and run.config.environment.position.local_rank == 0:
-        keep(run.config.folder.unsaved, json.dumps(told), run.components.step_timer)
+        keep(run.config.folder.unsaved, json.dumps(document), run.components.step_timer)
 
 
 def _say(run: RunState, text: str) -> None:

@@ -38,7 +38,8 @@ def left_variables() -> list[tuple[FrameType, Left]]:
         left = _left_around(frame.f_code, frame.f_lineno)
         if left is not None:
             found.append((frame, left))
-            if not frame.f_code.co_flags & CO_GENERATOR:  # else its caller has the loop
+            # The loop that asks a generator for its next turn is in its caller.
+            if not frame.f_code.co_flags & CO_GENERATOR:
                 break
     return found
 
@@ -66,7 +67,8 @@ def set_variable(frame: FrameType, name: str, value: Any) -> None:
     code = frame.f_code
     if name in {*code.co_varnames, *code.co_cellvars, *code.co_freevars}:
         frame.f_locals[name] = value
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))  # up to Python 3.12
+        # Up to Python 3.12, `f_locals` is a copy that has to be written back.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     else:
         frame.f_globals[name] = value
 

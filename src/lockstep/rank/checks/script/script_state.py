@@ -22,7 +22,7 @@ from lockstep.rank.checks.script.turn import Turn
 from lockstep.rank.checks.script.values import Place, Scope, Seen
 from lockstep.rank.checks.script_objects import modules_of_the_script, parts_of, script_frames
 from lockstep.rank.checks.variables import Named
-from lockstep.rank.run.run_state import LoopState
+from lockstep.rank.run.loop_state import LoopState
 
 
 def named_in(loop_state: LoopState) -> list[Named]:
@@ -50,7 +50,8 @@ def _in(frame: FrameType, found: Found) -> None:
     """The loops of one running function around the line where it is."""
     code, line = frame.f_code, frame.f_lineno
     if code.co_filename == "<string>" and any(name.startswith("multiprocessing.") for name in code.co_names):
-        return  # what multiprocessing runs a child with
+        # It is what multiprocessing runs a child with.
+        return
     nodes: list[Any] = [tree(code.co_filename)]
     local, cells = frozenset[str](), dict[str, Any]()
     if code.co_name != "<module>":
@@ -58,7 +59,8 @@ def _in(frame: FrameType, found: Found) -> None:
         shared = {*code.co_cellvars, *code.co_freevars}
         local, cells = frozenset(code.co_varnames), {name: frame.f_locals.get(name, NEW) for name in shared}
     if nodes and isinstance(nodes[0], ast.Lambda):
-        return  # it has no loop
+        # A lambda has no loop.
+        return
     if not nodes or not nodes[0].body:
         found.name("hidden", code, Seen(code.co_name, code.co_filename, line))
         return

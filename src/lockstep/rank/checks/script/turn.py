@@ -78,7 +78,8 @@ class Turn(Expressions):
             return
         self.control |= test.of
         if self.ways(lambda: self.block(node.body, scope), lambda: self.block(node.orelse, scope)):
-            self.control = before  # else what follows depends on it too
+            # Where one way ends early, what follows depends on the test too.
+            self.control = before
 
     def _on_For(self, node: ast.For, scope: Scope) -> None:
         """A loop in the turn. It has a turn itself, unless it is over something empty."""
@@ -95,7 +96,8 @@ class Turn(Expressions):
     def _inner(self, node: ast.For | ast.While, scope: Scope, of: Value, *, may_have_none: bool) -> None:
         control, before, again = self.control, dict(self.env or {}), True
         self.control |= of.of
-        while again:  # what a turn of it leaves may decide the next one
+        # What one turn of the inner loop leaves may decide the next one.
+        while again:
             early = {place: one.of for place, one in (self.env or {}).items()}
             if isinstance(node, ast.For):
                 self._next(node, of, scope)

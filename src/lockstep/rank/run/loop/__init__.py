@@ -1,6 +1,7 @@
 """The loop that the script writes: epochs, steps, lanes, evaluations.
 
-    for step in train(run, loader):                  one step for each global batch                training
+    for step in run.steps(loader):                   one step for each global batch                training
+                                                     samples and order agreed on and checked       epoch
         for batch in step:                           the lanes of this rank                        step
             run.backward(loss)
         optimizer.step()                             after the pass has ended
@@ -9,6 +10,6 @@
     run.gather(rows)                                 rows in data-set order                        tally
     run.mean(x), run.log(x=x)                        numbers over ranks                            collectives
 
-`lane_sum` is for losses over all lanes. `replicas` and `randomness` check what ranks must have
-in common; `recording` lets the recorder record at the right moments.
+`lane_sum` is for losses over all lanes. `replicas` checks what ranks must have in common; `recording` lets the
+recorder record at the right moments.
 """

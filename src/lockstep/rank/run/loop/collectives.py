@@ -15,8 +15,9 @@ from lockstep.errors import UsageError
 from lockstep.protocol.layout.tree import tree_sum
 from lockstep.rank.caller import where
 from lockstep.rank.run.loop.tally import Agreed, Tally, number
+from lockstep.rank.run.loop_state import LoopState
 from lockstep.rank.run.position.moment import Region
-from lockstep.rank.run.run_state import LoopState, RunState
+from lockstep.rank.run.run_state import RunState
 
 
 def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:
@@ -30,13 +31,14 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
                 f"{call} needs tensors of the same shape, dtype and kind of device on every rank.",
                 "Reduce something that has the same form on every rank: a sum, a count.",
             )
+        # Stacked and summed in rank order: an all_reduce of the backend chooses its own.
         total = torch.stack(run.components.transport.all_gather(value.detach().contiguous())).sum(0)
         total = total if scale == 1.0 else total * scale
         if run.components.recorder is not None:
             run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": total})
         return total
-    told = run.components.transport.all_gather_object(float(value), call, where())
-    result = Agreed(sum(told) * scale)
+    gathered = run.components.transport.all_gather_object(float(value), call, where())
+    result = Agreed(sum(gathered) * scale)
     if run.components.recorder is not None:
         run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
     return result
@@ -54,8 +56,8 @@ def broadcast(run: RunState, value: Any, source: int) -> Any:
     if not isinstance(value, Tensor):
         mine = value if rank == source else None
         return run.components.transport.all_gather_object(mine, "run.broadcast", where())[source]
-    told = run.components.transport.all_gather_object(_form(value), "run.broadcast", where())
-    if any(other != told[0] for other in told):
+    gathered = run.components.transport.all_gather_object(_form(value), "run.broadcast", where())
+    if any(other != gathered[0] for other in gathered):
         raise UsageError(
             "run.broadcast needs a tensor of the same shape, dtype and kind of device on every rank.",
             "Make the tensor on every rank, of the same form: torch.empty(shape, device=run.device) where there are no "
@@ -76,13 +78,13 @@ def new_tally(run: RunState) -> Tally:
 
     def exchange(value: Any, call: str) -> list[Any]:
         run.components.unreduced.put_together(only_counted=True)
-        told = run.components.transport.all_gather_object([run.loop_state.evaluation.digest, value], call, where())
-        if len({evaluation for evaluation, _ in told}) > 1:
+        gathered = run.components.transport.all_gather_object([run.loop_state.evaluation.digest, value], call, where())
+        if len({evaluation for evaluation, _ in gathered}) > 1:
             raise UsageError(
                 f"{call}: the ranks evaluated different samples, or in a different order.",
                 "Iterate the same prepared loaders on every rank, and give samplers no generator of their own.",
             )
-        return [values for _, values in told]
+        return [values for _, values in gathered]
 
     tally = Tally(
         run.loop_state.position,
@@ -105,11 +107,11 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
     values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
     unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
     if unknown:
-        told = run.components.transport.all_gather_object(
+        gathered = run.components.transport.all_gather_object(
             [run.components.step_timer.samples or 1, unknown], "log", where()
         )
         for name in unknown:
-            values[name] = _weighted([(samples, values[name]) for samples, values in told])
+            values[name] = _weighted([(samples, values[name]) for samples, values in gathered])
     run.components.metrics.write({name: float(value) for name, value in values.items()})
     if run.components.recorder is not None:
         run.components.recorder.logged(run.components.step_timer.step, values)
@@ -117,6 +119,7 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
 
 def _weighted(pairs: list[tuple[float, float]]) -> float:
     """The mean of (samples, value) pairs; a value on which all agree stays as it is."""
+    # Multiplied and divided, it might come back with another last bit.
     if len({value for _, value in pairs}) == 1:
         return pairs[0][1]
     return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])

@@ -1,7 +1,6 @@
 """Plain iteration of a prepared loader: this rank's share of the batches, each sample once over all ranks, no padding.
 
-Batches are whole, as the loader makes them, and dealt to the lanes in turn. So one rank sees what a plain loop sees,
-`len(loader)` is the number of batches, and a tally adds the same numbers in the same order on any number of ranks.
+One rank sees what a plain loop sees, and `len(loader)` is the number of batches.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     run.components.numerics.keep()
     outside, run.loop_state.position.is_counted = LoopPosition(run.loop_state.position.region), False
     before = run.components.step_timer.enter(Phase.EVALUATE, "evaluate")
+    # A model in training mode would move its statistics by this rank's share only: they are put back afterwards.
     run.components.strategy.keep_buffers()
     run.components.unprepared.begin_lane()
     with run.components.streams.elsewhere():
@@ -87,6 +87,9 @@ class _PlannedShare:
 def _share(loader: PreparedLoader, step: int) -> _PlannedShare | StreamedShare:
     if isinstance(loader, PreparedStream):
         return loader.evaluation(step)
+    # [Note: whole batches are dealt to lanes]
+    # Batches stay as the loader makes them, and go to the lanes in turn. So a tally adds the same numbers in the same order
+    # on any number of ranks.
     plan = loader.plan_evaluation(step)
     lanes = loader.share(plan)
     return _PlannedShare(plan.digest, plan.num_samples, lanes, loader.fetch(lanes, evaluation=True))
@@ -102,8 +105,8 @@ def say_shares(components: Components) -> None:
 def _restore_buffers(run: RunState) -> None:
     """Undo what BatchNorm in training mode did to its statistics, with other samples on each rank; say so once."""
     changed = run.components.strategy.restore_buffers()
-    if changed and not run.loop_state.said.training_mode:
-        run.loop_state.said.training_mode = True
+    if changed and not run.loop_state.notices.training_mode:
+        run.loop_state.notices.training_mode = True
         if run.components.transport.rank == 0:
             say(
                 f"the model was in training mode while a prepared loader was iterated; {changed[0]} and "

@@ -26,12 +26,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class LaneFeatures:
-    """What `features_of` returned for one lane.
-
-    Args:
-        tensors: any number of rows along dimension 0; with their graph.
-        form: the structure in which they came.
-    """
+    """What `features_of` returned for one lane: tensors of any number of rows, with their graph, and their structure."""
 
     tensors: list[Tensor]
     form: str
@@ -60,13 +55,7 @@ def _as_words(leaf: Any) -> str:
 
 
 class WholeBatch:
-    """The features of all lanes. Collective: construct it on every rank.
-
-    Args:
-        lanes: those of this rank, in lane order; perhaps none.
-        transport: the ranks.
-        device: this rank's.
-        where: the user's source line.
+    """The features of all lanes, from those of this rank in lane order. Collective: construct it on every rank.
 
     Raises:
         UsageError: on every rank, when lanes returned features of different structures, shapes or dtypes.
@@ -74,8 +63,8 @@ class WholeBatch:
 
     def __init__(self, lanes: Sequence[LaneFeatures], transport: Transport, device: torch.device, where: str) -> None:
         self._lanes, self._device = lanes, device
-        told = transport.all_gather_object([_described(lane) for lane in lanes], "features of the batch", where)
-        described = [lane for rank in told for lane in rank]
+        gathered = transport.all_gather_object([_described(lane) for lane in lanes], "features of the batch", where)
+        described = [lane for rank in gathered for lane in rank]
         if any(lane["form"] != described[0]["form"] or lane["kinds"] != described[0]["kinds"] for lane in described):
             raise UsageError(
                 "over_batch= needs features of the same structure, shape and dtype in every lane.",
@@ -83,14 +72,14 @@ class WholeBatch:
             )
         self.num_terms = sum(not number or any(lane["needs"]) for number, lane in enumerate(described))
         """Lanes that a gradient goes through; always the first one, for what the loss uses besides features."""
-        self.is_first = bool(lanes) and not any(told[rank] for rank in range(transport.rank))
+        self.is_first = bool(lanes) and not any(gathered[rank] for rank in range(transport.rank))
         """Whether the first lane with samples is on this rank."""
         self._form = described[0]["form"]
         self._leaves: list[Tensor] = []
         self._rows: list[list[tuple[int, int]]] = []
         """For each tensor and lane of this rank, its rows of the whole."""
         for number, (dtype, shape) in enumerate(described[0]["kinds"]):
-            rows = [[lane["rows"][number] for lane in rank] for rank in told]
+            rows = [[lane["rows"][number] for lane in rank] for rank in gathered]
             needs = any(lane["needs"][number] for lane in described)
             self._gather(number, getattr(torch, dtype), shape, rows, transport, needs)
 
@@ -109,7 +98,8 @@ class WholeBatch:
             padded[: sum(mine)] = torch.cat([lane.tensors[number].detach() for lane in self._lanes])
         pieces = [part[: sum(count)] for part, count in zip(transport.all_gather(padded), rows, strict=True)]
         whole = torch.cat(pieces)
-        if needs:  # small gradients of a loss vanish in 16 bits
+        # Small gradients of a loss vanish in 16 bits.
+        if needs:
             whole = whole.float() if dtype in HALVES else whole
             whole.requires_grad_()
         self._leaves.append(whole)
@@ -143,6 +133,9 @@ class WholeBatch:
             if not is_first and not any(tensor.requires_grad for tensor in lane.tensors):
                 terms.append(None)
                 continue
+            # [Note: a loss over the batch as one term for each lane]
+            # A pass takes the mean over its terms. `part - part.detach()` is 0 with the gradient of `part`, so each term
+            # shows the loss of the whole batch, and the mean has the gradient of the sum of all parts.
             part = self._part(lane, position, with_leaves, 1.0 / scale)
             part = part + loss if is_first else part
             terms.append(value + self.num_terms * (part - part.detach()))
@@ -216,15 +209,15 @@ def _shown(made: Any) -> str:
     return type(made).__name__ if not isinstance(made, (list, tuple)) else "a list of something else"
 
 
-def _agreed(told: Sequence[tuple[Sequence[Any], int]]) -> tuple[list[int], torch.dtype, Any]:
+def _agreed(gathered: Sequence[tuple[Sequence[Any], int]]) -> tuple[list[int], torch.dtype, Any]:
     """Shape, dtype and kind of device of what all ranks' lanes made; `UsageError` on every rank where they differ."""
-    for rank, (forms, num_lanes) in enumerate(told):
+    for rank, (forms, num_lanes) in enumerate(gathered):
         if len(forms) != num_lanes:
             raise UsageError(
                 f"{CALL} got {len(forms)} tensors on rank {rank}, which has {num_lanes} lanes with samples in this step.",
                 f"Make one tensor in each lane, in a list that is empty when the step begins:\n{FORM}",
             )
-    forms = [form for of_rank, _ in told for form in of_rank]
+    forms = [form for of_rank, _ in gathered for form in of_rank]
     if any(form != forms[0] for form in forms):
         raise UsageError(
             f"{CALL} needs tensors of the same shape, dtype and kind of device in every lane, but there are "

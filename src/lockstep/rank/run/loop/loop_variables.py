@@ -1,11 +1,11 @@
-"""What the script reads behind a loop when the run goes on there, after the loop's last turn: `step.loss`, say.
+"""What the script reads after a loop when the run resumes there, behind the loop's last iteration: `step.loss`, say.
 
-A run that resumes behind the last turn has no turn, so the names that the loop assigns would be missing. A state of that
-place keeps them, where each is surely the same on every rank: the step, numbers that an exchange gave, the loop's own
-counter. A last snapshot that would lack one is not taken.
+Such a run has no iteration, so the names that the loop assigns would be missing. A state of that place has them, if each
+is surely the same on every rank: the step, numbers from an exchange, the loop's own counter. A last snapshot that would
+lack one is not taken.
 
-    behind the last turn                    -> note_loop_variables    into `Progress.left`, and so into every state of this place
-    the run goes on there, without a turn   -> restore_loop_variables
+    behind the last iteration               -> note_loop_variables    into `EpochState.left`, and so into every state of this place
+    the run resumes there, without one      -> restore_loop_variables
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def note_loop_variables(run: RunState, loop: str) -> None:
     if not run.loop_state.checkpointing.is_inside:
         return
     kept = [
-        {name: _told(value, is_own=name in left.own) for name, value in _bound(frame, left.names)}
+        {name: _encoded(value, is_own=name in left.own) for name, value in _bound(frame, left.names)}
         for frame, left in left_variables()
     ]
     if any(kept):
@@ -55,7 +55,7 @@ def restore_loop_variables(run: RunState, loop: str) -> None:
                 set_variable(frame, name, value)
             elif name in kept and variable(frame, name, _MISSING) is _MISSING:
                 raise UsageError(
-                    f"The run goes on behind the last turn of a loop, where the script reads {name!r}, which no state keeps.",
+                    f"The run resumes after the last iteration of a loop, where the script reads {name!r}, which no state has.",
                     "Read what every rank has, such as step.loss, or keep it in run.state.",
                 )
 
@@ -65,15 +65,15 @@ def lacks_loop_variables(run: RunState) -> bool:
     return any(None in kept.values() for kept in run.loop_state.epoch.left.get(STEPS, ()))
 
 
-def wrong_loop_variables(told: Any) -> str:
+def wrong_loop_variables(saved: Any) -> str:
     """What is wrong with what a state keeps of this, in words; empty when nothing is."""
-    frames = [one for kept in told.values() for one in kept] if isinstance(told, dict) else [None]
-    if all(isinstance(kept, dict) and all(map(_is_told, kept.values())) for kept in frames):
+    frames = [one for kept in saved.values() for one in kept] if isinstance(saved, dict) else [None]
+    if all(isinstance(kept, dict) and all(map(_is_encoded, kept.values())) for kept in frames):
         return ""
     return "its variables behind loops are not described the way lockstep does it"
 
 
-def _is_told(value: Any) -> bool:
+def _is_encoded(value: Any) -> bool:
     if not isinstance(value, dict):
         return value is None or type(value) in (int, float)
     kinds = {name: type(part) for name, part in value.items()}
@@ -86,7 +86,7 @@ def _bound(frame: Any, names: list[str]) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in found if value is not _MISSING]
 
 
-def _told(value: Any, *, is_own: bool) -> Any:
+def _encoded(value: Any, *, is_own: bool) -> Any:
     """As a state keeps it."""
     if isinstance(value, Step):
         return {name: getattr(value, name) for name in OF_A_STEP} | {"loss": _loss_of(value)}
@@ -102,9 +102,9 @@ def _loss_of(step: Step) -> float | None:
         return None
 
 
-def _value(run: RunState, told: Any) -> Any:
-    if isinstance(told, Mapping):
-        cut = StepCut(told["number"], (told["num_samples"],), (1.0,))
-        result = PassResult(PassLoss.known(told["loss"]), {})
-        return Step(run, StepPlan(cut, ()), NO_BATCHES, told["index"], result)
-    return Agreed(told) if type(told) is float else told
+def _value(run: RunState, saved: Any) -> Any:
+    if isinstance(saved, Mapping):
+        cut = StepCut(saved["number"], (saved["num_samples"],), (1.0,))
+        result = PassResult(PassLoss.known(saved["loss"]), {})
+        return Step(run, StepPlan(cut, ()), NO_BATCHES, saved["index"], result)
+    return Agreed(saved) if type(saved) is float else saved

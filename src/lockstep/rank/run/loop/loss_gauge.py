@@ -13,22 +13,15 @@ from lockstep.rank.strategy.pass_loss import PassLoss
 
 NAN_LOSS = "nan-loss"
 """The finding's name."""
-
-
 MOST_LATE = 100
 """A host that is this many passes ahead of its GPU waits for it."""
 
 
 def take_loss(run: RunState, step: int, loss: PassLoss) -> None:
-    """Take the loss of a pass, and show what is there: on a GPU, that of an earlier one, as to read a new one is to wait.
-
-    Args:
-        run: where the gauges are.
-        step: the step's number.
-        loss: of the pass.
-    """
+    """Take the loss of a pass of `step`, and show what is there: on a GPU, that of an earlier one."""
     under_way = run.loop_state.open_pass.losses
     under_way.append((step, loss))
+    # To read the loss of a pass that a GPU still works on is to wait for it.
     while under_way and (under_way[0][1].is_there() or len(under_way) > MOST_LATE):
         _show(run, *under_way[0])
         under_way.popleft()
@@ -40,7 +33,8 @@ def settle_losses(run: RunState) -> None:
     if not under_way:
         return
     while under_way:
-        _show(run, *under_way[0])  # what raises here is raised again when the run ends
+        # The loss stays in the queue while it is shown: what raises here is raised again when the run ends.
+        _show(run, *under_way[0])
         under_way.popleft()
     run.components.step_timer.publish()
 

@@ -1,8 +1,10 @@
 """When a rank's recorder records, under `lockstep verify`: after each step, at the end, and samples fetched a second time.
 
-After the last wanted step the script goes on: its loops over steps and epochs end as if the data were over, so the code
+After the last wanted step the script continues: its loops over steps and epochs end as if the data were over, so the code
 after them runs too, and what it leaves is recorded as "at the end". A script that does not end within a while (it waits
 for more steps) is ended, and that is reported: it is no fault.
+
+Runs in: the main thread of each rank; `_end_here` in a timer's thread.
 """
 
 from __future__ import annotations
@@ -10,34 +12,38 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from lockstep.protocol.environment import MEASURE, RankEnvironment
 from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
+from lockstep.protocol.run_folder import RunFolder
 from lockstep.rank.data.lane_dataset import LaneIndices
 from lockstep.rank.data.loader import LanePart, PreparedLoader
 from lockstep.rank.data.order import EpochPlan
+from lockstep.rank.recording.calm import calm, calm_random_numbers, compile_nothing
+from lockstep.rank.recording.lane_watch import LaneWatch
+from lockstep.rank.recording.meter import Meter
 from lockstep.rank.recording.recorder import Recorder, Taken
+from lockstep.rank.recording.trace import Trace
+from lockstep.rank.run.loop_state import LoopState
+from lockstep.rank.run.position.step_timer import StepTimer
 from lockstep.rank.run.run_state import Components, RunState
 
 NUM_STEPS = 2
 """How many steps are fetched again: those that every proof has recorded."""
 
 
-def look_again_at_training(run: RunState, recorder: Recorder) -> None:
-    """Fetch the first samples of every loader that has trained. No exchange; random streams stay where they are."""
+def look_again(run: RunState, recorder: Recorder, purpose: str) -> None:
+    """Fetch the first samples of every loader that has trained, or evaluated. No exchange; random streams stay where they are."""
     for loader in run.loop_state.prepared.loaders:
-        if loader.standing.number in recorder.plans:
-            _look_again(run, recorder, loader, "training")
-
-
-def look_again_at_evaluation(run: RunState, recorder: Recorder) -> None:
-    """Do the same with every loader that has evaluated."""
-    for loader in run.loop_state.prepared.loaders:
-        if loader.has_fetched("evaluation"):
-            _look_again(run, recorder, loader, "evaluation")
+        if loader.standing.number in recorder.plans if purpose == "training" else loader.has_fetched(purpose):
+            _look_again(run, recorder, loader, purpose)
 
 
 def _look_again(run: RunState, recorder: Recorder, loader: PreparedLoader, purpose: str) -> None:
@@ -139,19 +145,21 @@ def record_end(run: RunState) -> None:
         return
     settle(run)
     if not recorder.over:
-        look_again_at_training(run, recorder)
-    look_again_at_evaluation(run, recorder)
+        look_again(run, recorder, "training")
+    look_again(run, recorder, "evaluation")
     recorder.at_end(_taken(run))
     recorder.note_ending(reached=True)
 
 
 def _begin_rest(run: RunState, recorder: Recorder) -> None:
-    if not recorder.to_the_end or run.config.mesh.asynchronous:  # such ranks make their steps independently
+    # Asynchronous ranks make their steps independently, so no step is the last one of all.
+    if not recorder.to_the_end or run.config.mesh.asynchronous:
         raise SystemExit(0)
-    look_again_at_training(run, recorder)
+    look_again(run, recorder, "training")
     recorder.flush_end()
     recorder.note_ending(reached=False)
-    run.components.transport.barrier("the last step of verify")  # no rank fails after it before all have recorded it
+    # No rank may fail after its last step before all have recorded theirs.
+    run.components.transport.barrier("the last step of verify")
     seconds = max(LEAST_REST_S, 2 * (time.monotonic() - recorder.began_s))
     timer = threading.Timer(seconds, _end_here, (recorder, seconds))
     timer.daemon = True
@@ -173,3 +181,41 @@ def _taken(run: RunState) -> Taken:
         run.is_here,
         partial(run.components.strategy.whole_state, everyone=True),
     )
+
+
+def observe(recorder: Recorder, carried: Path, components: Components, loop_state: LoopState) -> None:
+    """Let the observers that `verify` wants see the lanes."""
+    if recorder.lanes is not None:
+        components.strategy.observers.append(recorder.lanes)
+        calm_random_numbers(loop_state.position, components.streams)
+    if recorder.watches:
+        compile_nothing()
+        watch = LaneWatch(loop_state.position, loop_state.prepared.models, carried)
+        components.strategy.observers.append(watch.observer)
+        watch.begin()
+
+
+def make_recorder(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:
+    wanted: Mapping[str, object] = environment.settings.evidence if environment.settings else {}
+    if not wanted or folder is None or MEASURE in wanted:
+        return None
+    recorder = Recorder(folder, environment.position.rank, wanted)
+    if recorder.plain:
+        calm()
+    return recorder
+
+
+def make_meter(
+    environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer, device: torch.device
+) -> Meter | None:
+    wanted: Mapping[str, Any] = environment.settings.evidence if environment.settings else {}
+    if MEASURE not in wanted or folder is None:
+        return None
+    return Meter(folder, environment.position.rank, wanted[MEASURE], step_timer, device)
+
+
+def trace_steps(environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer) -> None:
+    """Let the step timer write the trace that the command line wants."""
+    rank, settings = environment.position.rank, environment.settings
+    if folder is not None and settings is not None and settings.trace_steps:
+        step_timer.take_trace(Trace(folder.traces / f"rank-{rank:05d}.json", rank, settings.trace_steps))

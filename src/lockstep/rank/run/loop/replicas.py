@@ -1,9 +1,9 @@
 """The check that ranks still hold the same bits, and who is wrong where they don't: damaged memory, or a script.
 
-    every N steps, in a pass         -> note, hear        one number per rank rides on the frame of the pass;
-                                                          of statistics of BatchNorm and their like, in every pass
-    a new epoch, a state, the end    -> compare           one frame of its own
-    the numbers differ               -> every tensor's hash, and the majority decides who is wrong
+    every N steps, in a pass       -> report_bits, receive_bits  one number per rank rides on the frame of the pass;
+                                                                 of statistics of BatchNorm and their like, in every pass
+    a new epoch, a state, the end  -> compare                    one frame of its own
+    the numbers differ             -> every tensor's hash, and the majority decides who is wrong
 
 Between a step's lanes the script does as it likes: an `optimizer.step()` behind `if run.is_main`, or a learning rate
 that depends on the rank, lets models drift apart without an error from torch. To the check that looks the same as
@@ -29,8 +29,6 @@ from lockstep.rank.caller import where
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.strategy.agreement import bit_sums, packed, tensor_hash
 
-PAIR = 2
-
 
 @dataclass(frozen=True)
 class Damage:
@@ -47,7 +45,7 @@ class Damage:
         holds = f"{self._others}no longer hold{'s' if len(self.ranks) == 1 else ''} the same bits"
         if self.has_majority:
             return f"{holds} as the other ranks in {self.tensor!r}"
-        doubt = "so one of the two is wrong" if len(self.ranks) == PAIR else "and most of them agree on none"
+        doubt = "so one of the two is wrong" if len(self.ranks) == 2 else "and most of them agree on none"
         return f"{holds} in {self.tensor!r}, {doubt}"
 
     @property
@@ -58,31 +56,31 @@ class Damage:
         return f"and {len(others)} more (ranks {', '.join(others[:-1])} and {others[-1]}) "
 
 
-def first_damage(told: Sequence[Mapping[str, str]], part_of: Sequence[int] = ()) -> Damage | None:
+def first_damage(gathered: Sequence[Mapping[str, str]], part_of: Sequence[int] = ()) -> Damage | None:
     """The first tensor whose hash differs between ranks; None when none does.
 
     The tensor is the first one in the order of the first rank that has it; the decision is the same for any order of the
     ranks, up to their numbers.
 
     Args:
-        told: for each rank, the hashes of its tensors by name.
+        gathered: for each rank, the hashes of its tensors by name.
         part_of: for each rank, which part of the model it holds; by default all hold the same.
     """
-    part_of = part_of or [0] * len(told)
+    part_of = part_of or [0] * len(gathered)
     for part in sorted(set(part_of)):
         ranks = [rank for rank, its in enumerate(part_of) if its == part]
-        names = dict.fromkeys(name for rank in ranks for name in told[rank])
+        names = dict.fromkeys(name for rank in ranks for name in gathered[rank])
         for name in names:
-            count = Counter(told[rank].get(name, "") for rank in ranks)
+            count = Counter(gathered[rank].get(name, "") for rank in ranks)
             right, most = count.most_common(1)[0]
             if len(count) > 1:
                 has_majority = 2 * most > len(ranks)
-                wrong = tuple(rank for rank in ranks if not has_majority or told[rank].get(name, "") != right)
+                wrong = tuple(rank for rank in ranks if not has_majority or gathered[rank].get(name, "") != right)
                 return Damage(name, wrong, has_majority)
     return None
 
 
-ASKED = -1
+SAVE_SIGNAL = -1
 """The signal because of which the run is to save and end."""
 SNAPSHOT = -2
 """That a snapshot is due."""
@@ -94,7 +92,7 @@ def begin_checks(run: RunState) -> None:
     """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
     checks = run.loop_state.checks
     checks.every = 0
-    if _replicas(run) == 1 or run.components.recorder is not None or checks.asked == 0:
+    if run.config.mesh.replicas == 1 or run.components.recorder is not None or checks.requested == 0:
         return
     tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
@@ -102,20 +100,20 @@ def begin_checks(run: RunState) -> None:
     # Optimizers have their states after the first step only, and a resumed start must choose as the first one did.
     updated = [one for one in tensors if one.requires_grad] * (2 if _torchs_optimizers(run) else 0)
     num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
-    checks.every = checks.asked or chosen_steps(num_bytes, len(updated))
+    checks.every = checks.requested or chosen_steps(num_bytes, len(updated))
 
 
 def nothing_to_check(run: RunState) -> str:
     """Why --check-every has no effect, in a sentence; empty when it has, or was not given."""
     settings, mesh = run.config.environment.settings, run.config.mesh
-    asked = settings.check_every if settings is not None else ""
-    if not asked or not parse_checks(asked) or _replicas(run) > 1:
+    requested = settings.check_every if settings is not None else ""
+    if not requested or not parse_checks(requested) or run.config.mesh.replicas > 1:
         return ""
     whole = "there is one rank" if mesh.stages == 1 else "each rank holds another part of the model"
-    return f"--check-every {asked} has nothing to compare: {whole}."
+    return f"--check-every {requested} has nothing to compare: {whole}."
 
 
-def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
+def report_bits(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
     """What this rank reports to the others about its bits in this pass, whose lanes are over; `is_first` of its step.
 
     The sums of buffers that move belong to every pass: the others add to theirs what this rank makes of a damaged one.
@@ -128,29 +126,29 @@ def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
     return {CHECKED - run.components.transport.rank: [moving, whole]} if moving or whole else {}
 
 
-def hear(run: RunState, notes: dict[int, Any]) -> None:
-    """Take what all ranks reported in `note` out of `notes`, and compare. Collective: call it on every rank.
+def receive_bits(run: RunState, notes: dict[int, Any]) -> None:
+    """Take what all ranks reported in `report_bits` out of `notes`, and compare. Collective: call it on every rank.
 
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
     """
-    told = [notes.pop(CHECKED - rank, None) for rank in range(run.components.transport.world_size)]
-    if None not in told:
-        _compare(run, told, run.components.step_timer.step - 1, is_whole=all(whole for _, whole in told))
+    gathered = [notes.pop(CHECKED - rank, None) for rank in range(run.components.transport.world_size)]
+    if None not in gathered:
+        _compare(run, gathered, run.components.step_timer.step - 1, is_whole=all(whole for _, whole in gathered))
 
 
-def compare(run: RunState, told: list[Any]) -> None:
+def compare(run: RunState, gathered: list[Any]) -> None:
     """Compare what each rank's `bits_held` was. Collective: call it on every rank, between steps.
 
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
     """
-    _compare(run, told, run.components.step_timer.step, is_whole=True)
+    _compare(run, gathered, run.components.step_timer.step, is_whole=True)
 
 
 def bits_held(run: RunState) -> str:
     """16 digits from the bits of all that this rank holds and its replicas too; empty where nobody does."""
-    if _replicas(run) == 1:
+    if run.config.mesh.replicas == 1:
         return ""
     states = bit_sums(packed([tensor.detach() for _, tensor in _states(run, {})]))
     return hashlib.blake2b(repr([run.components.strategy.checksums(), states]).encode(), digest_size=8).hexdigest()
@@ -163,15 +161,12 @@ def compared(run: RunState) -> set[int]:
     return {id(tensor) for _, tensor in (*run.components.strategy.tensors(), *_states(run, {}))}
 
 
-def _replicas(run: RunState) -> int:
-    return run.config.mesh.replicas
-
-
-def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> None:
+def _compare(run: RunState, gathered: list[Any], step: int, *, is_whole: bool) -> None:
     mesh, checks = run.config.mesh, run.loop_state.checks
     if run.components.recorder is not None:
-        return  # `lockstep verify` compares more, and names the step
-    if any(one != told[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), told, strict=True)):
+        # `lockstep verify` compares more, and names the step.
+        return
+    if any(one != gathered[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), gathered, strict=True)):
         _blame(run)
     elif is_whole:
         checks.agreed = step
@@ -185,30 +180,27 @@ def _blame(run: RunState) -> None:
     hashes = {name: tensor_hash(tensor) for name, tensor in (*tensors.items(), *_states(run, names))}
     for name, began in strategy.tensors(only_moving=True):
         hashes[name] = hashes.get(name, "") + tensor_hash(began)
-    told = run.components.transport.all_gather_object(
+    gathered = run.components.transport.all_gather_object(
         [run.loop_state.checks.agreed, hashes], "name the difference", where()
     )
-    damage = first_damage([hashes for _, hashes in told], run.config.mesh.part_of())
+    damage = first_damage([hashes for _, hashes in gathered], run.config.mesh.part_of())
     if damage is None:
         return
-    _raise(rank, damage, max(step for step, _ in told))  # a rank that took a dead one's place has received none
+    _raise(rank, damage, max(step for step, _ in gathered))
 
 
-def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
+def refuse_apart(run: RunState, gathered: list[Mapping[str, str]]) -> None:
     """Raise on the rank to blame where GPUs have found that ranks began a pass with different statistics. Not a collective.
 
     The others continue to their next exchange, which that rank does not come to: some of them may know before it does.
-
-    Args:
-        run: the run.
-        told: for each rank, sums by name; none of ranks that did not look.
+    `gathered` has each rank's sums by name; none of ranks that did not look.
     """
-    if told and run.loop_state.checks.every:
+    if gathered and run.loop_state.checks.every:
         label = (
             f"{type(run.loop_state.prepared.models[0]).__name__}." if len(run.loop_state.prepared.models) == 1 else ""
         )
-        named = [{f"{label}{name}": value for name, value in sums.items()} for sums in told]
-        damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(told)])
+        named = [{f"{label}{name}": value for name, value in sums.items()} for sums in gathered]
+        damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(gathered)])
         if damage is not None and damage.ranks[0] == run.components.transport.rank:
             _raise(run.components.transport.rank, damage, run.loop_state.checks.agreed)
 

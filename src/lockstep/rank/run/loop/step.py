@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from lockstep.errors import UsageError
+from lockstep.notices import say
 from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.layout.schedule import Kind
 from lockstep.protocol.layout.stream_key import Domain
@@ -18,8 +19,7 @@ from lockstep.rank.caller import where
 from lockstep.rank.data.loader import Batches, LanePart, StepPlan
 from lockstep.rank.run.loop.lane_sum import LaneFeatures, WholeBatch
 from lockstep.rank.run.loop.loss_gauge import take_loss
-from lockstep.rank.run.loop.randomness import say_apart, say_seeded_lane
-from lockstep.rank.run.loop.replicas import ASKED, SNAPSHOT, hear, note
+from lockstep.rank.run.loop.replicas import SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from lockstep.rank.run.loop.tally import Agreed
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import RunState
@@ -180,6 +180,7 @@ class Step:
         _refuse_pass(run, self._closed)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
         current = run.components.strategy.begin_pass(self._cut, where())
+        # What the script drew since the last look: ranks compare it when this pass ends.
         seen = run.components.streams.look()
         run.loop_state.open_pass.broken = "the loop over the step's lanes was left early"
         self._current = current
@@ -235,9 +236,10 @@ class Step:
 
     def _leave_lane(self, lane: OpenLane | None) -> None:
         if self._run.components.streams.was_seeded():
-            say_seeded_lane(self._run, where())
+            _say_seeded_lane(self._run, where())
         if lane is not None:
             lane.end()
+        # Later passes have their batches already. In the first, the next one is fetched while this lane's work is queued.
         if self._passes == 0:
             self._fetched.look_ahead()
         self._leave_lane_region()
@@ -253,11 +255,11 @@ class Step:
         run = self._run
         run.components.step_timer.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
-        _hear(run, result.notes)
+        _receive(run, result.notes)
         run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
         run.loop_state.open_pass.broken = None
         if result.apart:
-            say_apart(run, result.apart, self.number)
+            _say_apart(run, result.apart, self.number)
         take_loss(run, self.number, result.told)
         if is_look:
             run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
@@ -294,7 +296,8 @@ class Step:
         self._batches.clear()
         self.close()
         if not self._passes:
-            self._run.components.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
+            # Fetching has left the stream of a lane.
+            self._run.components.streams.enter(Domain.STEP, self.number, 0)
 
 
 def _refuse_pass(run: RunState, is_over: bool) -> None:
@@ -323,19 +326,19 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
     sums = run.loop_state.tallies.take_new()
     notes: dict[int, Any] = {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
     if asked := run.loop_state.checkpointing.automatic.asked:
-        notes[ASKED] = asked
+        notes[SAVE_SIGNAL] = asked
     if run.loop_state.checkpointing.snapshots.is_due:
         notes[SNAPSHOT] = 1
-    return {**notes, **note(run, is_first=number == 1)} if number else notes
+    return {**notes, **report_bits(run, is_first=number == 1)} if number else notes
 
 
-def _hear(run: RunState, notes: dict[int, Any]) -> None:
+def _receive(run: RunState, notes: dict[int, Any]) -> None:
     """Take what all ranks reported in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
-    hear(run, notes)
-    run.loop_state.checkpointing.automatic.hear(notes.pop(ASKED, 0))
+    receive_bits(run, notes)
+    run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
     if notes.pop(SNAPSHOT, 0):
         run.loop_state.checkpointing.snapshots.hear()
-    run.loop_state.tallies.hear(notes)
+    run.loop_state.tallies.receive(notes)
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:
@@ -347,3 +350,25 @@ def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> 
         weight = tree_sum([pair[1] for pair in pairs])
         means[name] = tree_sum([pair[0] for pair in pairs]) / weight if weight else float("nan")
     return means
+
+
+def _say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
+    """Say that ranks drew other numbers than rank 0 outside lanes, before those of `step`; any rank may call it."""
+    if run.components.transport.rank == 0 and not run.loop_state.notices.apart:
+        ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
+        say(
+            f"{ranks} drew different random numbers than rank 0 outside lanes before step {step} (under "
+            f"`if run.is_main:`, or in a loop of a different length), so later draws there differ too. Draw the same "
+            f"numbers on every rank, or use your own generator: torch.Generator().manual_seed(run.seed(...))."
+        )
+    run.loop_state.notices.apart = True
+
+
+def _say_seeded_lane(run: RunState, line: str) -> None:
+    """Say that a lane seeded torch itself; `line` is that of the loop over the lanes."""
+    if not run.loop_state.notices.seeded_lane and run.components.transport.rank == 0:
+        say(
+            f"{line}: torch.manual_seed was called inside a lane and replaced the lane's own stream. A seed made from "
+            f"a call count or the rank depends on the number of ranks: use run.seed(..., step.number, lane)."
+        )
+    run.loop_state.notices.seeded_lane = True

@@ -1,23 +1,26 @@
 """Metrics over samples whose bits do not depend on the number of ranks.
 
-Each lane adds up its own values in order, in float64; `mean` and `sum` add the lanes along the lane tree. (The same
-doubles summed rank by rank gave three different sums on 1, 2 and 4 ranks.)
+Each lane adds up its own values in order, in float64; `mean` and `sum` add the lanes along the lane tree.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.tree import tree_sum
-from lockstep.rank.run.position.kept_values import Sums
 from lockstep.rank.run.position.moment import LoopPosition, Region
 from lockstep.rank.transport.contract import Transport
+
+Sums = dict[str, dict[int, tuple[float, float]]]
+"""By name and lane: the weighted sum, and the sum of the weights."""
 
 
 def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, device: torch.device, where: str) -> Tensor:
@@ -35,7 +38,7 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, devi
     Raises:
         UsageError: on every rank, when a rank has more or fewer rows than samples, or rows have different forms.
     """
-    told = transport.all_gather_object(
+    gathered = transport.all_gather_object(
         {
             "rows": len(rows),
             "indices": list(map(_number, indices)),
@@ -44,28 +47,29 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, devi
         "gather",
         where,
     )
-    for rank, other in enumerate(told):
+    for rank, other in enumerate(gathered):
         if other["rows"] != len(other["indices"]):
             raise UsageError(
                 f"run.gather got {other['rows']} rows on rank {rank}, but the last evaluation gave it "
                 f"{len(other['indices'])} samples.",
                 "Collect one row per sample in `for batch in loader`, concatenate them, and gather after the loop.",
             )
-    form = next((other["form"] for other in told if other["rows"]), told[0]["form"])
-    if any(other["rows"] and other["form"] != form for other in told):
+    form = next((other["form"] for other in gathered if other["rows"]), gathered[0]["form"])
+    if any(other["rows"] and other["form"] != form for other in gathered):
         raise UsageError(
             "run.gather got rows of different shapes, dtypes or devices on different ranks.",
             "Give every row the same shape, dtype and kind of device: pad them, or gather numbers.",
         )
     shape, dtype, kind = form
-    longest = max(other["rows"] for other in told)
+    # Ranks may have different numbers of rows, and all_gather wants equal shapes.
+    longest = max(other["rows"] for other in gathered)
     padded = torch.zeros(
         (longest, *shape), dtype=getattr(torch, dtype.removeprefix("torch.")), device=_here(kind, rows, device)
     )
     if len(rows):
         padded[: len(rows)] = rows.detach()
-    run = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), told, strict=True)]
-    order = [index for other in told for index in other["indices"]]
+    run = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), gathered, strict=True)]
+    order = [index for other in gathered for index in other["indices"]]
     return torch.cat(run)[
         torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long, device="cpu")
     ]
@@ -102,12 +106,8 @@ class Agreed(float):
 class Tally:
     """A set of named, weighted sums. Made by `run.tally()`.
 
-    Args:
-        position: where the script is.
-        num_lanes: of the run.
-        lanes: this rank's.
-        exchange: hands a value to all ranks and returns everybody's.
-        changed: called when it is reset, or has received what evaluations added.
+    `exchange` hands a value to all ranks and returns everybody's; `changed` is called when the tally is reset, or has received
+    what evaluations added.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Tally:
         self._known: Sums = {}
         """What was added in the lanes of steps, on every rank: it travels with the gradients."""
         self._new: set[tuple[str, int]] = set()
-        self.is_unheard = False
+        self.is_unshared = False
         """Whether this rank added something in an evaluation that the others have not received."""
 
     def add(self, *, weight: float | None = None, **values: float | Tensor) -> None:
@@ -151,7 +151,7 @@ class Tally:
             if self._position.region is Region.LANE:
                 self._new.add((name, self._position.lane))
             else:
-                self.is_unheard = True
+                self.is_unshared = True
 
     def mean(self) -> dict[str, Agreed]:
         """Return the weighted mean of each value over all ranks. Collective: call it on every rank, outside lanes."""
@@ -167,20 +167,23 @@ class Tally:
         self._lanes.clear()
         self._known.clear()
         self._new.clear()
-        self.is_unheard = False
+        self.is_unshared = False
         self._changed()
 
     def known(self) -> Sums:
+        """What every rank knows: what was added in lanes of steps that have ended."""
         return {name: dict(lanes) for name, lanes in self._known.items()}
 
     def take_new(self) -> Sums:
+        """What this rank added in lanes since the last call."""
         new, self._new = self._new, set()
         found: Sums = {}
         for name, lane in sorted(new):
             found.setdefault(name, {})[lane] = self._lanes[name][lane]
         return found
 
-    def hear(self, sums: Sums) -> None:
+    def receive(self, sums: Sums) -> None:
+        """Take what some rank has added in lanes."""
         for name, lanes in sums.items():
             self._known.setdefault(name, {}).update(lanes)
             self._lanes.setdefault(name, {}).update(lanes)
@@ -192,9 +195,11 @@ class Tally:
         for lanes_of_rank in self._exchange(mine, call):
             for name, lanes in lanes_of_rank.items():
                 merged.setdefault(name, {}).update({int(lane): tuple(pair) for lane, pair in lanes.items()})
-        self.hear(merged)
-        self.is_unheard = False
+        self.receive(merged)
+        self.is_unshared = False
         self._changed()
+        # [Note: why lanes are added along the tree]
+        # The same doubles summed rank by rank gave three different sums on 1, 2 and 4 ranks.
         return {
             name: (
                 tree_sum([lanes.get(lane, (0.0, 0.0))[0] for lane in range(self._num_lanes)]),
@@ -202,3 +207,112 @@ class Tally:
             )
             for name, lanes in sorted(merged.items())
         }
+
+
+@dataclass
+class _Made:
+    """Tallies made in one place."""
+
+    count: int = 0
+    before_steps: int = 0
+    """How many were made when the steps began."""
+    alive: WeakValueDictionary[int, Tally] = field(default_factory=WeakValueDictionary)
+    saved: Sequence[Mapping[str, Mapping[str, Sequence[float]]]] = ()
+    """Of a loaded state, by number."""
+
+    def add(self, tally: Tally) -> None:
+        self.alive[self.count] = tally
+        self._restore(self.count)
+        self.count += 1
+
+    def restore(self, saved: Sequence[Any]) -> None:
+        self.saved = saved
+        for number in list(self.alive):
+            self._restore(number)
+
+    def _restore(self, number: int) -> None:
+        if number < len(self.saved):
+            self.alive[number].receive(_decoded(self.saved[number]))
+
+    def is_unshared(self) -> bool:
+        known = self.alive.items() if self.before_steps else ()
+        return any(tally.is_unshared for number, tally in known if number < self.before_steps)
+
+    def encode(self) -> list[dict[str, Any]]:
+        found = [self.alive.get(number) for number in range(self.before_steps)]
+        return [_encoded(tally.known()) if tally is not None else {} for tally in found]
+
+
+class Tallies:
+    """All tallies of one run."""
+
+    def __init__(self) -> None:
+        self._outside, self._body = _Made(), _Made()
+        self.changes = 0
+        """Grows when something that every rank knows changes outside of a step's lanes."""
+
+    def add(self, tally: Tally, *, in_body: bool) -> None:
+        """Note a new one; it begins with what a loaded state has for it."""
+        (self._body if in_body else self._outside).add(tally)
+
+    def enter_body(self) -> None:
+        """A body of `run.epochs` begins."""
+        self._body = _Made(saved=self._body.saved)
+        self._outside.before_steps = self._outside.count
+
+    def begin_steps(self) -> None:
+        """`run.steps` begins: what is made later belongs to a step."""
+        for made in (self._outside, self._body):
+            made.before_steps, made.saved = made.count, ()
+
+    def encode(self, *, inside: bool) -> dict[str, Any]:
+        """What a state holds; the same on every rank. Between epochs, not `inside` one, a body's are over."""
+        return {"outside": self._outside.encode(), "body": self._body.encode() if inside else []}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue with what `encode` returned."""
+        self._outside.restore(saved["outside"])
+        self._body.restore(saved["body"])
+
+    def changed(self) -> None:
+        """A tally was reset, or has received what evaluations added."""
+        self.changes += 1
+
+    @property
+    def are_unshared(self) -> bool:
+        """Whether this rank added something outside of steps that only it knows, and that a state would hold."""
+        return any(made.is_unshared() for made in (self._outside, self._body))
+
+    def take_new(self) -> dict[int, list[Any]]:
+        """What this rank added in the lanes of the last pass: by lane, a list of place, number, name and sums."""
+        found: dict[int, list[Any]] = {}
+        for place, made in enumerate((self._outside, self._body)):
+            for number, tally in sorted(made.alive.items() if made.count else ()):
+                for name, lane, pair in _items(tally.take_new()):
+                    found.setdefault(lane, []).append([place, number, name, *pair])
+        return found
+
+    def receive(self, notes: Mapping[int, Any]) -> None:
+        """Take what all ranks added in the lanes of a pass: by lane, what they logged, and what `take_new` returned."""
+        for lane, (_, sums) in notes.items():
+            for place, number, name, total, weight in sums:
+                tally = (self._outside, self._body)[place].alive.get(number)
+                if tally is not None:
+                    tally.receive({name: {lane: (total, weight)}})
+
+
+def _items(sums: Sums) -> Iterator[tuple[str, int, tuple[float, float]]]:
+    for name, lanes in sums.items():
+        for lane, pair in lanes.items():
+            yield name, lane, pair
+
+
+def _encoded(sums: Sums) -> dict[str, Any]:
+    return {name: {str(lane): list(pair) for lane, pair in lanes.items()} for name, lanes in sums.items()}
+
+
+def _decoded(saved: Mapping[str, Mapping[str, Sequence[float]]]) -> Sums:
+    return {
+        name: {int(lane): (float(pair[0]), float(pair[1])) for lane, pair in lanes.items()}
+        for name, lanes in saved.items()
+    }

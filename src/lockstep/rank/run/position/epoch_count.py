@@ -1,4 +1,4 @@
-"""Which epochs of `run.epochs` are done, and so where a resumed run goes on. No torch, no exchange."""
+"""Which epochs of `run.epochs` are done, and so where a resumed run continues. No torch, no exchange."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class EpochCount:
             try:
                 yield epoch
                 finished = True
-            finally:  # also when the script leaves the loop
+            finally:
+                # Also when the script leaves the loop.
                 self.in_body = False
                 if not self.loaded and (finished or self.trained):
                     self.next = epoch + 1
@@ -88,7 +89,7 @@ class EpochCount:
         return {"loop": self.loop, "next": self.next + 1 if self.saved else self.next}
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Go on from `position`: in a later loop, or in the current one, whose next epoch it then is.
+        """Continue from `position`: in a later loop, or in the current one, whose next epoch it then is.
 
         Raises:
             UsageError: when the script is in another loop than the one in which the state was saved.

@@ -1,6 +1,6 @@
 """What `run.log` writes: one JSON object per line in the run folder, by rank 0; newest values for the progress line.
 
-A line that cannot be written is told to the launcher, and the training goes on; the next one is tried again.
+A line that cannot be written is reported to the launcher, and training continues; the next one is tried again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ _settled: set[Path] = set()
 
 
 class EarlierLines:
-    """The first `size_bytes` of the file; nothing where that is 0.
-
-    Args:
-        path: metrics.jsonl; None on ranks that do not write it.
-        size_bytes: how much of it earlier ranks wrote.
-        step_timer: it learns what cannot be written.
-    """
+    """The first `size_bytes` of the file, which earlier ranks wrote; nothing where that is 0, or on ranks that do not write."""
 
     def __init__(self, path: Path | None, size_bytes: int, step_timer: StepTimer) -> None:
         self._path = path if size_bytes and path not in _settled else None
@@ -51,7 +45,7 @@ class EarlierLines:
         try:
             data = read_regular(path)
             earlier = data[: self._size].decode(errors="replace").splitlines(keepends=True)
-            self.delivered = Delivered.until(told for line in earlier if (told := decoded(line)) is not None)
+            self.delivered = Delivered.until(values for line in earlier if (values := decoded(line)) is not None)
             mine = "" if self.has_mine else data[self._size :].decode(errors="replace")
             write_private(path, "".join([*kept(earlier, step, saved_s), mine]))
         except OSError as error:
@@ -64,12 +58,8 @@ class EarlierLines:
 
 def kept(lines: list[str], step: int, saved_s: float) -> list[str]:
     """The lines that a run keeps when it resumes from the state after `step`, which was saved at `saved_s`."""
-    return [line for line in lines if _counts(line, step, saved_s)]
-
-
-def _counts(line: str, step: int, saved_s: float) -> bool:
-    told = decoded(line)
-    return told is not None and (told["step"] < step or (told["step"] == step and finite(told.get("time")) <= saved_s))
+    known = [(line, values) for line in lines if (values := decoded(line)) is not None]
+    return [line for line, its in known if (its["step"], finite(its.get("time"))) <= (step, saved_s)]
 
 
 def keep(path: Path, text: str, step_timer: StepTimer) -> None:
@@ -101,13 +91,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 class MetricsFile:
-    """Appends to `metrics.jsonl`; does nothing where there is no folder or this is not rank 0.
-
-    Args:
-        path: the file; None where nothing is written.
-        step_timer: it shows the newest values.
-        earlier_bytes: how much of the file was written by ranks before these.
-    """
+    """Appends to `metrics.jsonl`; does nothing where there is no folder or this is not rank 0."""
 
     def __init__(self, path: Path | None, step_timer: StepTimer, earlier_bytes: int = 0) -> None:
         self._path, self._step_timer = path, step_timer

@@ -1,4 +1,5 @@
-"""What a run prepared, in order: the number by which states know each thing, the models' members, and what was switched.
+"""What a run prepared, in order: the number by which states know each thing, the options it was made with, the models' members
+and what was switched.
 
 One that is prepared in the middle has the next number, and what it replaces keeps its own. A state says how many there were
 before the loop and when it was taken, so a start that has not come to the later ones knows that they are still to come.
@@ -6,6 +7,7 @@ before the loop and when it was taken, so a start that has not come to the later
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,10 +17,95 @@ from typing import Any
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.run.position.made_options import MadeOptions
 from lockstep.rank.strategy.agreement import bit_sums, packed
 
 MODEL, OPTIMIZER, SCHEDULER, LOADER = KINDS = "model", "optimizer", "scheduler", "loader"
+
+
+# [Note: options that a state brings back]
+# A state brings back the options of its run, so a rate that somebody has edited in the script since has no effect. That is
+# reported, from the options that each start made.
+DERIVED = frozenset(
+    {
+        "initial_lr",
+        "params",
+        "base_lrs",
+        "last_epoch",
+        "_last_lr",
+        "_step_count",
+        "_get_lr_called_within_step",
+        "_is_initial",
+    }
+)
+"""What follows from other options, or from the steps made."""
+
+VALUES = "run.state"
+"""The label of its first values."""
+Groups = list[dict[str, Any]]
+"""Plain values by name, of each group of an optimizer; of a scheduler there is one."""
+
+
+class MadeOptions:
+    """Those of one run, by label: `optimizer1`."""
+
+    def __init__(self) -> None:
+        self.by_label: dict[str, Groups] = {}
+
+    def add(self, label: str, thing: Any) -> None:
+        """An optimizer or scheduler was prepared."""
+        self.by_label[label] = _options_of(thing)
+
+    def add_value(self, name: str, value: Any) -> None:
+        """`run.state` got a first value."""
+        if (plain := _plain(value)) is not None:
+            self.by_label.setdefault(VALUES, [{}])[0][name] = plain
+
+    def overridden(self, saved: Any) -> list[str]:
+        """What this start made with other options than the run did of whose `by_label` is `saved`.
+
+        Raises:
+            ValueError: for what lockstep does not write.
+        """
+        found = []
+        for label, groups in saved.items():
+            mine = self.by_label.get(label, [])
+            if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+                raise ValueError(groups)
+            for number, (own, theirs) in enumerate(zip(mine, groups, strict=False)):
+                of = f"{label} (group {number})" if len(mine) > 1 else label
+                # [Note: a switch that is missing]
+                # None is not written, and torch's switches (`fused`, `foreach`) begin with it. Other values are
+                # missing on one side where another release of torch has one option more.
+                found += [
+                    f"{key}={own.get(key)!r} of {of}, which was {theirs.get(key)!r}"
+                    for key in sorted(own.keys() | theirs.keys())
+                    if repr(own.get(key)) != repr(theirs.get(key))
+                    and (
+                        (key in own and key in theirs) or (label != VALUES and True in (own.get(key), theirs.get(key)))
+                    )
+                ]
+        return found
+
+    def keep(self, saved: Mapping[str, Groups]) -> None:
+        """Those of the run that was saved count; let states say so from here on."""
+        self.by_label.update({label: groups for label, groups in saved.items() if label in self.by_label})
+
+
+def _options_of(thing: Any) -> Groups:
+    """Plain values that an optimizer's groups, or a scheduler, were made with."""
+    groups = thing.param_groups if hasattr(thing, "param_groups") else [thing.state_dict()]
+    return [
+        {key: plain for key, value in group.items() if key not in DERIVED and (plain := _plain(value)) is not None}
+        for group in groups
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Counter):  # the milestones of MultiStepLR
+        value = sorted(value.elements())
+    if isinstance(value, (list, tuple)):
+        return [*value] if {bool, int, float, str}.issuperset(map(type, value)) else None
+    return value if type(value) in (bool, int, float, str) else None
 
 
 @dataclass(frozen=True)
@@ -35,15 +122,15 @@ class Late:
     """Optimizers, by number, that have more groups than when they were prepared."""
 
     @classmethod
-    def read(cls, told: Any) -> Late | None:
+    def read(cls, saved: Any) -> Late | None:
         """Read `Preparations.late`. Raises ValueError for what lockstep does not write."""
-        if told is None:
+        if saved is None:
             return None
-        late = cls(told["first"], told["made"], told["before"], told["grown"])
+        late = cls(saved["first"], saved["made"], saved["before"], saved["grown"])
         counts = [one[kind] for one in (late.first, late.made, late.before) for kind in KINDS]
         numbers = [*counts, *late.grown]
         if not all(type(number) is int and 0 <= number < 1 << 31 for number in numbers):
-            raise ValueError(told)
+            raise ValueError(saved)
         return late
 
 
@@ -169,10 +256,7 @@ _training, _requires_grad = attrgetter("training"), attrgetter("requires_grad")
 
 
 class Members:
-    """The modules, parameters and buffers of `models`, each once for a model; the list may grow.
-
-    `follow` takes 40 µs for 300 modules; torch's own iterators over them take 3 ms with cold caches.
-    """
+    """The modules, parameters and buffers of `models`, each once for a model; the list may grow."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self._models = models
@@ -187,6 +271,7 @@ class Members:
 
     def follow(self) -> None:
         """Collect the members anew, if a module, a parameter or a buffer came, went or was replaced."""
+        # 40 µs for 300 modules; torch's own iterators over them take 3 ms with cold caches.
         held: list[Any] = list(chain.from_iterable(map(dict.values, self._tables)))
         if self._tables and len(held) == len(self._held) and all(map(is_, held, self._held)):
             return
@@ -231,7 +316,8 @@ class Modes:
     def switch(self, models: Sequence[nn.Module]) -> None:
         """Switch what is named here, and leave the rest."""
         modules, parameters = _modules(models), _parameters(models)
-        for name in self.training.keys() & modules.keys():  # one may have gone since
+        # A module may have gone since.
+        for name in self.training.keys() & modules.keys():
             modules[name].training = self.training[name]
         for name in self.trained.keys() & parameters.keys():
             if parameters[name].requires_grad != (trained := self.trained[name]):
@@ -243,20 +329,20 @@ class Modes:
         return {key: switches for key, switches in named.items() if switches}
 
     @classmethod
-    def read(cls, told: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes | None:
-        """What a state records, or None when it records nothing that `told` gives, or names what these models do not have.
+    def read(cls, saved: Any, models: Sequence[nn.Module], *, may_lack: bool = False) -> Modes | None:
+        """What a state records, or None when it records nothing that `told` returns, or names what these models do not have.
 
         `may_lack`: whether they may lack what it names, because that is still to come.
         """
-        if not isinstance(told, dict) or told.keys() - {"training", "trained"}:
+        if not isinstance(saved, dict) or saved.keys() - {"training", "trained"}:
             return None
         for key, known in (("training", _modules(models)), ("trained", _parameters(models))):
-            switches = told.get(key, {})
+            switches = saved.get(key, {})
             if not isinstance(switches, dict) or (switches.keys() - known.keys() and not may_lack):
                 return None
             if not all(type(switch) is bool for switch in switches.values()):
                 return None
-        return cls(told.get("training", {}), told.get("trained", {}))
+        return cls(saved.get("training", {}), saved.get("trained", {}))
 
 
 def _modules(models: Sequence[nn.Module]) -> dict[str, nn.Module]:

@@ -13,11 +13,7 @@ from lockstep.rank.recording.trace import Trace
 
 
 class StepTimer:
-    """The rank's own account.
-
-    Args:
-        journal: the ring made by the launcher, or None when nobody watches.
-    """
+    """The rank's own account; without a journal nobody watches."""
 
     def __init__(self, journal: Path | None) -> None:
         self._journal = JournalWriter(journal) if journal is not None else None

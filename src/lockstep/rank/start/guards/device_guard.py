@@ -1,13 +1,13 @@
-"""Pins each CUDA rank to its device, and checks the devices that the script takes itself.
+"""Pins each CUDA rank to its device, checks those that the script takes itself, and puts `--backend` in place of its own.
 
-Pinning waits until CUDA is initialised, so a script that never uses it has no context; `set_device` in
-the script comes after and wins. Nothing here runs in CPU ranks. Devices are pinned, never masked: `cuda:1` is the same
-device in every process of a node, and local rank r has cuda:r.
+Devices are pinned, never masked: `cuda:1` is the same device in every process of a node, and local rank r has cuda:r. The
+backend `lockstep` (`lockstep.torch_backend`) is imported by the first call that wants it, never before.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -18,11 +18,12 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.machine import torch_private
 from lockstep.notices import say
+from lockstep.protocol.backends import backend_for, is_ours
 from lockstep.protocol.case import Case
 from lockstep.protocol.environment import Position
 from lockstep.protocol.late_settings import index_of, ranks_per_gpu
 from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.start.guards.wrapping import when_imported
+from lockstep.rank.start.guards.wrapping import INIT, NEW_GROUP, CallByName, put_in_place, when_imported
 
 
 def guard_devices(position: Position, run_folder: Path) -> None:
@@ -48,7 +49,9 @@ def _guard_cuda(cuda: ModuleType, position: Position) -> None:
         if position.local_rank < gpus * ranks_per_gpu(os.environ):
             original(index_of(position.local_rank, gpus))
 
-    torch_private.call_when_cuda_starts(pin)  # as torch itself keeps seeds that are set before CUDA is initialised
+    # A script that never uses CUDA gets no context, and its own `set_device` comes after this and wins. Torch itself keeps
+    # seeds that are set before CUDA starts in the same way.
+    torch_private.call_when_cuda_starts(pin)
 
 
 def _guard_models(module: ModuleType, position: Position, run_folder: Path) -> None:
@@ -77,13 +80,7 @@ def _index(device: Any) -> int | None:
 
 
 def check_device_index(index: int, position: Position, gpus: int) -> None:
-    """Raise `UsageError` for a device that does not exist, with the likely reason.
-
-    Args:
-        index: what the script gave to `torch.cuda.set_device`.
-        position: the rank's.
-        gpus: how many devices torch sees.
-    """
+    """Raise `UsageError` for a device that does not exist among `gpus` devices, with the likely reason."""
     if index < gpus:
         return
     if index == position.rank != position.local_rank:
@@ -112,3 +109,39 @@ def crowded_device(index: int | None, position: Position, gpus: int) -> str | No
         f"rank {position.rank}: the model is on cuda:0, which local rank 0 uses too, while cuda:{position.local_rank} "
         f"is free. Use .cuda() without an index, or .to(f\"cuda:{{os.environ['LOCAL_RANK']}}\")."
     )
+
+
+OUR_BACKEND = "lockstep.torch_backend"
+"""By name, because that module belongs inside a rank."""
+
+
+def guard_backends(wanted: str, device: str) -> None:
+    """Install the guard, now or when the script imports torch.distributed; `wanted` is from the command line, or empty."""
+
+    def install(c10d: ModuleType) -> None:
+        for name in ("init_process_group", "new_group"):
+            put_in_place(c10d, name, _guarded(name, getattr(c10d, name), wanted, device))
+
+    when_imported("torch.distributed.distributed_c10d", install)
+
+
+def _guarded(name: str, original: Callable[..., Any], wanted: str, device: str) -> Callable[..., Any]:
+    is_first = name == "init_process_group"
+    call = CallByName(original, INIT if is_first else NEW_GROUP)
+
+    @functools.wraps(original)
+    def with_backend(*args: Any, **kwargs: Any) -> Any:
+        try:
+            requested = call.look(args, kwargs).get("backend")
+        except TypeError:
+            # Torch says what is wrong.
+            return original(*args, **kwargs)
+        # A new group without a backend has that of the first one.
+        if requested is not None or is_first:
+            requested = backend_for(requested, wanted, device)
+            args, kwargs = call.change(args, kwargs, {"backend": requested})
+        if is_ours(requested):
+            importlib.import_module(OUR_BACKEND)
+        return original(*args, **kwargs)
+
+    return with_backend

@@ -40,7 +40,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """The arguments of one `init_process_group`."""
 
     backend: str | None = None
@@ -78,42 +78,44 @@ class Surroundings:
     """How often this process has met the others this way before."""
 
 
-def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
+def judge_meeting(requested: Requested, launched: Launched, now: Surroundings) -> Way:
     """The way to meet.
 
     Raises:
         UsageError: for what would block or cannot be.
     """
-    _check_backend(asked, launched)
-    if asked.has_store:
+    _check_backend(requested, launched)
+    if requested.has_store:
         return Way.TORCH
-    method = asked.init_method or "env://"
+    method = requested.init_method or "env://"
     scheme = urlparse(method).scheme
     if scheme in ("tcp", "file") and (
-        asked.rank < 0 or asked.world_size < 0 or (scheme == "tcp" and not _port(method))
+        requested.rank < 0 or requested.world_size < 0 or (scheme == "tcp" and not _port(method))
     ):
-        return Way.TORCH  # which says what is missing
-    if asked.changed:
+        # Torch says what is missing.
+        return Way.TORCH
+    if requested.changed:
         raise UsageError(
-            f"The script has set {asked.changed}, but this is rank {launched.rank} of {launched.world_size}.",
+            f"The script has set {requested.changed}, but this is rank {launched.rank} of {launched.world_size}.",
             "Leave RANK and WORLD_SIZE as they were; a smaller group takes init_process_group(rank=..., world_size=...).",
         )
     moved = scheme == "env" and now.address != launched.address
-    _check_numbers(asked, launched, shared=scheme == "env" and not moved)
+    _check_numbers(requested, launched, shared=scheme == "env" and not moved)
     if scheme in ("tcp", "file") or moved or (scheme == "env" and (now.earlier or launched.shares_memory)):
         return Way.RUN
     return Way.TORCH
 
 
-def _check_backend(asked: Asked, launched: Launched) -> None:
-    names = (asked.backend or "").lower()
+def _check_backend(requested: Requested, launched: Launched) -> None:
+    names = (requested.backend or "").lower()
     wanted = {part.partition(":")[2] or part for part in names.split(",")}
     if "nccl" not in wanted:
         return
     if not launched.has_nccl:
         raise UsageError("This torch has no NCCL.", GLOO)
     if names != "nccl" and "gloo" in wanted:
-        return  # the CPU's part works without a GPU
+        # The CPU's part works without a GPU.
+        return
     if launched.gpus == 0:
         raise UsageError("NCCL needs a GPU for each rank, and torch sees none here.", GLOO)
     if launched.local_world_size > launched.gpus:
@@ -148,27 +150,27 @@ def _port(method: str) -> int | None:
         return None
 
 
-def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
+def _check_numbers(requested: Requested, launched: Launched, shared: bool) -> None:
     """Refuse ranks that cannot meet; a smaller group may be meant, unless the address is `shared` with all ranks."""
-    world_size = asked.world_size if asked.world_size >= 0 else launched.world_size
+    world_size = requested.world_size if requested.world_size >= 0 else launched.world_size
     if world_size != launched.world_size and (
-        world_size > launched.world_size or shared or not 0 <= asked.rank < world_size
+        world_size > launched.world_size or shared or not 0 <= requested.rank < world_size
     ):
         raise UsageError(
             f"init_process_group(world_size={world_size}) waits for {_ranks(world_size)}, but {launched.world_size} "
             f"{'was' if launched.world_size == 1 else 'were'} started.",
             f"Start {world_size}, or leave world_size out.",
         )
-    if world_size != launched.world_size or asked.rank in (-1, launched.rank):
+    if world_size != launched.world_size or requested.rank in (-1, launched.rank):
         return
-    if asked.rank == launched.local_rank:
+    if requested.rank == launched.local_rank:
         raise UsageError(
-            f"init_process_group(rank={asked.rank}) got LOCAL_RANK, which is numbered per node; this is rank "
+            f"init_process_group(rank={requested.rank}) got LOCAL_RANK, which is numbered per node; this is rank "
             f"{launched.rank}.",
             'Pass rank=int(os.environ["RANK"]), or leave rank out.',
         )
     raise UsageError(
-        f"init_process_group(rank={asked.rank}) was called in rank {launched.rank}, so the ranks would wait for each "
+        f"init_process_group(rank={requested.rank}) was called in rank {launched.rank}, so the ranks would wait for each "
         "other forever.",
         'Pass rank=int(os.environ["RANK"]), or leave rank out.',
     )
@@ -202,17 +204,13 @@ class Launcher:
         """Let a `TCPStore` answer at the run's port from now on."""
         if self.port.is_open():
             with socket.socket(fileno=os.dup(self.port.number)) as listener, suppress(OSError):
-                listener.listen()  # at once: a client that comes before the server waits for it
+                # Listen at once: a client that comes before the server then waits for it.
+                listener.listen()
             self.wants_store()
 
 
 def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
-    """Install the guard, now or when the script imports torch.distributed.
-
-    Args:
-        variables: the rank's environment as the launcher set it.
-        launcher: whom to tell.
-    """
+    """Install the guard, now or when the script imports torch.distributed, with the variables as the launcher set them."""
     guard = _Guard(dict(variables), launcher)
     when_imported("torch.distributed.distributed_c10d", guard.install)
 
@@ -247,26 +245,27 @@ class _Guard:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             try:
                 given = call.look(args, kwargs)
-                asked = _asked(given, self._position)
+                requested = _requested(given, self._position)
             except (TypeError, ValueError):
-                return original(*args, **kwargs)  # torch says what is wrong
+                # Torch says what is wrong.
+                return original(*args, **kwargs)
             if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
                 return original(*args, **kwargs)
             say_too_late(os.environ, rank=self._position.rank, on_gpu=self._on_gpu)
             address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
             moved_to = address if address != f"{self._host}:{self._port}" else ""
-            key = meeting_name(asked.init_method, self._world_size(asked), moved_to)
-            way = judge_meeting(asked, self._launched(c10d), Surroundings(address, self._meetings[key]))
-            if self._world_size(asked) == 1 < self._position.world_size and not self._has_said_alone:
+            key = meeting_name(requested.init_method, self._world_size(requested), moved_to)
+            way = judge_meeting(requested, self._launched(c10d), Surroundings(address, self._meetings[key]))
+            if self._world_size(requested) == 1 < self._position.world_size and not self._has_said_alone:
                 self._has_said_alone = True
                 say(alone_line(self._position.rank, self._position.world_size))
-            if not asked.has_store:
+            if not requested.has_store:
                 self._meetings[key] += 1
             if way is Way.TORCH:
                 return original(*args, **kwargs)
-            args, kwargs = call.change(args, kwargs, self._through_the_run(c10d, given, asked, key))
+            args, kwargs = call.change(args, kwargs, self._through_the_run(c10d, given, requested, key))
             original(*args, **kwargs)
-            if self._world_size(asked) > 1:
+            if self._world_size(requested) > 1:
                 self._launcher.met()
             return None
 
@@ -286,7 +285,9 @@ class _Guard:
             shares_memory=self._seat is not None or _memory_shared().has_inherited(),
         )
 
-    def _through_the_run(self, c10d: ModuleType, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
+    def _through_the_run(
+        self, c10d: ModuleType, given: Mapping[str, Any], requested: Requested, key: str
+    ) -> dict[str, Any]:
         """The same meeting at the run's store; each has its own name there, because old keys stay."""
         timeout = given.get("timeout") or c10d.default_pg_timeout
         if self._seat is not None:
@@ -302,12 +303,12 @@ class _Guard:
         return {
             "init_method": None,
             "store": c10d.PrefixStore(f"lockstep {key}, {self._meetings[key]}", store),
-            "rank": asked.rank if asked.rank >= 0 else position.rank,
-            "world_size": self._world_size(asked),
+            "rank": requested.rank if requested.rank >= 0 else position.rank,
+            "world_size": self._world_size(requested),
         }
 
-    def _world_size(self, asked: Asked) -> int:
-        return asked.world_size if asked.world_size >= 0 else self._position.world_size
+    def _world_size(self, requested: Requested) -> int:
+        return requested.world_size if requested.world_size >= 0 else self._position.world_size
 
     def _guard_store(self, store: Any) -> None:
         """Make a TCPStore at the run's address a client of the run's store."""
@@ -337,18 +338,19 @@ def _memory_shared() -> Any:
     return importlib.import_module("lockstep.rank.transport.local.shared_store")
 
 
-def _asked(given: Mapping[str, Any], position: Position) -> Asked:
+def _requested(given: Mapping[str, Any], position: Position) -> Requested:
     backend = given.get("backend")
     method = given.get("init_method")
     parts = urlparse("env://" if method is None else str(method))
     query = dict(parse_qsl(parts.query))
     changed = []
-    if parts.scheme == "env" and given.get("store") is None:  # as torch reads them, perhaps changed by the script
+    # As torch reads them; the script may have changed them.
+    if parts.scheme == "env" and given.get("store") is None:
         for name, variable, own in (("rank", "RANK", position.rank), ("world_size", "WORLD_SIZE", position.world_size)):
             if _first(given.get(name), query.get(name)) < 0:
                 query[name] = os.environ.get(variable, "-1")
                 changed += [f"{variable}={query[name]}"] if int(query[name]) not in (-1, own) else []
-    return Asked(
+    return Requested(
         backend=None if backend is None else str(backend),
         init_method=None if method is None else str(method),
         world_size=_first(given.get("world_size"), query.get("world_size")),

@@ -24,12 +24,7 @@ from lockstep.rank.start.guards.wrapping import when_imported
 
 
 def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None:
-    """Install the guard, now or when the script imports torch.
-
-    Args:
-        variables: what the launcher set for the rank; the processes that it starts must not see them.
-        position: the rank's.
-    """
+    """Install the guard, now or when the script imports torch; processes that the script starts must not see `variables`."""
     num_nodes = int(variables.get("GROUP_WORLD_SIZE", "1"))
     names = frozenset(name for name in variables if name.startswith(("RANK", "WORLD_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "LOCKSTEP_RANK")))  # fmt: skip
 
@@ -89,7 +84,8 @@ def guard_replicas(environment: RankEnvironment) -> Callable[[bool], None]:
             ddp = module.DistributedDataParallel
 
             def first_new(kind: Any, *args: Any, **kwargs: Any) -> Any:
-                if not ends:  # scripts without DDP import nothing
+                # The comparer is imported by the first model, so scripts without DDP import nothing.
+                if not ends:
                     ranks = range(first, first + position.local_world_size)
                     watch = importlib.import_module(COMPARER).watch
                     ends.append(watch(ddp, settings.run_folder, position.rank, ranks, position.world_size))

@@ -1,8 +1,6 @@
 """How a function of torch is replaced by one of ours that looks at a call and hands it on.
 
-A rank that was forked has torch; a fresh one must not import it before the script has made its settings, so something is done
-with a module as soon as it is imported. What stands in `torch.distributed` may be a library's own function that takes
-anything (`*args, **kwargs`) and hands it on.
+What stands in `torch.distributed` may be a library's own function that takes anything and hands it on.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ Action = Callable[[ModuleType], None]
 
 def when_imported(name: str, action: Action) -> None:
     """Call `action(module)` now or right after the module's own code has run, once."""
+    # A forked rank has torch already. A fresh one must not import it before the script has made its settings.
     if name in sys.modules:
         action(sys.modules[name])
         return
@@ -34,6 +33,7 @@ def when_imported(name: str, action: Action) -> None:
 def put_in_place(module: ModuleType, name: str, replacement: Any) -> None:
     """Put `replacement` where `module` has `name`, and where modules of its package have taken it from there."""
     original = getattr(module, name)
+    # `from torch.distributed.distributed_c10d import *` has copied the name into the package's other modules.
     package = module.__name__.rpartition(".")[0]
     for other in list(sys.modules.values()):
         if str(getattr(other, "__name__", "")).startswith(package) and vars(other).get(name) is original:
@@ -82,12 +82,7 @@ NEW_GROUP = ("ranks", "timeout", "backend", "pg_options")
 
 
 class CallByName:
-    """How a function is called.
-
-    Args:
-        function: what is called.
-        order: the names of what it takes at most, in the order in which they may be given without names.
-    """
+    """How `function` is called that takes at most the names in `order`, which may be given by place in that order."""
 
     def __init__(self, function: Callable[..., Any], order: Sequence[str]) -> None:
         self._signature = inspect.signature(function)

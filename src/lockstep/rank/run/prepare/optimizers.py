@@ -1,12 +1,12 @@
-"""Under 16-mixed: an optimizer's update is skipped on every rank when a gradient of its parameters is not finite.
+"""What is watched at each step of a prepared optimizer, and under 16-mixed: whether its update is skipped.
 
-The optimizer keeps its own `step`. Hooks of torch around it take the gradients away while it runs and put them back:
-torch's optimizers leave a parameter without a gradient alone, with its momentum and its weight decay.
+An update is skipped on every rank when a gradient of the optimizer's parameters is not finite.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -20,8 +20,11 @@ from lockstep.machine.torch_private import find_unfinite
 from lockstep.notices import say
 from lockstep.protocol.environment import RankEnvironment
 from lockstep.rank.caller import where
+from lockstep.rank.checkpoint.optimizer_state import keep_groups
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import RunState
+from lockstep.rank.strategy.contract import RIGHT_FORM, misplaced
+from lockstep.rank.strategy.optimizer_kinds import follow_parameters
 from lockstep.rank.strategy.precision import LossScale, Precision
 
 PATIENCE = 16
@@ -29,12 +32,7 @@ PATIENCE = 16
 
 
 class Overflow:
-    """Watches one optimizer.
-
-    Args:
-        run: the optimizer's.
-        scale: told for each update whether it was skipped.
-    """
+    """Skips updates of one optimizer."""
 
     def __init__(self, run: RunState, scale: LossScale) -> None:
         self._run, self._scale = run, scale
@@ -56,6 +54,9 @@ class Overflow:
         if not has_gradients:
             return
         self._scale.record(overflow)
+        # [Note: an update is skipped by hiding the gradients]
+        # The optimizer keeps its own `step`: torch's leave a parameter without a gradient alone, with its momentum and its
+        # weight decay.
         if overflow:
             self._held = held
             for parameter, _ in held:
@@ -71,8 +72,10 @@ class Overflow:
         """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without an exchange."""
         if self._run.config.mesh.stages == 1:
             return has_gradients, overflow
-        told = self._run.components.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
-        return any(has for has, _ in told), any(over for _, over in told)
+        gathered = self._run.components.transport.all_gather_object(
+            [has_gradients, overflow], "optimizer.step", where()
+        )
+        return any(has for has, _ in gathered), any(over for _, over in gathered)
 
     def _say(self) -> None:
         run = self._run
@@ -95,7 +98,8 @@ def _all_finite(gradients: list[Tensor]) -> bool:
     for (device, dtype), some in _by_kind(gradients).items():
         if device.type != "cpu" and dtype.is_floating_point:
             flag = found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))
-            find_unfinite(some, flag, torch.ones_like(flag))  # as torch's GradScaler; times 1.0 changes none of them
+            # As torch's GradScaler does; times 1.0 changes none of them.
+            find_unfinite(some, flag, torch.ones_like(flag))
             continue
         odd = torch.stack([torch.isfinite(one).all() for one in some]).logical_not().any().to(torch.float32)
         found[device] = found[device] + odd if device in found else odd
@@ -151,3 +155,62 @@ def make_precision(name: str, device: torch.device, environment: RankEnvironment
 def _cpu_has_fp16() -> bool:
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in FAST_FP16)
+
+
+def watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
+    """Check that the optimizer updates the prepared models, and only them; look at each of its steps."""
+    known = {id(parameter) for model in run.loop_state.prepared.models for parameter in model.parameters()}
+    owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(id(parameter) not in known for parameter in owned)
+    if foreign == len(owned):
+        raise UsageError(
+            f"{type(optimizer).__name__} updates no parameter of the prepared model.",
+            "Make it from model.parameters() of the same object, after the model has its final layers, and prepare "
+            "both.",
+        )
+    if foreign:
+        raise UsageError(
+            f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their "
+            "gradients would not be reduced.",
+            "Pass them (or their module) to run.prepare too.",
+        )
+    follow_parameters(optimizer)
+    run.components.unprepared.take(optimizer)
+    run.loop_state.prepared.hooks.extend([*keep_groups(optimizer), optimizer.register_step_pre_hook(_before_step(run))])
+    if run.components.scaler is not None:
+        run.loop_state.prepared.hooks.extend(Overflow(run, run.components.scaler).watch(optimizer))
+    run.components.strategy.take_optimizer(optimizer, updates_by, run.loop_state.position.require_same_on_every_rank)
+
+
+def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
+    def before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls_back = any(callable(value) for value in [*args, *kwargs.values()])
+        if calls_back and (not run.components.strategy.takes_closures or run.components.scaler is not None):
+            why = run.components.strategy.name if run.components.scaler is None else "16-mixed"
+            raise UsageError(
+                f"optimizer.step(closure) computes more gradients inside the update, but {why} must prepare them "
+                "before it.",
+                "Use --strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the "
+                f"lanes:\n{RIGHT_FORM}",
+            )
+        if run.loop_state.position.region is Region.LANE:
+            raise misplaced(
+                "optimizer.step() was called inside a step's lanes, where the gradient is not complete",
+                f"Call it after them:\n{RIGHT_FORM}",
+            )
+        if run.loop_state.open_pass.broken is not None and not calls_back:
+            raise UsageError(
+                f"There is no gradient for this step: {run.loop_state.open_pass.broken}.",
+                f"Write the loop like this:\n{RIGHT_FORM}",
+            )
+        if not run.loop_state.prepared.preparations.holds(optimizer):
+            raise UsageError(
+                f"This {type(optimizer).__name__} was replaced by one that was prepared later for the same parameters, so no "
+                "state has it any more.",
+                "Call step() of the later one, or prepare both before the loop.",
+            )
+        if calls_back:
+            run.components.strategy.expect_closure()
+        run.components.strategy.before_update(optimizer)
+
+    return before_step

@@ -1,10 +1,13 @@
 """What is trained besides the model: prepared, it has the same bits everywhere; else it is refused, on one rank too."""
 
+import gc
+
 import pytest
 
+import lockstep
 from lockstep.protocol.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from tests.scripts import strangers
+from tests.scripts import unprepared
 
 pytestmark = pytest.mark.ranks
 
@@ -12,9 +15,9 @@ pytestmark = pytest.mark.ranks
 @pytest.mark.parametrize(
     "scenario",
     [
-        strangers.center_loss,
-        strangers.trained_copy,
-        *(pytest.param(one, marks=pytest.mark.thorough) for one in (strangers.temperature, strangers.several)),
+        unprepared.center_loss,
+        unprepared.trained_copy,
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in (unprepared.temperature, unprepared.several)),
     ],
 )
 def test_a_prepared_parameter_without_a_module_has_the_same_bits(scenario):
@@ -25,23 +28,23 @@ def test_a_prepared_parameter_without_a_module_has_the_same_bits(scenario):
 
 
 def test_an_optimizer_of_a_prepared_model_needs_no_preparation():
-    assert len(run_ranks(strangers.unprepared_optimizer, Started(1))[0]["losses"]) == 5
+    assert len(run_ranks(unprepared.unprepared_optimizer, Started(1))[0]["losses"]) == 5
 
 
 def test_an_optimizer_that_lives_in_a_lane_or_outside_of_lanes_is_nobodys_concern():
-    [alone] = run_ranks(strangers.inner_loop, Started(1))
-    for result in run_ranks(strangers.inner_loop, Started(2)):
+    [alone] = run_ranks(unprepared.inner_loop, Started(1))
+    for result in run_ranks(unprepared.inner_loop, Started(2)):
         assert result == alone
 
 
 REFUSED = {
-    strangers.center_loss: (False,),
-    strangers.temperature: (False,),
-    strangers.trained_copy: (False,),
-    strangers.bare_backward_of_another: (),
-    strangers.gradient_set_by_hand: (),
-    strangers.stepped_in_the_lane: (),
-    strangers.made_before_init: (),
+    unprepared.center_loss: (False,),
+    unprepared.temperature: (False,),
+    unprepared.trained_copy: (False,),
+    unprepared.bare_backward_of_another: (),
+    unprepared.gradient_set_by_hand: (),
+    unprepared.stepped_in_the_lane: (),
+    unprepared.made_before_init: (),
 }
 
 
@@ -57,4 +60,24 @@ def test_a_tensor_that_nobody_prepared_is_not_stepped(scenario, ranks, lanes):
 
 def test_training_on_a_share_of_the_samples_is_refused():
     with pytest.raises(RankFailed, match="on one rank's share of the samples"):
-        run_ranks(strangers.trained_on_a_share, Started(1))
+        run_ranks(unprepared.trained_on_a_share, Started(1))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_optimizer_made_before_init_and_stepped_between_loops_is_refused_only_where_it_may_hold_gradients_of_lanes(
+    is_late,
+):
+    if not is_late:
+        run_ranks(unprepared.stepped_between_loops, Started(2))
+        return
+    with pytest.raises(RankFailed, match=r"make SGD after lockstep\.init"):
+        run_ranks(unprepared.stepped_between_loops, Started(2), is_late)
+
+
+def test_init_does_not_walk_the_heap(monkeypatch):
+    def walk(*_generations):
+        raise AssertionError("a heap of millions of objects would take seconds")
+
+    monkeypatch.setattr(gc, "get_objects", walk)
+    lockstep.init()
+    lockstep.finish()

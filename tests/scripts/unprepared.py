@@ -188,3 +188,17 @@ def inner_loop():
             module(torch.ones(1)).square().sum().backward()
             own.step()
     return {"losses": losses, "model": digest_of(model), "outside": digest_of(outside)}
+
+
+def stepped_between_loops(is_late=False):
+    """An outside model, made before `init` and trained between two loops, first before the first one, or not."""
+    outside = nn.Linear(1, 1)
+    other = torch.optim.SGD(outside.parameters(), lr=0.1)
+    run, model, optimizer, loader = begin()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for turn in range(2):
+        if turn or not is_late:
+            outside(torch.ones(1)).square().sum().backward()
+            other.step()
+            other.zero_grad()
+        loop(run, loader, lambda x, y: F.cross_entropy(model(x), y), optimizer)

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import Aside
-from lockstep.rank.checkpoint.saving.state import save_state
+from lockstep.rank.checkpoint.state.save import save_state
+from lockstep.rank.checkpoint.store.checkpointer import Aside
 
 GOAL = 50.0
 WIDTH = 4096

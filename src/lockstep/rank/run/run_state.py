@@ -43,11 +43,9 @@ from lockstep.rank.transport.contract import Transport
 
 
 class NoStates:
-    """The run saves no states by itself; `lockstep.rank.checkpoint.saving.automatic` does. Collective, but for `left_steps` and `leave_loop`."""
+    """The run saves no states by itself; `lockstep.rank.checkpoint.trigger.automatic` does. Collective, but for `left_steps` and `leave_loop`."""
 
     is_on = False
-    owes = False
-    """Whether a state is saved when the body of `run.epochs` is over, because it could not be before."""
     place = ""
     """The folder of the states."""
     has_ended = False
@@ -89,11 +87,9 @@ class NoStates:
 
 
 class NoSnapshots:
-    """The run keeps no state in memory; `lockstep.rank.checkpoint.saving.snapshots` does. Collective, but for `is_due` and `end`."""
+    """The run keeps no state in memory; `lockstep.rank.checkpoint.trigger.snapshots` does. Collective, but for `is_due` and `end`."""
 
     is_on = False
-    owes = False
-    """Whether a snapshot is taken when the body of `run.epochs` is over."""
 
     @property
     def is_due(self) -> bool:
@@ -124,7 +120,7 @@ class NoSnapshots:
 
 
 class LateParts(ABC):
-    """What a state has of things that came in the middle; `lockstep.rank.checkpoint.saving.load_plan` keeps it."""
+    """What a state has of things that came in the middle; `lockstep.rank.checkpoint.load.plan` keeps it."""
 
     @abstractmethod
     def rewind(self) -> None:
@@ -152,7 +148,7 @@ class Checks:
 
 
 class NoLastSnapshot:
-    """Nothing is kept when another rank is lost; `lockstep.rank.checkpoint.outlive.last_snapshot` keeps the beginning of the step."""
+    """Nothing is kept when another rank is lost; `lockstep.rank.checkpoint.trigger.last_snapshot` keeps the beginning of the step."""
 
     is_on = False
 

@@ -30,11 +30,11 @@ from lockstep.protocol.layout.stream_key import Domain
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.saving import SaidInScript, Saving, let_go, parse_checks
 from lockstep.protocol.tasks.innermost import innermost
-from lockstep.rank.checkpoint.outlive.last_snapshot import outlive
-from lockstep.rank.checkpoint.saving.asked import LauncherAsks, NobodyAsks, SignalAsks
-from lockstep.rank.checkpoint.saving.automatic import Automatic
-from lockstep.rank.checkpoint.saving.ring import Ring
-from lockstep.rank.checkpoint.saving.snapshots import Snapshots
+from lockstep.rank.checkpoint.store.store import Store
+from lockstep.rank.checkpoint.trigger.automatic import Automatic
+from lockstep.rank.checkpoint.trigger.last_snapshot import outlive
+from lockstep.rank.checkpoint.trigger.signals import LauncherAsks, NobodyAsks, SignalAsks
+from lockstep.rank.checkpoint.trigger.snapshots import Snapshots
 from lockstep.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from lockstep.rank.checks.unreduced_metrics import UnreducedMetrics
 from lockstep.rank.checks.written_files import WrittenFiles
@@ -274,7 +274,7 @@ def _lanes_and_threads(
     if settings is not None and (settings.threads_given or (threads is None and not settings.cores)):
         threads = settings.threads
     asks = saving is not None and not (lanes and threads)
-    name, facts = Ring(Path(saving.folder), saving.kept).newest_facts() if saving is not None and asks else ("", {})
+    name, facts = Store(Path(saving.folder), saving.kept).newest_facts() if saving is not None and asks else ("", {})
     kept_lanes = lanes or _between(mesh.num_ranks, facts.get("lanes"), 1 << 16)  # nobody means more
     kept_threads = threads or _between(1, facts.get("threads"), len(os.sched_getaffinity(0)))
     num_lanes = kept_lanes or mesh.default_lanes()

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.inventory import TensorSet
-from lockstep.rank.checkpoint.saving.kept_gradients import ROWS, add_gradient, kept_gradients
-from lockstep.rank.checkpoint.tensor_file import TensorFile
+from lockstep.rank.checkpoint.state.gradients import ROWS, add_gradient, kept_gradients
+from lockstep.rank.checkpoint.state.state import TensorSet
+from lockstep.rank.checkpoint.state.tensor_file import TensorFile
 
 safetensors = pytest.importorskip("safetensors.torch")
 PARAMETERS = {"words": torch.zeros(6, 2), "bias": torch.zeros(3), f"odd{ROWS}": torch.zeros(2)}

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.saving.weights import check_name
+from lockstep.rank.checkpoint.weights.save import check_name
 
 
 @pytest.mark.parametrize("name", ["net.pt", "out/net.pth", "pytorch_model.bin", "s3://bucket/net.pt"])

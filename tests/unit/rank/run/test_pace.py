@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
 from lockstep.protocol.saving import Keeping, kept_in, newest_kept
-from lockstep.rank.checkpoint.saving.snapshots import FIRST_S, SHARE, Pace, no_room, steps_between
+from lockstep.rank.checkpoint.trigger.snapshots import no_room
+from lockstep.rank.checkpoint.trigger.trigger import FIRST_S, SHARE, Pace, steps_between
 
 
 @given(cost_s=st.floats(1e-6, 1e3), step_s=st.floats(1e-5, 1e3))

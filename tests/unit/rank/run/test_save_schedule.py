@@ -9,7 +9,7 @@ from lockstep.protocol.state_files.flushed import write_synced
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile
 from lockstep.protocol.state_files.whole_state import wrong_counters
-from lockstep.rank.checkpoint.saving.ring import Ring
+from lockstep.rank.checkpoint.store.store import Store
 from lockstep.rank.run.position.epoch_count import EpochCount
 
 
@@ -68,7 +68,7 @@ def save(path, **facts):
 
 
 def test_the_newest_states_stay_and_nothing_else_is_touched(tmp_path):
-    ring = Ring(tmp_path / "states", keep=2)
+    ring = Store(tmp_path / "states", keep=2)
     assert ring.newest_first() == []
     ring.prune()
     for step in (9, 100, 20):
@@ -86,7 +86,7 @@ def test_the_newest_states_stay_and_nothing_else_is_touched(tmp_path):
 
 
 def test_what_somebody_has_put_in_the_way_of_one_removal_stops_no_other(tmp_path):
-    ring = Ring(tmp_path / "states", keep=1)
+    ring = Store(tmp_path / "states", keep=1)
     for step in (1, 2, 3):
         save(ring.path(step))
     mine = tmp_path / "states" / ".step-00000002.saving"
@@ -127,7 +127,7 @@ def test_a_place_that_cannot_be_is_named(inside):
 
 
 def test_states_that_are_not_finite_never_evict_the_newest_finite_one(tmp_path):
-    ring = Ring(tmp_path / "states", keep=2)
+    ring = Store(tmp_path / "states", keep=2)
     for step, tensor in ((1, ""), (2, ""), (3, "0.weight"), (4, "0.weight"), (5, "0.weight")):
         save(ring.path(step), **({NOT_FINITE: tensor} if tensor else {}))
         ring.prune()

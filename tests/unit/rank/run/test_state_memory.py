@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.rank.checkpoint.saving.async_checkpoint import process
-from lockstep.rank.checkpoint.saving.async_checkpoint.memory import Mapped, Place, StateMemory
+from lockstep.rank.checkpoint.store import process
+from lockstep.rank.checkpoint.store.checkpointer import Pages
+from lockstep.rank.checkpoint.store.memory import Mapped, Place, StateMemory
 
 
 def test_a_smaller_state_is_copied_after_one_that_could_not_be_mapped():
@@ -26,6 +27,19 @@ def test_a_smaller_state_is_copied_after_one_that_could_not_be_mapped():
     memory.reserve(4096)
     memory.mapped.put(64, tensor)
     assert os.pread(memory.descriptor, 64, 64) == tensor.numpy().tobytes()
+    memory.close()
+
+
+def test_a_copy_to_pages_that_a_thread_has_got_takes_no_faults():
+    size = 32 << 20
+    memory, tensor = StateMemory(), torch.ones(size, dtype=torch.uint8)
+    memory.reserve(size, has_pages=False)
+    pages = Pages(memory.mapped, [(100, size - 200), (size - 100, 100)])
+    assert pages.problem() == ""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    memory.mapped.put(0, tensor)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100, "there are 8192 pages"
+    assert os.pread(memory.descriptor, 4, size - 4) == b"\1" * 4
     memory.close()
 
 

@@ -7,10 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.rank.checkpoint.inventory import Contents, Source, TensorSet, inventory_of, sources
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import copy_pieces, lay_out
-from lockstep.rank.checkpoint.saving.async_checkpoint.memory import PIECE_BYTES, StateMemory, share_out
-from lockstep.rank.checkpoint.tensor_file import Described, TensorFileWriter, order_of
+from lockstep.rank.checkpoint.state.sources import Source, inventory_of, sources
+from lockstep.rank.checkpoint.state.state import State, TensorSet
+from lockstep.rank.checkpoint.state.tensor_file import Described, TensorFileWriter, order_of
+from lockstep.rank.checkpoint.store.checkpointer import copy_pieces, lay_out
+from lockstep.rank.checkpoint.store.memory import PIECE_BYTES, StateMemory, share_out
 
 MANY = 3 * PIECE_BYTES // 4
 SHAPES = st.sampled_from([(), (0,), (5,), (MANY,), (1, MANY), (3, MANY), (MANY, 3), (7, 0), (2, 500, 300)])
@@ -75,7 +76,7 @@ def test_what_all_hold_is_given_to_those_that_hold_less_alone():
 def test_what_ranks_copy_is_the_file_that_one_rank_writes(tmp_path, threads):
     tensors = {"wide": torch.randn(3, MANY // 2), "turned": torch.randn(500, 2500).T, "scale": torch.tensor(2.0)}
     contents, told = (
-        Contents(files={"a": TensorSet(tensors)}),
+        State(files={"a": TensorSet(tensors)}),
         inventory_of(TensorSet(tensors), set(map(id, tensors.values()))),
     )
     found = {"a": sources([told, told])}

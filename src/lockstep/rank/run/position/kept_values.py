@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.exact_json import encode
+from lockstep.rank.checkpoint.state.exact_json import encode
 from lockstep.rank.run.position.made_options import MadeOptions
 
 

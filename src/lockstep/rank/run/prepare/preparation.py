@@ -16,8 +16,8 @@ from lockstep.errors import UsageError
 from lockstep.notices import say
 from lockstep.protocol.arithmetic import arithmetic_text, why_not_exact
 from lockstep.protocol.layout.cut import Cut
-from lockstep.rank.checkpoint.model_state import infinite_parts
-from lockstep.rank.checkpoint.optimizer_state import keep_groups
+from lockstep.rank.checkpoint.state.model_state import infinite_parts
+from lockstep.rank.checkpoint.state.optimizer_state import keep_groups
 from lockstep.rank.data.loader import PreparedLoader, Standing, leftover_of, refuse_unsupported
 from lockstep.rank.data.stream import PreparedStream
 from lockstep.rank.data.uses import dataset_digest

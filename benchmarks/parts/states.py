@@ -97,7 +97,7 @@ class Sides:
         }
 
     def ours(self) -> None:
-        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take, self._aside.tell())
+        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take, self._aside.offer())
         if problem := self._aside.hand_over():
             raise SystemExit(problem)
 

@@ -51,7 +51,7 @@ def main():
     aside = Aside(1)
 
     def ours():
-        save_state(run._run, Path("states/step-00000001"), {}, aside.take, aside.tell())
+        save_state(run._run, Path("states/step-00000001"), {}, aside.take, aside.offer())
         if problem := aside.hand_over():
             raise SystemExit(problem)
 

@@ -33,7 +33,7 @@ from lockstep.protocol.tasks.innermost import innermost
 from lockstep.rank.checkpoint.store.store import Store
 from lockstep.rank.checkpoint.trigger.automatic import Automatic
 from lockstep.rank.checkpoint.trigger.last_snapshot import outlive
-from lockstep.rank.checkpoint.trigger.signals import LauncherAsks, NobodyAsks, SignalAsks
+from lockstep.rank.checkpoint.trigger.signals import LauncherStopRequests, NoStopRequests, SignalStopRequests
 from lockstep.rank.checkpoint.trigger.snapshots import Snapshots
 from lockstep.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from lockstep.rank.checks.unreduced_metrics import UnreducedMetrics
@@ -174,7 +174,7 @@ def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) ->
     is_told = settings is not None and settings.saving is not None
     is_users = run.components.recorder is None and run.components.meter is None
     if saving is not None and (is_users or is_told):  # `verify --interrupt` tells its runs where
-        Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NobodyAsks())
+        Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NoStopRequests())
     if is_users and run.components.transport.rank == 0:
         _tell_of_no_effect(run, said if saving is None else SaidInScript())
 
@@ -199,12 +199,12 @@ def _keep_snapshots(run: RunState) -> None:
         run.loop_state.checkpointing.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
 
 
-def _who_asks(run: RunState) -> NobodyAsks:
+def _who_asks(run: RunState) -> NoStopRequests:
     """Who may ask the run to save and end; where ranks make their steps independently, no step is the same for all."""
     rank, folder = run.components.transport.rank, run.config.folder
     if run.config.mesh.asynchronous:
-        return NobodyAsks()
-    return SignalAsks(says=rank == 0) if folder is None else LauncherAsks(folder.journal(rank))
+        return NoStopRequests()
+    return SignalStopRequests(reports=rank == 0) if folder is None else LauncherStopRequests(folder.journal(rank))
 
 
 def _present_run(run: RunState, checks: int | None) -> Run:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.state.gradients import ROWS, add_gradient, kept_gradients
+from lockstep.rank.checkpoint.state.gradients import ROWS, add_gradient, saved_gradients
 from lockstep.rank.checkpoint.state.state import TensorSet
 from lockstep.rank.checkpoint.state.tensor_file import TensorFile
 
@@ -14,7 +14,7 @@ PARAMETERS = {"words": torch.zeros(6, 2), "bias": torch.zeros(3), f"odd{ROWS}": 
 
 def read(folder, tensors):
     safetensors.save_file(tensors, folder / "gradients.safetensors")
-    return kept_gradients(TensorFile(folder / "gradients.safetensors"), PARAMETERS, "Nothing was changed.")
+    return saved_gradients(TensorFile(folder / "gradients.safetensors"), PARAMETERS, "Nothing was changed.")
 
 
 def written(**gradients):

@@ -20,7 +20,7 @@ from lockstep.protocol.state_files.manifest import DOCUMENTS, OTHER_TENSORS, Man
 from lockstep.rank.checkpoint.load.likeness import unlike
 from lockstep.rank.checkpoint.state.collect import BODY_STREAMS, LEFT, MODES, STREAM, optimizers_of
 from lockstep.rank.checkpoint.state.exact_json import decode
-from lockstep.rank.checkpoint.state.gradients import kept_gradients
+from lockstep.rank.checkpoint.state.gradients import saved_gradients
 from lockstep.rank.checkpoint.state.model_state import ModelState
 from lockstep.rank.checkpoint.state.optimizer_state import OptimizerPlan, with_references
 from lockstep.rank.checkpoint.state.tensor_file import TensorFile
@@ -40,7 +40,7 @@ def checked_gradients(
     if file is None:
         return []
     known = {names[id(one)]: one for model in run.loop_state.prepared.models for one in model.parameters()}
-    found = kept_gradients(file, known, UNCHANGED)
+    found = saved_gradients(file, known, UNCHANGED)
     return [(parameter, found.get(name)) for name, parameter in known.items() if not parameter.is_meta]
 
 

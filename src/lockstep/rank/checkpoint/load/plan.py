@@ -92,7 +92,7 @@ class LoadPlan(PlannedParts):
             self._add_tracked(name, thing)
         for name, thing in objects.items():
             self._add_object(name, thing)
-        self._values = self._kept_values()
+        self._values = self._run_values()
         self.extra = self._extra()
 
     def _plan_prepared(self) -> None:
@@ -238,7 +238,7 @@ class LoadPlan(PlannedParts):
             )
         self._add(name, thing, self._decode(document["value"]))
 
-    def _kept_values(self) -> dict[str, Any]:
+    def _run_values(self) -> dict[str, Any]:
         """`run.state`."""
         labels = [label for label in self._documents if label.startswith(VALUE)]
         return {label.removeprefix(VALUE): self._decode(self._document(label)) for label in labels}

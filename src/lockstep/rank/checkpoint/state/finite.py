@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+# [Note: why bits are judged, and not numbers]
+# NumPy has neither bfloat16 nor float8. An infinite value and a NaN have all bits of the exponent set, whatever the sign. The last
+# three kinds have no infinity: e4m3 one NaN of each sign, the FNUZ ones a single NaN, where others have -0.0.
 _BITS: dict[str, tuple[Any, int, int]] = {
     "F64": (np.uint64, 0x7FF0_0000_0000_0000, 0x7FF0_0000_0000_0000),
     "F32": (np.uint32, 0x7F80_0000, 0x7F80_0000),
@@ -38,6 +41,9 @@ def is_finite(code: str, data: bytes | memoryview) -> bool:
         return True
     kind, mask, special = _BITS[code]
     words = np.frombuffer(data, np.uint8)
+    # [Note: why pieces are summed first]
+    # A sum needs one pass without a temporary array. Where it is finite, so is every number; only where it is not, which may
+    # be an overflow of the sum alone, are the bits looked at.
     pieces = (words[at : at + PIECE_BYTES] for at in range(0, len(words), PIECE_BYTES))
     return not any(
         np.any((piece.view(kind) & kind(mask)) == kind(special)) for piece in pieces if not _has_finite_sum(code, piece)
@@ -45,7 +51,6 @@ def is_finite(code: str, data: bytes | memoryview) -> bool:
 
 
 def _has_finite_sum(code: str, piece: Any) -> bool:
-    """Then every number is finite, and this is the fast way to know; else the sum may just be too large."""
     if code not in _SUMMED:
         return False
     with np.errstate(all="ignore"):

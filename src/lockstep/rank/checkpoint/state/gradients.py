@@ -37,7 +37,7 @@ def add_gradient(tensors: TensorSet, name: str, gradient: Tensor, holder: int | 
     tensors.add(name, gradient.to_dense(), holder)
 
 
-def kept_gradients(file: TensorFile, parameters: Mapping[str, Tensor], unchanged: str) -> dict[str, Tensor]:
+def saved_gradients(file: TensorFile, parameters: Mapping[str, Tensor], unchanged: str) -> dict[str, Tensor]:
     """The gradients in a file, as they were, by the names of their `parameters`.
 
     Raises:

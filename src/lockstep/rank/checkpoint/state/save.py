@@ -39,7 +39,7 @@ def save_state(
     path: str | os.PathLike[str],
     extra: Mapping[str, Any],
     write: Write | None = None,
-    tells: Any = None,
+    offer: Any = None,
     *,
     compares: bool = True,
 ) -> None:
@@ -50,7 +50,7 @@ def save_state(
         path: where it goes.
         extra: what the script names.
         write: what comes after the ranks have agreed, by default `write_now`.
-        tells: what `write` is to know of this rank on all others, as JSON values.
+        offer: what `write` is to know of this rank on all others, as JSON values.
         compares: whether ranks first make sure that they hold the same bits.
     """
     require_between_epochs(run.loop_state, SAVE)
@@ -71,8 +71,8 @@ def save_state(
     contents = together.do(lambda: collect(run, extra, states)) or State()
     equal = compared(run)
     record = together.do(lambda: {file: inventory_of(tensors, equal) for file, tensors in contents.files.items()}) or {}
-    found, heard = _agree(run.components, together, contents, record, tells)
-    if problem := (write or write_now)(run, folder, contents, found, heard):
+    found, offers = _agree(run.components, together, contents, record, offer)
+    if problem := (write or write_now)(run, folder, contents, found, offers):
         together.refuse(not_written(folder.target, problem))
     together.agree()
     if write is None:

@@ -77,11 +77,11 @@ class AsyncCheckpointer:
         """Those of the first copy, while `prepare` gets them."""
         self._ready: _Ready | str | None = None
         """The state that was copied, or why it cannot be written; None where there is nothing to do."""
-        self._has_said_late = self._has_said_memory = False
+        self._has_reported_late = self._has_reported_memory = False
 
-    def tell(self) -> Any:
+    def offer(self) -> Any:
         """What `take` is to know of this rank on all others."""
-        return self._memory.tell()
+        return self._memory.offer()
 
     def prepare(
         self, run: RunState, _folder: StateFolder, _contents: State, found: Found, record: Sequence[Any]
@@ -105,6 +105,8 @@ class AsyncCheckpointer:
         """
         transport = run.components.transport
         self._ready, self._target = None, folder.target
+        # [Note: why pages that are missing are asked for again]
+        # Without them the copy would end the rank by SIGBUS. So this state is given up, and the next one tries once more.
         if self._pages is not None and (problem := self._pages.problem()):
             return problem
         # [Note: why files lie in memory as they will be]
@@ -156,8 +158,8 @@ class AsyncCheckpointer:
         is_main = run.components.transport.rank == 0
         if self._goes_without:
             return why if is_main else ""
-        if is_main and not self._has_said_memory:
-            self._has_said_memory = True
+        if is_main and not self._has_reported_memory:
+            self._has_reported_memory = True
             say(NO_MEMORY.format(why))
         if (problem := write_now(run, folder, contents, found)) or not is_main:
             return problem
@@ -216,8 +218,8 @@ class AsyncCheckpointer:
         # A second copy would take as much memory again, and a disk that is too slow stays too slow.
         problem = self._answer(patience_s)
         if problem is None:
-            if text != LATE or not self._has_said_late:
-                self._has_said_late = self._has_said_late or text == LATE
+            if text != LATE or not self._has_reported_late:
+                self._has_reported_late = self._has_reported_late or text == LATE
                 say(text)
             problem = self._answer(None)
         return problem or ""

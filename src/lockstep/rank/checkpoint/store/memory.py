@@ -203,7 +203,7 @@ class CommonMemory:
         self._seen: tuple[Place, Mapped] | None = None
         """That of rank 0, on another rank."""
 
-    def tell(self) -> dict[str, Any] | None:
+    def offer(self) -> dict[str, Any] | None:
         """What this rank can write to, for `find`; None for nothing."""
         if self._own is not None and not self._refusal(self._own.place.size):
             return vars(self._own.place)
@@ -214,7 +214,7 @@ class CommonMemory:
 
         Args:
             transport: between the ranks.
-            record: what `tell` returned on each, just before.
+            record: what `offer` returned on each, just before.
             size: the same on every rank.
             has_pages: see `StateMemory.reserve`.
         """

@@ -32,7 +32,7 @@ from lockstep.rank.checkpoint.load.resume import load_state
 from lockstep.rank.checkpoint.state.save import save_state
 from lockstep.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from lockstep.rank.checkpoint.store.store import Store
-from lockstep.rank.checkpoint.trigger.signals import NobodyAsks
+from lockstep.rank.checkpoint.trigger.signals import NoStopRequests
 from lockstep.rank.checkpoint.trigger.trigger import OnSchedule, Place
 from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
@@ -57,14 +57,14 @@ class Automatic(NoStates):
 
     is_on = True
 
-    def __init__(self, run: RunState, saving: Saving, *, claims: bool, asks: NobodyAsks) -> None:
+    def __init__(self, run: RunState, saving: Saving, *, claims: bool, asks: NoStopRequests) -> None:
         self._run, self._trigger = run, OnSchedule(Schedule.parse(saving.every), time.monotonic())
         self.place = saving.folder
         self._store, self._claims = Store(Path(saving.folder), saving.kept, saving.url), claims
         self._checkpointer = AsyncCheckpointer(saving.kept, saving.url)
         self._taken = 0, 0.0
         """After which step the newest state was taken, and how long the step stood still for it."""
-        self._has_said = self._has_prepared = False
+        self._has_warned = self._has_prepared = False
         self._asks, self._ends_by = asks, 0
         run.loop_state.checkpointing.automatic = self
 
@@ -89,7 +89,7 @@ class Automatic(NoStates):
             return False
         load_state(self._run, self._store.place / name, {}, missing_ok=False)
         if self._run.components.transport.rank == 0:
-            _tell_of_earlier_end(self._store.place, self._run.components.step_timer.step)
+            _say_of_earlier_end(self._store.place, self._run.components.step_timer.step)
         return True
 
     def note_end(self) -> None:
@@ -111,7 +111,7 @@ class Automatic(NoStates):
             if place is Place.HERE:
                 self._save()
             elif place is Place.NOWHERE:
-                self._say_once(
+                self._warn_once(
                     f"{where()}: no state is saved here. Use run.epochs for a loop over epochs, with one run.steps in its body."
                 )
                 self._end_if_asked(None)
@@ -122,12 +122,14 @@ class Automatic(NoStates):
 
     def _prepare(self) -> None:
         """Get memory for the copy of the first state, now that its size is known: optimizers have made a step."""
+        # [Note: why bits are not compared here]
+        # Nothing is written, and ranks that differ would be found before the first state is.
         self._has_prepared, resumption = True, self._run.loop_state.resumption
         if resumption.late is not None or resumption.load_again is not None:
             return
         place, checkpointer = self._store.path(self._run.components.step_timer.step), self._checkpointer
         try:
-            save_state(self._run, place, {}, checkpointer.prepare, checkpointer.tell(), compares=False)
+            save_state(self._run, place, {}, checkpointer.prepare, checkpointer.offer(), compares=False)
         except (PeerLost, RanksDiffer):
             raise
         except LockstepError:
@@ -172,25 +174,25 @@ class Automatic(NoStates):
 
     def end(self) -> None:
         """The run is over: wait until the last state is on the disk."""
-        self._tell(self._checkpointer.close())
+        self._report(self._checkpointer.close())
 
     def _save(self) -> None:
         self._learn(self._checkpointer.settle)
         self._trigger.took(time.monotonic())
         place = self._store.path(self._run.components.step_timer.step)
         try:
-            save_state(self._run, place, {}, self._checkpointer.take, self._checkpointer.tell())
+            save_state(self._run, place, {}, self._checkpointer.take, self._checkpointer.offer())
         except (PeerLost, RanksDiffer):
             raise
         except EnvironmentFailure as error:
-            self._tell(str(error))
+            self._report(str(error))
             self._end_if_asked(None)
             return
         problem = self._checkpointer.hand_over()
         self._taken = self._run.components.step_timer.step, time.monotonic() - self._trigger.saved_at_s
         if self._ends_by or stops_after_saving(self._run):
             problem = problem or self._checkpointer.settle()
-        self._tell(problem)
+        self._report(problem)
         if stops_after_saving(self._run):
             record_saved(self._run)
         # [Note: what counts as saved]
@@ -201,7 +203,7 @@ class Automatic(NoStates):
     def _learn(self, answer: Callable[[], str]) -> None:
         """Learn, on rank 0, what has become of the last state."""
         was_busy, problem = self._checkpointer.is_busy, answer()
-        self._tell(problem)
+        self._report(problem)
         if was_busy and not (self._checkpointer.is_busy or problem):
             step, stall_s = self._taken
             self._run.note(Kind.CHECKPOINT, step, path=str(self._store.path(step)), stall_s=round(stall_s, 4))
@@ -212,7 +214,7 @@ class Automatic(NoStates):
     def comes_within(self, num_steps: int) -> bool:
         return 0 < self._trigger.schedule.steps <= num_steps
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem:
             self._say(f"{problem} The run {'ends' if self._ends_by else 'continues'}.")
 
@@ -236,9 +238,9 @@ class Automatic(NoStates):
         is_restart = settings is not None and settings.restart.number > 0
         return self._store.newest(self._say, takes_any=takes_any, is_restart=is_restart)
 
-    def _say_once(self, text: str) -> None:
-        if text and not self._has_said:
-            self._has_said = True
+    def _warn_once(self, text: str) -> None:
+        if text and not self._has_warned:
+            self._has_warned = True
             self._say(text)
 
     def _say(self, text: str) -> None:
@@ -246,7 +248,7 @@ class Automatic(NoStates):
             say(text)
 
 
-def _tell_of_earlier_end(place: Path, step: int) -> None:
+def _say_of_earlier_end(place: Path, step: int) -> None:
     """Say that the run whose states are in `place` had ended well before, if it had; it resumes after this step."""
     with suppress(OSError, ValueError):
         ended = int(read_regular(place.parent / ENDED, most_bytes=32))

@@ -53,7 +53,7 @@ class LastSnapshot(NoLastSnapshot):
         run: it calls the methods.
         snapshots: the run's; they are on.
         number: which start of the ranks this is.
-        tell: reports an event to the launcher: KEEPS once there is a step to begin again, KEPT with 0 when a snapshot of it
+        report: sends an event to the launcher: KEEPS once there is a step to begin again, KEPT with 0 when a snapshot of it
             was taken, with 1 when this rank takes none.
         first: the journal of rank 0; None on nodes without it.
     """
@@ -65,10 +65,10 @@ class LastSnapshot(NoLastSnapshot):
         run: RunState,
         snapshots: Snapshots,
         number: int,
-        tell: Callable[[Event, int], None],
+        report: Callable[[Event, int], None],
         first: Path | None,
     ) -> None:
-        self._run, self._snapshots, self._number, self._tell = run, snapshots, number, tell
+        self._run, self._snapshots, self._number, self._report = run, snapshots, number, report
         self._first = Reached(first) if first is not None else None
         self._first_pid = JournalReader(first).pid if first is not None else 0
         self._beginning = StepSnapshot(run)
@@ -78,7 +78,7 @@ class LastSnapshot(NoLastSnapshot):
         self._undo: Callable[[], None] | None = None
         """Takes back what the lanes of this step have changed; None before they begin."""
         self._objection = ""
-        self._has_looked = self._has_told = False
+        self._has_looked = self._has_reported = False
 
     # What the loops call
 
@@ -101,9 +101,9 @@ class LastSnapshot(NoLastSnapshot):
     def enter_step(self) -> None:
         if self._beginning.moment is not None:
             self._beginning.moment.seen = self._run.components.streams.seen
-        if not self._has_told:
-            self._has_told = True
-            self._tell(Event.KEEPS, 0)
+        if not self._has_reported:
+            self._has_reported = True
+            self._report(Event.KEEPS, 0)
 
     def enter_pass(self, undo: Callable[[], None]) -> None:
         if self._undo is None:
@@ -125,7 +125,7 @@ class LastSnapshot(NoLastSnapshot):
             is_taken = self._write()
         except Exception:  # noqa: BLE001 - what the script tracks may raise anything, and the loss is what matters
             is_taken = False
-        self._tell(Event.KEPT, int(not is_taken))
+        self._report(Event.KEPT, int(not is_taken))
 
     def _write(self) -> bool:
         """Whether this rank has written one."""
@@ -189,13 +189,13 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
     if run.config.mesh.strategy not in {"single", "ddp"} or run.config.device.type != "cpu":
         return
 
-    def tell(event: Event, code: int) -> None:
+    def report(event: Event, code: int) -> None:
         News(transport.rank, event, code).tell(place.news.number)
 
     position = environment.position
     is_first_node = position.rank == position.local_rank
     first = RunFolder(settings.run_folder).journal(0) if is_first_node else None
-    last = LastSnapshot(run, snapshots, settings.restart.number, tell, first)
+    last = LastSnapshot(run, snapshots, settings.restart.number, report, first)
     run.loop_state.checkpointing.last, transport.on_loss = last, last.take
 
 

@@ -20,7 +20,7 @@ from lockstep.machine.processes import ENDING, signal_name
 from lockstep.protocol.journal.signals import Asking
 
 
-class NobodyAsks:
+class NoStopRequests:
     """A run that ends as a plain script does; the others do more. Nothing here is collective."""
 
     @property
@@ -38,7 +38,7 @@ class NobodyAsks:
         """The run ends, because it was asked to; `step`: after which it was saved, None if that was not possible."""
 
 
-class LauncherAsks(NobodyAsks):
+class LauncherStopRequests(NoStopRequests):
     """Asked through the journal of rank 0; no signal needs to reach the rank.
 
     SLURM may send SIGUSR1 to every process of a job. The launcher's counts; here it would end the rank, and is ignored
@@ -72,17 +72,17 @@ class LauncherAsks(NobodyAsks):
             self._asking.answer(step)
 
 
-class SignalAsks(NobodyAsks):
+class SignalStopRequests(NoStopRequests):
     """Asked by a signal to this process, where the script has not decided itself what that signal does.
 
     A second signal acts as if nothing here were. Forked children (loader workers) continue as long as this process does:
     a terminal and SLURM send the signal to them too. Only SIGTERM ends them, as before.
     """
 
-    def __init__(self, *, says: bool) -> None:
-        self._says, self._process = says, os.getpid()
+    def __init__(self, *, reports: bool) -> None:
+        self._reports, self._process = reports, os.getpid()
         self._before: dict[int, Any] = {}
-        self._number, self._has_heard = 0, False
+        self._number, self._has_one = 0, False
 
     @property
     def number(self) -> int:
@@ -95,7 +95,7 @@ class SignalAsks(NobodyAsks):
         for number in ENDING:
             handler = signal.getsignal(number)
             if handler is signal.default_int_handler or (handler is signal.SIG_DFL and number not in caught):
-                self._before[number] = signal.signal(number, self._hear)
+                self._before[number] = signal.signal(number, self._handle)
 
     def rest(self) -> None:
         if os.getpid() != self._process:
@@ -111,16 +111,16 @@ class SignalAsks(NobodyAsks):
     def answer(self, step: int | None) -> None:  # noqa: ARG002 - nobody waits for it
         self._number = 0
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         is_child = os.getpid() != self._process
         if is_child and number != signal.SIGTERM:
             return
-        if is_child or self._has_heard:
+        if is_child or self._has_one:
             self._give_back(number)
             signal.raise_signal(number)
             return
-        self._number, self._has_heard = number, True
-        if self._says:
+        self._number, self._has_one = number, True
+        if self._reports:
             text = (
                 f"lockstep: {signal_name(number)}: the run is saved between two steps and ends; once more ends it now\n"
             )
@@ -131,7 +131,7 @@ class SignalAsks(NobodyAsks):
 
     def _give_back(self, number: int) -> None:
         before = self._before.pop(number, None)
-        if before is not None and signal.getsignal(number) == self._hear:
+        if before is not None and signal.getsignal(number) == self._handle:
             signal.signal(number, before)
 
 

@@ -87,7 +87,7 @@ class Snapshots(NoSnapshots):
                 self._store.place.mkdir(mode=0o700, exist_ok=True)
         self._checkpointer = AsyncCheckpointer(1, refusal=self._no_room)
         self._steps, self._pace = place.steps, Pace(place.steps, 0, time.monotonic())
-        self._is_heard = self._holds = False
+        self._is_requested = self._holds = False
         self._why_not = self._noted = ""
         """Why there will be no more, as far as this rank knows; why there was none the last time."""
         self._asking = Asking(run.config.folder.journal(run.components.transport.rank)) if run.config.folder else None
@@ -134,12 +134,12 @@ class Snapshots(NoSnapshots):
         )
 
     def hear(self) -> None:
-        self._is_heard = True
+        self._is_requested = True
 
     def after_step(self, *, ends_epoch: bool) -> None:
-        if not self._is_heard:
+        if not self._is_requested:
             return
-        self._is_heard = False
+        self._is_requested = False
         epochs = self._run.loop_state.epochs
         place = self._pace.place(in_body=epochs.in_body, is_first=epochs.is_first, ends_epoch=ends_epoch)
         if place is Place.NOWHERE:
@@ -148,7 +148,7 @@ class Snapshots(NoSnapshots):
             self._try()
 
     def after_body(self) -> None:
-        is_owed, self._is_heard = self._pace.settle() or self._is_heard, False
+        is_owed, self._is_requested = self._pace.settle() or self._is_requested, False
         # [Note: where hogwild's ranks agree]
         # Passes exchange nothing under hogwild, but at the end of a body the ranks come together.
         if self._run.config.mesh.asynchronous:
@@ -193,7 +193,7 @@ class Snapshots(NoSnapshots):
                 self._store.path(self._run.components.step_timer.step),
                 {},
                 self._checkpointer.take,
-                self._checkpointer.tell(),
+                self._checkpointer.offer(),
             )
         except (PeerLost, RanksDiffer):
             raise
@@ -229,7 +229,7 @@ class Snapshots(NoSnapshots):
             self._noted = why
             keep(folder.snapshots, json.dumps({"why": why}), self._run.components.step_timer)
 
-    def _newest(self) -> _Kept | None:
+    def _newest(self) -> _Newest | None:
         """The newest snapshot that is whole, of all nodes. Collective: call it on every rank."""
         transport, position = self._run.components.transport, self._run.config.environment.position
         mine = None
@@ -246,7 +246,7 @@ class Snapshots(NoSnapshots):
             # [Note: why all but one copy goes]
             # Two nodes may have a snapshot of one step each. All ranks must load the same one.
             remove(mine)
-        return _Kept(name, -rank, is_whole=mine is not None and mine.name == name and mine.is_dir())
+        return _Newest(name, -rank, is_whole=mine is not None and mine.name == name and mine.is_dir())
 
     # When another rank is lost
 
@@ -264,7 +264,7 @@ class Snapshots(NoSnapshots):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Newest:
     """The snapshot from which all ranks resume."""
 
     name: str

@@ -1,4 +1,4 @@
-"""How often a snapshot is taken, and whether there is room: pure decisions."""
+"""When and where a state is taken, and whether there is room for one in memory: pure decisions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
-from lockstep.protocol.saving import Keeping, kept_in, newest_kept
+from lockstep.protocol.saving import Keeping, Schedule, kept_in, newest_kept
 from lockstep.rank.checkpoint.trigger.snapshots import no_room
-from lockstep.rank.checkpoint.trigger.trigger import FIRST_S, SHARE, Pace, steps_between
+from lockstep.rank.checkpoint.trigger.trigger import FIRST_S, SHARE, OnSchedule, Pace, Place, steps_between
 
 
 @given(cost_s=st.floats(1e-6, 1e3), step_s=st.floats(1e-5, 1e3))
@@ -73,3 +73,18 @@ def test_the_newest_snapshot_is_that_of_the_last_run_of_a_script(tmp_path) -> No
     assert newest_kept(tmp_path) is None, "its first run comes once more, before its second"
     (kept_in(tmp_path, 2) / "step-00000004").mkdir()
     assert newest_kept(tmp_path) == 4
+
+
+def test_a_state_that_would_let_a_body_run_twice_waits_for_its_end():
+    trigger = OnSchedule(Schedule(steps=4), 0.0)
+    assert trigger.place(in_body=True, is_first=True, ends_epoch=False) is Place.HERE
+    assert trigger.place(in_body=False, is_first=True, ends_epoch=True) is Place.HERE
+    assert trigger.place(in_body=False, is_first=False, ends_epoch=False) is Place.NOWHERE
+    assert not trigger.settle()
+    for is_first, ends_epoch in ((True, True), (False, False), (False, True)):
+        assert trigger.place(in_body=True, is_first=is_first, ends_epoch=ends_epoch) is Place.AFTER_BODY
+        assert (trigger.settle(), trigger.settle()) == (True, False)
+    trigger.leave_steps(6, is_asked=False)
+    assert not trigger.owed
+    trigger.leave_steps(8, is_asked=False)
+    assert trigger.owed, "the loop was left before anybody looked at step 8"

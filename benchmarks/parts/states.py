@@ -30,8 +30,8 @@ from benchmarks.parts.sides import Turn, adamw, rank_parser, slowest, take_turns
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
 from lockstep.machine.memory_pressure import read_memory_pressure
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AsyncCheckpointer
-from lockstep.rank.checkpoint.saving.state import save_state
+from lockstep.rank.checkpoint.state.save import save_state
+from lockstep.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 
 GPT_M = 124
 """GPT-2's smallest; the others are stacks of layers."""
@@ -97,7 +97,7 @@ class Sides:
         }
 
     def ours(self) -> None:
-        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take, self._aside.tell())
+        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take, self._aside.offer())
         if problem := self._aside.hand_over():
             raise SystemExit(problem)
 

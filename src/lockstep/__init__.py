@@ -33,7 +33,7 @@ from lockstep.errors import (
 
 if TYPE_CHECKING:
     from lockstep.launcher.spawn.spawn import spawn
-    from lockstep.rank.checkpoint.weights import load_weights
+    from lockstep.rank.checkpoint.weights.load import load_weights
     from lockstep.rank.run.loop.step import Step
     from lockstep.rank.run.loop.tally import Agreed, Tally
     from lockstep.rank.run.run import Run
@@ -48,7 +48,7 @@ _PLACES = {
     "Tally": "lockstep.rank.run.loop.tally",
     "finish": "lockstep.rank.run.start",
     "init": "lockstep.rank.run.start",
-    "load_weights": "lockstep.rank.checkpoint.weights",
+    "load_weights": "lockstep.rank.checkpoint.weights.load",
     "spawn": "lockstep.launcher.spawn.spawn",
 }
 

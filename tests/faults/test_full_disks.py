@@ -154,8 +154,8 @@ STATES = "lockstep-runs/exp1/states"
 BY_ITSELF = """
     import os, select, subprocess, sys, torch, lockstep
     from pathlib import Path
-    from lockstep.protocol.state_files.folder import trouble_of
-    from lockstep.rank.checkpoint.saving.ring import Ring
+    from lockstep.protocol.state_files.whole_state import trouble_of
+    from lockstep.rank.checkpoint.store.store import Store
     from lockstep.testing.digests import digest_of
     states = Path("lockstep-runs/exp1/states")
     run = lockstep.init(lanes=1, threads=1, name="exp1", save_every="1steps", keep=2)
@@ -190,7 +190,7 @@ BY_ITSELF = """
             if step.number > 1:  # the state of the step before is written, or has failed
                 select.select([run._run.loop_state.checkpointing.automatic._checkpointer._writer._channel], [], [])
                 if len(sys.argv) > 1:
-                    whole = [path for path in reversed(Ring(states, 2).newest_first()) if trouble_of(path) is None]
+                    whole = [path for path in reversed(Store(states, 2).newest_first()) if trouble_of(path) is None]
                     print("before", step.number, "are", *(int(path.name[5:]) for path in whole), flush=True)
                     act(step.number)
             step.backward(lambda batch: model(batch[0]).square().mean())

@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AT_END, LATE
-from lockstep.rank.checkpoint.saving.async_checkpoint.writer import PROGRAM
+from lockstep.rank.checkpoint.store.checkpointer import AT_END, LATE
+from lockstep.rank.checkpoint.store.writer import PROGRAM
 from lockstep.testing.digests import digest_of
 from tests.scripts.crashing_saves import ERRORS, changes_now, is_change
 from tests.scripts.power_cut import ORDERS, Disk

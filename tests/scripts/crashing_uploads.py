@@ -8,7 +8,8 @@ from pathlib import Path
 from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import damage
 from lockstep.protocol.state_files.remote_files import RemoteFiles
-from lockstep.protocol.state_files.remote_state import RemoteState, copied
+from lockstep.protocol.state_files.remote_state import RemoteState
+from lockstep.rank.checkpoint.store.store import Store
 from tests.support.system_calls import CHANGES, Killed, watch
 
 FULL = errno.ENOSPC
@@ -27,9 +28,9 @@ def faulty_copies(place, state_of, error=None):
     there, url, wrong = place / "there", f"file://{place}/there", []
     for nth in count():
         shutil.rmtree(there, ignore_errors=True)
-        assert copied(old, url, 1) == ""
+        assert Store(old.parent, 1, url).added(old) == ""
         fault = Fault(str(there), nth, error)
-        watch(lambda: copied(new, url, 1), fault.look)
+        watch(lambda: Store(new.parent, 1, url).added(new), fault.look)
         if fault.made <= nth:
             return nth, wrong
         for wanted in ((old, new), (new,)):
@@ -39,7 +40,7 @@ def faulty_copies(place, state_of, error=None):
             weights = place / "copy" / "model.safetensors"
             if damage(*found) or weights.read_bytes() not in [(one / weights.name).read_bytes() for one in wanted]:
                 wrong.append(f"call {nth}: {damage(*found)}")
-            if problem := copied(new, url, 1):
+            if problem := Store(new.parent, 1, url).added(new):
                 wrong.append(f"call {nth}: {problem}")
         if len(left := RemoteFiles(f"{url}/step-00000002").names()) != 3:
             wrong.append(f"call {nth}: {left}")

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import Aside
-from lockstep.rank.checkpoint.saving.state import save_state
+from lockstep.rank.checkpoint.state.save import save_state
+from lockstep.rank.checkpoint.store.checkpointer import Aside
 
 GOAL = 50.0
 WIDTH = 4096
@@ -51,7 +51,7 @@ def main():
     aside = Aside(1)
 
     def ours():
-        save_state(run._run, Path("states/step-00000001"), {}, aside.take, aside.tell())
+        save_state(run._run, Path("states/step-00000001"), {}, aside.take, aside.offer())
         if problem := aside.hand_over():
             raise SystemExit(problem)
 

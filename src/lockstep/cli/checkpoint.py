@@ -18,9 +18,8 @@ from rich.console import Console
 from lockstep.cli.under_way import screen
 from lockstep.errors import UsageError
 from lockstep.launcher.states.description import describe, examine, newest, summary_of
-from lockstep.launcher.states.places import Found, all_states, states_at
-from lockstep.launcher.states.remote import fill, states_at_url, told_of
-from lockstep.launcher.states.report import show_description, show_differences, show_examined, show_list, show_put_aside
+from lockstep.launcher.states.places import Found, all_states, described_at, fill, states_at, states_at_url
+from lockstep.launcher.states.report import show_description, show_differences, show_examined, show_list
 from lockstep.machine.held_folder import TemporaryFolder
 from lockstep.machine.visible import visible
 from lockstep.protocol.run_folder import COPY, runs_folder
@@ -72,7 +71,7 @@ def ls(where: str | None, as_json: bool) -> None:
     """List states: step, epoch, time, size, hash, whether files are missing."""
     runs = runs_folder(os.environ)
     found = _states_at(where) if where is not None else all_states(runs)
-    rows = [row for one in found if (row := told_of(one, partial(summary_of, one))) is not None]
+    rows = [row for one in found if (row := described_at(one, partial(summary_of, one))) is not None]
     rows.sort(key=lambda row: (row["run"], row["step"] is None, row["step"] or 0, row["path"]))
     if not rows and not as_json:
         click.echo(f"No states in {visible(where or runs)}.")
@@ -96,12 +95,9 @@ def show(state: str, as_json: bool) -> None:
 def verify(state: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of states and say which file is damaged."""
     found = dict.fromkeys(one for word in state for one in _at_least_one(word))
-    aside = [one for one in found if one.is_aside and len(found) > 1 and one.name not in state]
-    chosen = [fill(one) for one in found if one not in aside]
-    examined = [record for one in chosen if (record := told_of(one, partial(examine, one))) is not None]
+    chosen = map(fill, found)
+    examined = [record for one in chosen if (record := described_at(one, partial(examine, one))) is not None]
     _print(examined, as_json, show_examined)
-    if not as_json:
-        show_put_aside([one.name for one in aside], screen())
     sys.exit(0 if all(one["whole"] for one in examined) else 1)
 
 
@@ -117,8 +113,8 @@ def diff(one: str, other: str, as_json: bool) -> None:
     left, right = one_state(one), one_state(other)
     for found in (left, right):
         _described(found)  # which refuses what nobody should read
-    compare = _with_torch("lockstep.rank.checkpoint.comparison").compare
-    record = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
+    compare = _with_torch("lockstep.rank.checkpoint.state.comparison").compare
+    record = described_at(left, lambda: described_at(right, lambda: compare(left.path, right.path)))
     _print(record, as_json, show_differences)
     sys.exit(0 if record["same"] else 1)
 
@@ -139,8 +135,8 @@ def export(state: str, file: str, model: str | None, force: bool, as_json: bool)
         raise UsageError(problem, "Name a file here and copy it there, or call run.save_weights with the URL.")
     found = one_state(state)
     _described(found)
-    export_to = _with_torch("lockstep.rank.checkpoint.export").export
-    _print(told_of(found, lambda: export_to(found.path, Path(file), model, force=force)), as_json, _say_exported)
+    export_to = _with_torch("lockstep.rank.checkpoint.weights.export").export
+    _print(described_at(found, lambda: export_to(found.path, Path(file), model, force=force)), as_json, _say_exported)
 
 
 def _say_exported(done: dict[str, Any], _: Console) -> None:
@@ -159,7 +155,7 @@ def one_state(word: str) -> Found:
 
 
 def _described(found: Found) -> Any:
-    return told_of(found, partial(describe, found.path))
+    return described_at(found, partial(describe, found.path))
 
 
 def _states_at(word: str) -> list[Found]:

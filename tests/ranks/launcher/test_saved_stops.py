@@ -167,11 +167,11 @@ def test_a_script_started_with_python_does_the_same(tmp_path: Path, undisturbed:
 OWN_HANDLERS = """
     import faulthandler, signal, sys, time
     from multiprocessing import get_context
-    from lockstep.rank.checkpoint.saving.asked import SignalAsks
+    from lockstep.rank.checkpoint.trigger.signals import SignalStopRequests
 
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGHUP, lambda *_: print("the script's own"))
-    asks = SignalAsks(says=False)
+    asks = SignalStopRequests(reports=False)
     asks.listen()
     signal.raise_signal(signal.SIGHUP)
     signal.raise_signal(signal.SIGUSR1)

@@ -22,18 +22,18 @@ from lockstep.protocol.state_files.folder import TRIES, identity_of
 from lockstep.protocol.state_files.manifest import (
     CHANGED,
     GRADIENTS,
-    MODEL_FILE,
     NAME,
     OLDER,
     Manifest,
     NewerState,
     damage_of,
+    problem_of,
 )
 from lockstep.protocol.state_files.whole_state import COUNTERS, UNLIKE, documents_of, open_state, plain
 
 COMPLETE, DAMAGED, NEWER = "complete", "damaged", "newer"
 SUFFIX = ".safetensors"
-STREAMS = ("random numbers", "random numbers of the epoch")
+STREAMS = "random numbers"
 PLACE = "place of the data set"
 _WRITERS = ("strategy", "ranks", "lanes", "threads", "seed")
 _COUNTERS = ("step", "epoch", "epochs_seen", "num_losses", "loss", "loaders")
@@ -78,17 +78,11 @@ def newest(states: list[Found]) -> Found:
             return _count(open_state(path)[1].facts.get("step")) or 0
         return -1
 
-    candidates = [one for one in states if not one.is_aside] or states
-    return max(candidates, key=lambda one: (step_of(one.path), one.path.name))
+    return max(states, key=lambda one: (step_of(one.path), one.path.name))
 
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
-
-
-def problem_of(error: LockstepError) -> str:
-    """What is wrong, without the fix."""
-    return error.problem if isinstance(error, UsageError) else str(error)
 
 
 def _incomplete(place: Path, manifest: Manifest) -> UsageError | None:
@@ -143,7 +137,7 @@ def describe(path: Path) -> Json:
         record: Json = {"path": str(path), "saved": _saved_at(place), "sha256": _hash_of(manifest)}
         record["counters"] = {name: counters[name] for name in _COUNTERS}
         record["inside"] = _inside(counters, documents)
-        record |= {**_facts(manifest), "epochs": _epochs(counters), **_objects(documents, headers, manifest)}
+        record |= {**_facts(manifest, headers), "epochs": _epochs(counters), **_objects(documents)}
         return {key: _finite(value) for key, value in record.items()}
     except UNLIKE:
         raise UsageError(f"{path} is not what lockstep writes.", CHANGED) from None
@@ -161,16 +155,21 @@ def headers_of(path: Path) -> list[Header]:
         raise UsageError(f"{path} has no sound header of a safetensors file ({error}).", OLDER) from None
 
 
-def _facts(manifest: Manifest) -> Json:
+def _facts(manifest: Manifest, headers: Mapping[str, Sequence[Header]]) -> Json:
     """Who wrote it, and its files."""
+
+    def tensors(name: str) -> Json:
+        found = headers.get(name, ())
+        return {"elements": sum(one.elements for one in found), "dtypes": sorted({one.dtype for one in found})}
+
     versions = manifest.facts.get("fingerprint")
     return {
         "written_by": {name: manifest.facts.get(name) for name in _WRITERS},
         "versions": versions if isinstance(versions, Mapping) else {},
         "not_finite": manifest.not_finite,
         "files": [
-            {"name": name, "size_bytes": file.size, "tensors": len(file.tensors), "sha256": file.sha256}
-            for name, file in sorted(manifest.files.items())
+            {"name": name, "size_bytes": f.size, "tensors": len(f.tensors), **tensors(name), "sha256": f.sha256}
+            for name, f in sorted(manifest.files.items())
         ],
     }
 
@@ -207,13 +206,8 @@ def _epochs(counters: Json) -> list[Json]:
     return rows
 
 
-def _objects(documents: Json, headers: Mapping[str, Sequence[Header]], manifest: Manifest) -> Json:
-    """Models, optimizers, schedulers and what else has a state."""
-
-    def tensors(file: str) -> Json:
-        elements, dtypes = sum(one.elements for one in headers[file]), sorted({one.dtype for one in headers[file]})
-        size = manifest.files[file].size
-        return {"tensors": len(headers[file]), "elements": elements, "size_bytes": size, "dtypes": dtypes}
+def _objects(documents: Json) -> Json:
+    """Optimizers, schedulers, and what the script named."""
 
     def labelled(kind: str) -> list[tuple[str, Any]]:
         """`optimizer`, or `optimizer1`, `optimizer2` where there are several."""
@@ -223,30 +217,18 @@ def _objects(documents: Json, headers: Mapping[str, Sequence[Header]], manifest:
         rate = group["options"].get("lr")
         return {"parameters": len(group["params"]), "lr": rate if isinstance(rate, float) else None}
 
-    optimizers = labelled("optimizer")
-    trained = {name for _, one in optimizers for group in one["groups"] for name in group["params"]}
-    files, models = sorted(name for name in headers if MODEL_FILE.fullmatch(name)), []
-    for number, file in enumerate(files, 1):
-        prefix = f"{number}/" if len(files) > 1 else ""  # as optimizers name the parameters of several models
-        elements = sum(one.elements for one in headers[file] if prefix + one.name in trained)
-        models.append({"name": file.removesuffix(SUFFIX), "tensors": tensors(file), "trained": elements})
-    named = [(label[:-1], one) for label, one in documents.items() if label.endswith("=")]
-    drawn = {label: documents[label] for label in STREAMS if label in documents}
     return {
-        "models": models,
         "optimizers": [
-            {
-                "name": label,
-                "kind": str(one["class"]),
-                "groups": [group_of(group) for group in one["groups"]],
-                "tensors": tensors(label + SUFFIX),
-            }
-            for label, one in optimizers
+            {"name": label, "kind": str(one["class"]), "groups": [group_of(group) for group in one["groups"]]}
+            for label, one in labelled("optimizer")
         ],
         "schedulers": [[label, str(one["class"])] for label, one in labelled("scheduler")],
-        "named": [[name, "object" if one["object"] else "value"] for name, one in named],
-        "streams": {label: [kind for kind, one in of.items() if one is not None] for label, of in drawn.items()},
-        "gradients": tensors(GRADIENTS) if GRADIENTS in headers else None,
+        "named": [
+            [label[:-1], "object" if one["object"] else "value"]
+            for label, one in documents.items()
+            if label.endswith("=")
+        ],
+        "streams": [kind for kind, one in documents[STREAMS].items() if one is not None],
     }
 
 

@@ -1,22 +1,32 @@
-"""From a word of the command line to states: a run's name, its folder, a folder of states, or one state."""
+"""From a word of the command line to states: a run's name, its folder, a folder of states, one state, or a URL of these.
+
+States at a URL are looked at through copies in a private folder. A listing needs manifests and sizes only, so a copy begins as an
+outline, with files of the same sizes and no content.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.machine.visible import visible
 from lockstep.notices import say
 from lockstep.protocol.run_folder import STATES
-from lockstep.protocol.state_files.folder import StateFolder, may_be_state
+from lockstep.protocol.state_files.folder import StateFolder, is_state, may_be_state
 from lockstep.protocol.state_files.own_folder import of_others
+from lockstep.protocol.state_files.remote_files import RemoteFiles
+from lockstep.protocol.state_files.remote_state import RemoteState, named
+from lockstep.protocol.url import below, parted, shown
 
 ASIDE = "damaged-"
-"""How the name of a state begins that a resumed run found damaged."""
+"""How the name of a state begins that a resumed run found damaged; whoever wants to look at it names it."""
 LIST = "List what there is with `lockstep checkpoint ls`."
 _BELOW = ("", "*", f"{STATES}/*", f"*/{STATES}/*")
 """Where the states of a place are: itself, or in a folder of states, a run, or a folder of runs."""
@@ -32,17 +42,12 @@ class Found:
     run: str = ""
     """The run's name; empty for a state that a script saved to a place of its own."""
     url: str = ""
-    """Where it is, if `path` is a copy of it (`launcher.states.remote`)."""
+    """Where it is, if `path` is a copy of it."""
 
     @property
     def name(self) -> str:
         """Where it is, for people."""
         return self.url or str(self.path)
-
-    @property
-    def is_aside(self) -> bool:
-        """Whether a resumed run has put it aside."""
-        return self.path.name.startswith(ASIDE)
 
 
 def states_at(word: str, runs: Path) -> list[Found]:
@@ -106,11 +111,62 @@ def _states_of(place: Path) -> list[Found]:
 
 
 def _is_visible(one: Path, place: Path) -> bool:
-    """No link, and nothing hidden: a state that is being written begins with a dot."""
-    return one == place or not (one.is_symlink() or any(part[0] == "." for part in one.relative_to(place).parts))
+    """No link, nothing hidden (a state that is being written begins with a dot), and nothing that a resumed run has put aside."""
+    hidden = any(part[0] == "." for part in one.relative_to(place).parts) or one.name.startswith(ASIDE)
+    return one == place or not (one.is_symlink() or hidden)
 
 
 def _run_of(state: Path) -> str:
     """The run in whose folder of states this is; empty if that is another kind of folder."""
     folder = Path(os.path.abspath(state)).parent  # noqa: PTH100 - the name as the person gave it
     return folder.parent.name if folder.name == STATES else ""
+
+
+def states_at_url(url: str, room: Path) -> list[Found]:
+    """Outlines of the states at `url`: a state, the states of a run (--states URL/NAME), or those of several runs.
+
+    Args:
+        url: where to look.
+        room: an empty folder of this program.
+
+    Raises:
+        UsageError: when there is none, or it cannot be read.
+    """
+    found = [*_outline(url, room / "state", "")] or [*_states_in(url, room)]
+    if not found:
+        found = [one for name in RemoteFiles(url).names() for one in _states_in(below(url, name), room / name)]
+    if not found:
+        raise UsageError(f"There is no state at {shown(url)}.", "Name a state, or the folder of a run's states.")
+    return found
+
+
+def fill(found: Found) -> Found:
+    """The same state with its content; one of the disk as it is.
+
+    Raises:
+        UsageError: when it cannot be read.
+        EnvironmentFailure: when there is no room.
+    """
+    if found.url:
+        shutil.rmtree(found.path)
+        RemoteState(found.url).fetch(found.path)
+    return found
+
+
+def described_at(found: Found, look: Callable[[], Any]) -> Any:
+    """What `look` finds out about a state, or raises, with the URL in the place of the folder with its copy."""
+    if not found.url:
+        return look()
+    with named(found.path, found.url):
+        place, url = (json.dumps(str(one))[1:-1] for one in (found.path, shown(found.url)))
+        return json.loads(json.dumps(look()).replace(place, url))
+
+
+def _states_in(url: str, room: Path) -> Iterator[Found]:
+    for name in RemoteFiles(url).names():
+        yield from _outline(below(url, name), room / name, parted(below(url, name))[0].rpartition("/")[2])
+
+
+def _outline(url: str, folder: Path, run: str) -> Iterator[Found]:
+    if RemoteState(url).fetch(folder, outline=True) and is_state(folder):
+        yield Found(folder, run, url)

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.launcher.states.description import COMPLETE, Json
-from lockstep.launcher.states.places import ASIDE
 from lockstep.launcher.watch.table import show_table, table
 from lockstep.machine.visible import visible
 
@@ -137,12 +136,6 @@ def show_examined(examined: Sequence[Json], console: Console) -> None:
         if one["others"]:
             names = _first(one["others"])
             say(console, f"{one['path']} holds other files too ({names}), so lockstep will not replace or remove it.")
-
-
-def show_put_aside(paths: Sequence[str], console: Console) -> None:
-    """Say which states were not looked at."""
-    if paths:
-        say(console, f"Not read, because a resumed run has put them aside ({ASIDE}…): {_first(paths)}.", "dim")
 
 
 def _first(names: Sequence[str]) -> str:

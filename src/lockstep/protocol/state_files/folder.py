@@ -11,14 +11,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
+from lockstep.errors import EnvironmentFailure, UsageError
+from lockstep.machine.clocks import growing_time
 from lockstep.machine.regular_file import read_regular
-from lockstep.protocol.state_files.flushed import exchange, make_synced, sync
-from lockstep.protocol.state_files.manifest import DOCUMENTS, MOST_BYTES, NAME, Manifest, damage, is_manifest
+from lockstep.protocol.state_files.flushed import exchange, make_synced, sync, write_synced
+from lockstep.protocol.state_files.manifest import (
+    DOCUMENTS,
+    MOST_BYTES,
+    NAME,
+    NOT_FINITE,
+    Manifest,
+    SavedFile,
+    is_manifest,
+)
 from lockstep.protocol.state_files.own_folder import MARK, NAMES, empty, is_ours, mark, of_others, remove
 
 _PREVIOUS = (".{}.previous", ".{}.lockstep-previous")
@@ -304,27 +316,6 @@ def may_be_state(folder: Path) -> bool:
     return False
 
 
-def trouble_of(path: Path) -> LockstepError | None:
-    """Why a state cannot be loaded; None when it is whole. Every byte is read."""
-    try:
-        found = StateFolder(path).read_manifest()
-    except LockstepError as error:
-        return error
-    if found is None:
-        return UsageError(f"{path} has no {NAME}.", "Use an older state.")
-    return damage(*found)
-
-
-def not_finite_in(path: Path) -> str:
-    """A tensor of a state that is not finite; empty where all are that should be, or where that is unknown.
-
-    Raises:
-        LockstepError: when it cannot be read.
-    """
-    found = StateFolder(path).read_manifest()
-    return found[1].not_finite if found is not None else ""
-
-
 def identity_of(place: Path) -> tuple[int, int] | None:
     """Which folder is there now: another one after a program has replaced it; None if nothing is."""
     try:
@@ -363,3 +354,43 @@ def _is_at(descriptor: int, place: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(place))
     except FileNotFoundError:
         return False
+
+
+def complete(
+    folder: StateFolder,
+    documents: Mapping[str, Any],
+    files: Mapping[str, SavedFile],
+    facts: Mapping[str, Any],
+    taken_s: float | None = None,
+    *,
+    not_finite: str = "",
+) -> None:
+    """Write state.json and the manifest into the stage, which holds all other files, and put it in place.
+
+    Args:
+        folder: it has begun.
+        documents: the content of state.json.
+        files: those that are in the stage, flushed to the disk.
+        facts: what the manifest says besides its files; the step separates lines of metrics.jsonl from the state.
+        taken_s: growing_time() when the run was as the state is, if that is not now. The manifest gets this time.
+        not_finite: a tensor that should be finite and is not.
+
+    Raises:
+        OSError: when there is no room.
+        EnvironmentFailure: when somebody has changed what is there.
+    """
+    facts = {**facts, NOT_FINITE: not_finite} if not_finite else facts
+    text = json.dumps(documents, allow_nan=False, indent=1).encode()
+    write_synced(folder.stage / DOCUMENTS, text)
+    write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
+    # [Note: why the manifest's time is set]
+    # Lines of metrics.jsonl are compared with it. The kernel's stamp is that of its last tick, up to 10 ms before.
+    if taken_s is None:
+        taken_s = growing_time(facts.get("step", 0))
+    os.utime(folder.stage / NAME, (taken_s, taken_s))
+    folder.install()
+
+
+def not_written(target: Path, problem: str) -> EnvironmentFailure:
+    """The error for a state that could not be written."""
+    return EnvironmentFailure(f"The state could not be written to {target}: {problem.rstrip('.')}.")

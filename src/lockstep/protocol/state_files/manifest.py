@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import UsageError
+from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.regular_file import open_regular
 
 
@@ -174,3 +174,8 @@ def damage_of(path: Path, expected: SavedFile, *, reads: bool = True) -> UsageEr
     except OSError as error:
         return UsageError(f"{path} cannot be read ({error.strerror}).", OLDER)
     return None
+
+
+def problem_of(error: LockstepError) -> str:
+    """What is wrong, without the fix."""
+    return error.problem if isinstance(error, UsageError) else str(error)

@@ -21,10 +21,19 @@ from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 from lockstep.notices import say
 from lockstep.protocol.saving import step_of
 from lockstep.protocol.state_files.flushed import write_synced
-from lockstep.protocol.state_files.folder import StateFolder, trouble_of
-from lockstep.protocol.state_files.manifest import MODEL_FILE, MOST_BYTES, NAME, Manifest, SavedFile, is_manifest
+from lockstep.protocol.state_files.folder import StateFolder
+from lockstep.protocol.state_files.manifest import (
+    MODEL_FILE,
+    MOST_BYTES,
+    NAME,
+    Manifest,
+    SavedFile,
+    is_manifest,
+    problem_of,
+)
 from lockstep.protocol.state_files.own_folder import MARK
 from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles
+from lockstep.protocol.state_files.whole_state import trouble_of
 from lockstep.protocol.url import below, parted, shown
 
 SAVED = "saved_s"
@@ -164,7 +173,7 @@ class RemoteState:
         return False
 
 
-class RemoteRing:
+class RemoteStore:
     """The newest states of a run: `URL/step-00000500`, of which `keep` stay."""
 
     def __init__(self, url: str, keep: int) -> None:
@@ -222,8 +231,7 @@ class RemoteRing:
             folder = StateFolder(place / name)
             if (problem := self._install(name, folder)) is None:
                 return name, problems
-            said = problem.problem if isinstance(problem, UsageError) else str(problem)
-            problems.append(said.replace(str(folder.stage), url))
+            problems.append(problem_of(problem).replace(str(folder.stage), url))
         return "", problems
 
     def _install(self, name: str, folder: StateFolder) -> LockstepError | None:
@@ -251,12 +259,6 @@ class RemoteRing:
             raise
         except UsageError as error:
             return error
-
-
-def copied(folder: Path, url: str, keep: int) -> str:
-    """Copy the state in `folder` to the ring at `url`, unless that is empty; why it failed as a sentence, or an empty text."""
-    why = trouble_in(lambda: RemoteRing(url, keep).put(folder)) if url else ""
-    return why and f"{folder.name} is on the disk, but could not be copied: {why}"
 
 
 def _placed(text: bytes, folder: Path) -> dict[str, SavedFile]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.regular_file import read_regular
 from lockstep.protocol.state_files.folder import TRIES, StateFolder, identity_of
-from lockstep.protocol.state_files.manifest import CHANGED, DOCUMENTS, NAME, OLDER, Manifest, damage_of, loads
+from lockstep.protocol.state_files.manifest import CHANGED, DOCUMENTS, NAME, OLDER, Manifest, damage, damage_of, loads
 
 Form = Any
 """Of a value of JSON: a test, a list with the form of its items, or a dictionary with forms by key."""
@@ -91,7 +91,7 @@ def wrong_counters(saved: Any) -> str:
     """What is wrong with them, in words; empty when nothing is.
 
     Args:
-        saved: what `lockstep.rank.checkpoint.saving.state.counters` made once.
+        saved: what `lockstep.rank.checkpoint.state.save.counters` made once.
     """
     if not isinstance(saved, Mapping):
         return "its counters are not a dictionary"
@@ -196,3 +196,24 @@ def plain(value: Any) -> Any:
         case "tuple":
             return [plain(item) for item in value["items"]]
     return value
+
+
+def trouble_of(path: Path) -> LockstepError | None:
+    """Why a state cannot be loaded; None when it is whole. Every byte is read."""
+    try:
+        found = StateFolder(path).read_manifest()
+    except LockstepError as error:
+        return error
+    if found is None:
+        return UsageError(f"{path} has no {NAME}.", OLDER)
+    return damage(*found)
+
+
+def not_finite_in(path: Path) -> str:
+    """A tensor of a state that is not finite; empty where all are that should be, or where that is unknown.
+
+    Raises:
+        LockstepError: when it cannot be read.
+    """
+    found = StateFolder(path).read_manifest()
+    return found[1].not_finite if found is not None else ""

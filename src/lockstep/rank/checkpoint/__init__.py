@@ -1,9 +1,11 @@
 """Files that outlive a run: weights, and the state from which a run resumes.
 
-Bottom up: `exact_json` writes values that JSON cannot express, `tensor_file` is one safetensors file, `manifest` says
-what a state folder holds, `folder` replaces it in one move, `completion` writes its last files. `model_state` and
-`optimizer_state` turn objects into named tensors and back; `inventory` finds out which rank holds which tensor and
-streams them to rank 0. `torch_file`, `weights_keys` and `weights` read weights that others wrote. `comparison` and `export`
-read a `whole_state` without a run, for `lockstep checkpoint`. States at URLs are in
-`protocol.state_files`. Nothing here reads or writes a pickle that could run code.
+what     state/     `State`: what is in a checkpoint; collected, turned into named tensors and JSON, saved by `run.save_state`
+where    store/     `Store`: a folder of states, on a disk, in shared memory, with a copy at a URL; written while training continues
+when     trigger/   `Trigger`: a schedule, a signal, the time since the last one, a loss
+back     load/      everything is read and checked, then everything changes
+weights  weights/   models alone: `run.save_weights`, `lockstep.load_weights`, `lockstep checkpoint export`
+
+What a state is on the disk and at a URL, in plain Python, is `protocol.state_files`. Nothing here reads or writes a pickle that
+could run code.
 """

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.exact_json import encode
-from lockstep.rank.checkpoint.inventory import digest
+from lockstep.rank.checkpoint.state.exact_json import encode
+from lockstep.rank.checkpoint.state.state import digest
 from lockstep.rank.checks.script_objects import is_of_the_users_class, script_frames
 from lockstep.rank.strategy.agreement import tensor_hash
 

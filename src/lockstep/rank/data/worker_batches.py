@@ -1,6 +1,6 @@
 """torch's iterator over the batches that workers fetch, made to tell of a dead worker where a batch is waited for, and there only.
 
-The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.outlive`).
+The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.trigger.last_snapshot`).
 """
 
 from __future__ import annotations

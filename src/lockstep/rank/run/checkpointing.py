@@ -16,7 +16,7 @@ from lockstep.rank.run.position.epoch_count import InsideEpoch
 
 
 class NoStates:
-    """The run saves no states by itself; `lockstep.rank.checkpoint.saving.automatic` does. Collective, but for `left_steps` and `leave_loop`."""
+    """The run saves no states by itself; `lockstep.rank.checkpoint.trigger.automatic` does. Collective, but for `left_steps` and `leave_loop`."""
 
     is_on = False
     owes = False
@@ -62,7 +62,7 @@ class NoStates:
 
 
 class NoSnapshots:
-    """The run keeps no state in memory; `lockstep.rank.checkpoint.saving.snapshots` does. Collective, but for `is_due` and `end`."""
+    """The run keeps no state in memory; `lockstep.rank.checkpoint.trigger.snapshots` does. Collective, but for `is_due` and `end`."""
 
     is_on = False
     owes = False
@@ -97,7 +97,7 @@ class NoSnapshots:
 
 
 class NoLastSnapshot:
-    """Nothing is kept when another rank is lost; `lockstep.rank.checkpoint.outlive.last_snapshot` keeps the beginning of the step."""
+    """Nothing is kept when another rank is lost; `lockstep.rank.checkpoint.trigger.last_snapshot` keeps the beginning of the step."""
 
     is_on = False
 
@@ -126,7 +126,7 @@ class NoLastSnapshot:
 
 
 class LateParts(ABC):
-    """What a state has of things that came in the middle; `lockstep.rank.checkpoint.saving.load_plan` keeps it."""
+    """What a state has of things that came in the middle; `lockstep.rank.checkpoint.load.plan` keeps it."""
 
     @abstractmethod
     def rewind(self) -> None:

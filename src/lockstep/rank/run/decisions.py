@@ -27,7 +27,7 @@ from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.mesh import DATA_PARALLEL, Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.protocol.saving import Saving, parse_checks
 from lockstep.protocol.tasks.innermost import innermost
-from lockstep.rank.checkpoint.saving.ring import Ring
+from lockstep.rank.checkpoint.store.store import Store
 from lockstep.rank.init.device import explain_cpu, pin_device
 from lockstep.rank.init.numerics import fingerprint, flags
 from lockstep.rank.init.task_store import cores_of, undo_binding
@@ -120,7 +120,7 @@ def _lanes_and_threads(
     if settings is not None and (settings.threads_given or (threads is None and not settings.cores)):
         threads = settings.threads
     asks = saving is not None and not (lanes and threads)
-    name, facts = Ring(Path(saving.folder), saving.kept).newest_facts() if saving is not None and asks else ("", {})
+    name, facts = Store(Path(saving.folder), saving.kept).newest_facts() if saving is not None and asks else ("", {})
     # The state may have been edited: a number that this run cannot have does not count.
     kept_lanes = lanes or _between(mesh.num_ranks, facts.get("lanes"), 1 << 16)
     kept_threads = threads or _between(1, facts.get("threads"), len(os.sched_getaffinity(0)))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.caller import where
-from lockstep.rank.checkpoint.saving.at_url import load_state, save_state, save_weights
-from lockstep.rank.checkpoint.saving.tracking import track
+from lockstep.rank.checkpoint.state.tracking import track
+from lockstep.rank.checkpoint.store.at_url import load_state, save_state, save_weights
 from lockstep.rank.checks.script.labels import label_gradients, say_names
 from lockstep.rank.data.loader import PreparedLoader
 from lockstep.rank.run.loop import tally

@@ -19,10 +19,10 @@ from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.failure import describe, write_failure
 from lockstep.protocol.layout.mesh import Form
 from lockstep.protocol.saving import SaidInScript, Saving, let_go
-from lockstep.rank.checkpoint.outlive.last_snapshot import outlive
-from lockstep.rank.checkpoint.saving.asked import LauncherAsks, NobodyAsks, SignalAsks
-from lockstep.rank.checkpoint.saving.automatic import Automatic
-from lockstep.rank.checkpoint.saving.snapshots import Snapshots
+from lockstep.rank.checkpoint.trigger.automatic import Automatic
+from lockstep.rank.checkpoint.trigger.last_snapshot import outlive
+from lockstep.rank.checkpoint.trigger.signals import LauncherStopRequests, NoStopRequests, SignalStopRequests
+from lockstep.rank.checkpoint.trigger.snapshots import Snapshots
 from lockstep.rank.run.assembly import assemble
 from lockstep.rank.run.decisions import Wanted, check_arguments, check_steps, decide, read_environment
 from lockstep.rank.run.ending import end, help_with_errors, watch_device
@@ -113,18 +113,18 @@ def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) ->
     is_users = run.components.recorder is None and run.components.meter is None
     # Runs of `verify` and `bench` save nothing of their own; `verify --interrupt` gives its runs a place.
     if saving is not None and (is_users or is_given):
-        Automatic(run, saving, claims=not is_given, asks=_who_asks(run) if is_users else NobodyAsks())
+        Automatic(run, saving, claims=not is_given, asks=_who_asks(run) if is_users else NoStopRequests())
     if is_users and run.components.transport.rank == 0:
         for sentence in filter(None, (said.unused if saving is None else "", nothing_to_check(run))):
             say(sentence)
 
 
-def _who_asks(run: RunState) -> NobodyAsks:
+def _who_asks(run: RunState) -> NoStopRequests:
     """Who may ask the run to save and end; where ranks make their steps independently, no step is the same for all."""
     rank, folder = run.components.transport.rank, run.config.folder
     if run.config.mesh.asynchronous:
-        return NobodyAsks()
-    return SignalAsks(says=rank == 0) if folder is None else LauncherAsks(folder.journal(rank))
+        return NoStopRequests()
+    return SignalStopRequests(reports=rank == 0) if folder is None else LauncherStopRequests(folder.journal(rank))
 
 
 def _present_run(run: RunState, checks: int | None) -> Run:

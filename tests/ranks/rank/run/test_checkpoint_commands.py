@@ -142,7 +142,7 @@ def test_show_says_where_the_run_was_who_wrote_it_and_what_is_in_it(place, check
     for text in (
         "loader 1, steps 2, samples 48, of samples 90, order ",
         "strategy ddp, ranks 2, lanes 4, threads 1, seed 1",
-        "random numbers torch, numpy, python",
+        "torch, numpy, python",
         f"torch {torch.__version__}",
     ):
         assert text in out
@@ -152,22 +152,17 @@ def test_show_says_where_the_run_was_who_wrote_it_and_what_is_in_it(place, check
         name: file["sha256"] for name, file in manifest["files"].items()
     }
     weights = load_file(INSIDE / "model.safetensors")
-    (model,) = told["models"]
-    assert (model["tensors"]["tensors"], model["tensors"]["elements"]) == (
-        len(weights), sum(tensor.numel() for tensor in weights.values()),
-    )  # fmt: skip
-    assert model["trained"] == 8 * 16 + 16 + 2 * 16 + 16 * 3 + 3
+    files = {one["name"]: one for one in told["files"]}
+    model = files["model.safetensors"]
+    assert (model["tensors"], model["elements"]) == (len(weights), sum(tensor.numel() for tensor in weights.values()))
     assert (told["optimizers"][0]["kind"], told["optimizers"][0]["groups"]) == (
         "AdamW",
         [{"parameters": 6, "lr": 0.01}],
     )
     assert (told["schedulers"], told["counters"]["step"]) == ([["scheduler", "StepLR"]], 2)
-    assert (told["inside"]["samples"], told["gradients"]["tensors"]) == (48, 6)
+    assert (told["inside"]["samples"], files["gradients.safetensors"]["tensors"]) == (48, 6)
     assert json.loads(checkpoint("show", "--json", "two")[1])["path"] == str(LAST), "the newest"
     both = json.loads(checkpoint("show", "--json", "both")[1])
-    assert [(one["name"], one["tensors"]["tensors"], one["trained"]) for one in both["models"]] == [
-        ("model1", 2, 8 * 16 + 16), ("model2", 2, 0),
-    ]  # fmt: skip
     assert (both["named"], both["inside"]) == ([["best", "value"], ["average", "object"]], None)
 
 
@@ -190,8 +185,8 @@ def test_verify_finds_a_bit_that_flips_and_names_the_file(place, checkpoint):
     (LAST / NAME).unlink()
     assert checkpoint("verify", "two")[0] == 1
     LAST.rename(LAST.with_name(f"damaged-{LAST.name}"))
-    code, out, _ = checkpoint("verify", "two")
-    assert (code, "put them aside" in out) == (0, True)
+    assert checkpoint("verify", "two")[0] == 0, "what a resumed run has put aside is looked at where somebody names it"
+    assert checkpoint("verify", LAST.with_name(f"damaged-{LAST.name}"))[0] == 1
     (INSIDE / "notes.txt").write_text("mine")
     code, out, _ = checkpoint("verify", INSIDE)
     assert (code, "holds other files too (notes.txt)" in out) == (0, True)

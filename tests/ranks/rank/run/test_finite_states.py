@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.protocol.environment import OWN
-from lockstep.protocol.state_files.folder import not_finite_in
+from lockstep.protocol.state_files.whole_state import not_finite_in
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.notices import Heard

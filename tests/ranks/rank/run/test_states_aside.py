@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.machine.leftovers import descendants
 from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.state_files.folder import trouble_of
-from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AT_END, LATE
+from lockstep.protocol.state_files.whole_state import trouble_of
+from lockstep.rank.checkpoint.store.checkpointer import AT_END, LATE
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
@@ -34,9 +34,7 @@ DONE = "manifest.json"
 
 def the_writer():
     """The process id of the one process that writes."""
-    [found] = [
-        p for p in descendants(os.getpid()) if b"async_checkpoint.process" in Path(f"/proc/{p}/cmdline").read_bytes()
-    ]
+    [found] = [p for p in descendants(os.getpid()) if b"store.process" in Path(f"/proc/{p}/cmdline").read_bytes()]
     return found
 
 
@@ -256,7 +254,7 @@ DYING = """
     from pathlib import Path
     from torch.utils.data import DataLoader, TensorDataset
     import lockstep
-    from lockstep.rank.checkpoint.saving.async_checkpoint.memory import Mapped
+    from lockstep.rank.checkpoint.store.memory import Mapped
 
     victim, when, every = json.loads(os.environ["DIES"])
     run = lockstep.init(seed=1, threads=1, name="exp1", save_every=every, keep=9)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.protocol.layout.mesh import Form
-from lockstep.rank.checkpoint.export import export
+from lockstep.rank.checkpoint.weights.export import export
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
 

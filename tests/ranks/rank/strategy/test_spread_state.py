@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.rank.checkpoint.saving import state
+from lockstep.rank.checkpoint.state import save
 from lockstep.rank.run import ending
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
@@ -49,7 +49,7 @@ def spread(run, model, optimizer):
                     holders[id(empty)] = 1 - run.rank
                     module._buffers[name] = empty
     run._run.components.strategy.holder_of = lambda tensor: holders.get(id(tensor))
-    state.bits_held = ending.bits_held = lambda _run: ""  # these ranks are no replicas of each other
+    save.bits_held = ending.bits_held = lambda _run: ""  # these ranks are no replicas of each other
 
 
 def hashes(folder):

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.cli.main import main
 from lockstep.errors import UsageError
-from lockstep.launcher.states.remote import states_at_url
+from lockstep.launcher.states.places import states_at_url
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "an application"}', "[" * 100_000, "\0"])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.exact_json import decode, encode
+from lockstep.rank.checkpoint.state.exact_json import decode, encode
 from lockstep.rank.run.loop.tally import Agreed
 
 

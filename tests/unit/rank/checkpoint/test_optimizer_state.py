@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.inventory import Contents
-from lockstep.rank.checkpoint.optimizer_state import OptimizerPlan, add_optimizer, parameter_names
+from lockstep.rank.checkpoint.state.optimizer_state import OptimizerPlan, add_optimizer, parameter_names
+from lockstep.rank.checkpoint.state.state import State
 from lockstep.testing.digests import digest_of
 
 
@@ -26,7 +26,7 @@ def step(model, optimizer):
 
 
 def saved(model, optimizer, models=None):
-    contents = Contents()
+    contents = State()
     add_optimizer(
         contents,
         "optimizer",

@@ -19,15 +19,15 @@ from lockstep.protocol.state_files.folder import StateFolder
 from lockstep.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile, _checksum, damage
 from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles, reason_of, within
 from lockstep.protocol.state_files.remote_state import (
-    RemoteRing,
     RemoteState,
-    copied,
+    RemoteStore,
     fetch_weights,
     left_over,
     named,
     stored_name,
 )
 from lockstep.protocol.url import below, check_shared, check_url, is_url, parted
+from lockstep.rank.checkpoint.store.store import Store
 
 TAKEN_S = 1234567.75
 CHECK = "Check the address and the network."
@@ -287,11 +287,15 @@ def test_a_state_that_does_not_fit_on_the_disk_is_not_copied(tmp_path):
         RemoteState(f"file://{there}").fetch(tmp_path / "copy")
 
 
+def copied(state, url, keep):
+    return Store(state.parent, keep, url).added(state)
+
+
 def ring_of(url, place, *steps, keep=2):
     for step in steps:
         name = f"step-{step:08d}"
         assert copied(made(place / name, name.encode(), step=step), url, keep) == ""
-    return RemoteRing(url, keep)
+    return RemoteStore(url, keep)
 
 
 def test_a_ring_keeps_the_newest_and_what_is_not_ours(tmp_path, url):

@@ -17,7 +17,7 @@ from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.state_files.flushed import write_synced
 from lockstep.protocol.state_files.folder import Move, StateFolder, moves
 from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile, damage
-from lockstep.rank.checkpoint.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
+from lockstep.rank.checkpoint.state.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
 
 
 def stage(folder, text):

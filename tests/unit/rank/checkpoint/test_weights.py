@@ -20,7 +20,7 @@ from torch import nn
 import lockstep
 from lockstep.errors import EnvironmentFailure
 from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
-from lockstep.rank.checkpoint.tensor_file import TensorFile
+from lockstep.rank.checkpoint.state.tensor_file import TensorFile
 from lockstep.testing.digests import digest_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.exact_json import encode
+from lockstep.rank.checkpoint.state.exact_json import encode
 from lockstep.rank.run.position.preparations import MadeOptions
 
 

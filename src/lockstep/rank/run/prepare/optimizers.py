@@ -20,7 +20,7 @@ from lockstep.machine.torch_private import find_unfinite
 from lockstep.notices import say
 from lockstep.protocol.environment import RankEnvironment
 from lockstep.rank.caller import where
-from lockstep.rank.checkpoint.optimizer_state import keep_groups
+from lockstep.rank.checkpoint.state.optimizer_state import keep_groups
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.strategy.contract import RIGHT_FORM, misplaced

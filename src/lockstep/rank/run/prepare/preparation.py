@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.errors import UsageError
 from lockstep.notices import say
-from lockstep.rank.checkpoint.model_state import infinite_parts
+from lockstep.rank.checkpoint.state.model_state import infinite_parts
 from lockstep.rank.data.loader import (
     OWN_ORDER_FIX,
     PreparedLoader,

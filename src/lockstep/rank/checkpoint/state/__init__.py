@@ -1,0 +1,1 @@
+"""What is in a checkpoint: the `State` of a run, and the forms in which its parts are written."""

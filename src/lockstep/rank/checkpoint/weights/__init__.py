@@ -1,0 +1,1 @@
+"""Models alone, in files of ours and of others."""

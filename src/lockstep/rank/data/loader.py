@@ -221,10 +221,7 @@ class PreparedLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self,
-        loader: DataLoader[Any],
-        standing: Standing,
-        evaluate: Callable[[PreparedLoader], Iterator[Any]],
+        self, loader: DataLoader[Any], standing: Standing, evaluate: Callable[[PreparedLoader], Iterator[Any]]
     ) -> None:
         refuse_unsupported(loader)
         with warnings.catch_warnings():

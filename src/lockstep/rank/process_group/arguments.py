@@ -18,6 +18,7 @@ from torch.nn import Parameter
 
 from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
 from lockstep.machine.torch_private import dispatching
+from lockstep.protocol.journal.spans import spans
 from lockstep.rank.transport.local.native import ABORTED, DISAGREEMENT, LOST, SAME_CALLS, compiled
 from lockstep.rank.transport.shared_memory import DTYPES
 
@@ -224,5 +225,10 @@ def for_moving(dtype: torch.dtype) -> tuple[int, int]:
 def tensors() -> compiled.Tensors:
     """The reader of tensors; one object per process."""
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    watchers = [(vars(dispatching), "_is_in_torch_dispatch_mode"), (vars(profiler), "_is_profiler_enabled")]
+    # While one of these is not False, calls do not go the short way, so that whoever looks sees them.
+    watchers = [
+        (vars(dispatching), "_is_in_torch_dispatch_mode"),
+        (vars(profiler), "_is_profiler_enabled"),
+        (vars(spans), "is_taken"),
+    ]
     return compiled.Tensors(exchange, [Tensor, Parameter], watchers, list(OP_CODES.items()))

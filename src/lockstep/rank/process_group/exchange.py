@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.protocol.journal.waiting_note import range_of_wait
 from lockstep.rank.process_group.arguments import CollectiveMisused, error_for, tensors
 from lockstep.rank.process_group.operands import Buffers
 from lockstep.rank.process_group.work import DONE, Handle, Transfer
@@ -21,6 +22,8 @@ from lockstep.rank.transport.local.native import SHUT_DOWN, compiled
 
 (BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
 """Kinds of operation, as numbered in native/src/control.hpp."""
+NAMES = ("barrier", "all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather", "gather", "scatter")
+"""The same, in traces."""
 
 _NO_TIME = dt.timedelta(0)
 LAST_PATIENCE_S = 5.0
@@ -70,7 +73,8 @@ class Exchange:
                 self.fail(error)
             return self._started([pending], buffers, results, opts)
         try:
-            self.native.run(kind, dtype, op, root, count, inputs, outputs, shape)
+            with range_of_wait(NAMES[kind]):
+                self.native.run(kind, dtype, op, root, count, inputs, outputs, shape)
         except TROUBLES as error:
             self.fail(error)
         buffers.copy_back()
@@ -101,7 +105,8 @@ class Exchange:
                 self.fail(error)
             return self._started([pending], buffers, results, opts)
         try:
-            self.native.run_all_to_all(dtype, inputs, outputs, sends, receives)
+            with range_of_wait("all_to_all"):
+                self.native.run_all_to_all(dtype, inputs, outputs, sends, receives)
         except TROUBLES as error:
             self.fail(error)
         buffers.copy_back()
@@ -183,7 +188,8 @@ class Exchange:
     def wait(self, pending: compiled.Pending, patience: dt.timedelta) -> None:
         patience = patience if patience > dt.timedelta(0) else self.patience
         try:
-            self.native.wait(pending, patience.total_seconds())
+            with range_of_wait("the end of a collective"):
+                self.native.wait(pending, patience.total_seconds())
         except TROUBLES as error:
             self._fail_waiting(error)
 

@@ -160,11 +160,7 @@ class LaneGradients(LaneObserver):
     def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
         if self._lanes.get(lane, {}).get("weight"):  # 0: it has only been looked at, for `over_batch=`
             return
-        self._lanes[lane] = {
-            "weight": weight,
-            "explicit": explicit,
-            "dtypes": [dtype_name(flat) for flat in gradients],
-        }
+        self._lanes[lane] = {"weight": weight, "explicit": explicit, "dtypes": [dtype_name(flat) for flat in gradients]}
         values = torch.cat([flat.detach().float().cpu() for flat in gradients])
         values[:: stride_of(values.numel())].contiguous().numpy().tofile(self._folder / f"lane-{lane:05d}.f32")
 

@@ -1,6 +1,7 @@
 """`--trace 20steps`: what a rank did in its first steps, for Perfetto: phases, lanes, buckets of gradients, waits.
 
-The step timer keeps its intervals; other code adds spans (`lockstep.protocol.journal.spans`). Times are nanoseconds of `time.monotonic_ns`, one clock for all processes of a node.
+The step timer keeps its intervals; other code, in any thread, adds ranges (`lockstep.protocol.journal.spans`). Times are
+nanoseconds of `time.monotonic_ns`, one clock for all processes of a node.
 """
 
 from __future__ import annotations

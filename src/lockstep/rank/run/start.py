@@ -23,6 +23,7 @@ from lockstep.protocol.arithmetic import Arithmetic, allowed_named
 from lockstep.protocol.environment import MEASURE, RankEnvironment, decode
 from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.failure import describe, write_failure
+from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.late_settings import ranks_per_gpu, say_too_late
 from lockstep.protocol.layout.mesh import DATA_PARALLEL, Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.protocol.layout.placement import place
@@ -305,7 +306,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
     step_timer = StepTimer(folder.journal(rank) if folder else None)
-    settings = environment.settings
+    spans.profiler = torch.autograd.profiler
     if folder is not None and settings is not None and settings.trace_steps:
         step_timer.take_trace(Trace(folder.traces / f"rank-{rank:05d}.json", rank, settings.trace_steps))
     recorder = _recorder(environment, folder)

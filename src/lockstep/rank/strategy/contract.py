@@ -1,4 +1,4 @@
-"""What a step needs from a strategy, the types that both use, and ranges of a step in torch.profiler's traces."""
+"""What a step needs from a strategy, and the types that both use."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import profiler
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
-from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.schedule import Action, Kind
@@ -317,31 +315,3 @@ def _is_in_forward() -> bool:
     while frame.f_back is not None and frame.f_code.co_name != "forward":
         frame = frame.f_back
     return frame.f_code.co_name == "forward"
-
-
-class Range:
-    """A range from here to `end`, or to the end of a `with`. Ranges may end in any order.
-
-    Args:
-        title: as traces show it.
-    """
-
-    def __init__(self, title: str) -> None:
-        self._record = profiler.record_function(title) if profiler._is_profiler_enabled else None  # noqa: SLF001
-        self._title, self._begin_ns = title, spans.begin()
-        if self._record is not None:
-            self._record.__enter__()  # type: ignore[no-untyped-call]
-
-    def end(self) -> None:
-        """End the range. A second call does nothing."""
-        spans.end("lanes and buckets", self._title, self._begin_ns)
-        self._begin_ns = 0
-        record, self._record = self._record, None
-        if record is not None:
-            record.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.end()

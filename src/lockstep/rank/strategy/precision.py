@@ -81,11 +81,7 @@ class LossScale:
     def state_dict(self) -> dict[str, float | int]:
         """Return what the next step begins with: plain numbers, the same on every rank."""
         settled = self._settled()
-        return {
-            "scale": settled.value,
-            "good_steps": settled.good_steps,
-            "skipped_in_a_row": settled.skipped_in_a_row,
-        }
+        return {"scale": settled.value, "good_steps": settled.good_steps, "skipped_in_a_row": settled.skipped_in_a_row}
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
         """Go on from a `state_dict()`, with the same values on every rank.

@@ -32,7 +32,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import EnvironmentFailure, LockstepError, PeerLost
 from lockstep.machine.effort import name_own_thread
 from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
-from lockstep.protocol.journal.waiting_note import waits
+from lockstep.protocol.journal.waiting_note import range_of_wait, subject, waits
+from lockstep.rank.caller import where
 from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, told_by_all
 
@@ -191,7 +192,7 @@ class Across:
         Raises:
             PeerLost: when a connection has ended.
         """
-        tickets = [_Ticket(work) for work, _ in works]
+        tickets = [_Ticket(work, what) for work, _ in works]
         self._tickets = tickets
         for ticket in tickets:
             self.waiter.do(ticket.wait)
@@ -279,18 +280,25 @@ def _address(told: list[Any]) -> Address:
 class _Ticket:
     """One message that is waited for."""
 
-    def __init__(self, work: Any) -> None:
-        self._work = work
+    def __init__(self, work: Any, what: str) -> None:
+        self._work, self._what = work, what
         self.over = threading.Event()
         self.failed = False
 
     def wait(self) -> None:
         """Wait for it; in the waiter's thread."""
         try:
-            self._work.wait(PATIENCE)
+            with range_of_wait(self._what):
+                self._work.wait(PATIENCE)
         except RuntimeError:
             self.failed = True
         self.over.set()
+
+
+def gradients() -> str:
+    """What a rank waits for that waits for a sum."""
+    what = "the exchange of gradients"
+    return what if subject.of is None else f"{what} ({subject.with_line(where())})"
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -371,11 +379,7 @@ def _look(
 
 
 def _first_loss(
-    across: Across | None,
-    local: Sequence[Transport],
-    watched: dict[int, int],
-    is_told: Callable[[], bool],
-    stop: int,
+    across: Across | None, local: Sequence[Transport], watched: dict[int, int], is_told: Callable[[], bool], stop: int
 ) -> PeerLost | None:
     poller = select.poll()
     poller.register(stop, select.POLLIN)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import InternalError, PeerLost, UsageError
+from lockstep.protocol.journal.waiting_note import range_of_wait
 from lockstep.protocol.layout.placement import Nodes, Placement
 
 FRAME_BYTES = 4096
@@ -240,7 +241,8 @@ class Transport(ABC):
             UsageError: on every rank, when ranks are at different operations.
         """
         try:
-            return self._exchange(operation, payload, where)
+            with range_of_wait(operation):
+                return self._exchange(operation, payload, where)
         except PeerLost:
             self.lost()
             raise

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, fold
+from lockstep.rank.transport.across import gradients
 from lockstep.rank.transport.contract import Pending
 from lockstep.rank.transport.loss import all_or_lost
-from lockstep.rank.transport.torch_group import GroupTransport, add, gradients
+from lockstep.rank.transport.torch_group import GroupTransport, add
 
 if TYPE_CHECKING:
     from lockstep.rank.transport.gpu_ranks import GpuTransport

@@ -49,9 +49,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def all_or_lost(
-    method: Callable[Concatenate[Any, Arguments], Result],
-) -> Callable[..., Result]:
+def all_or_lost(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[..., Result]:
     """What one rank loses, all of them lose: a `PeerLost` gives the transport up; so does a dead connection."""
 
     @functools.wraps(method)

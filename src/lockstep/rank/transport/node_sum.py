@@ -12,7 +12,7 @@ from lockstep.errors import LockstepError, PeerLost
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Crossing, Nodes, carrier, piece
 from lockstep.rank.caller import where
-from lockstep.rank.transport.across import Across
+from lockstep.rank.transport.across import Across, gradients
 from lockstep.rank.transport.contract import Pending, Transport
 from lockstep.rank.transport.loss import all_or_lost
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
@@ -89,6 +89,7 @@ class NodeSum(Pending):
     ) -> None:
         self.transport, self._plan, self._out = transport, plan, out
         self._partials = partials  # must live as long as others read them
+        self._subject = subject.of
         self._group = group if isinstance(group, SharedMemoryTransport) else None
         self._tag = transport.next_sum_tag()
         self._carried = plan.crossing.carried(transport.rank, out.numel())
@@ -146,7 +147,7 @@ class NodeSum(Pending):
         """Wait for what the node adds up, and send it; in the sender's thread."""
         try:
             for operation in self._adding:
-                self._node_group.wait(operation)
+                self._node_group.wait(operation, self._subject)
             self._send()
         except (PeerLost, RuntimeError) as error:
             self.transport.give_up(error if isinstance(error, PeerLost) else self.transport.across.lost(None))
@@ -179,13 +180,8 @@ class NodeSum(Pending):
             self.transport.loss.check()
         self._wait()
 
-    @property
-    def _about(self) -> str:
-        what = "the exchange of gradients"
-        return what if subject.of is None else f"{what} ({subject.with_line(where())})"
-
     def _wait(self) -> None:
-        self.transport.across.wait(self._works, self._about)
+        self.transport.across.wait(self._works, gradients())
         self._works.clear()
 
     def _give_back(self) -> None:
@@ -231,7 +227,7 @@ class NodeSum(Pending):
         if self._group is not None:
             if not self._plan.crossing.in_one_step:
                 self._spread([self._out[self._carried]], COPY, 1.0)
-            self._group.wait(self._handing)
+            self._group.wait(self._handing, self._subject)
         self._give_back()
 
 

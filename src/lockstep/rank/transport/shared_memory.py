@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import EnvironmentFailure, LockstepError, PeerLost, UsageError
-from lockstep.protocol.journal.waiting_note import subject
+from lockstep.protocol.journal.waiting_note import range_of_wait, subject
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, children
 from lockstep.rank.caller import where
@@ -162,13 +162,15 @@ class SharedMemoryTransport(Transport):
     @_guarded
     def broadcast(self, tensor: Tensor, source: int) -> None:
         address = tensor.data_ptr()
-        self._group.run(BROADCAST, BYTE, 0, source, tensor.nbytes, [address], [address])
+        with range_of_wait("broadcast", [self._names[source]] if source != self.rank else ()):
+            self._group.run(BROADCAST, BYTE, 0, source, tensor.nbytes, [address], [address])
 
     @_guarded
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         tensor = tensor.contiguous()
         everyone = tensor.new_empty((self.world_size, *tensor.shape))
-        self._group.run(ALL_GATHER, BYTE, 0, -1, tensor.nbytes, [tensor.data_ptr()], [everyone.data_ptr()])
+        with range_of_wait("all_gather"):
+            self._group.run(ALL_GATHER, BYTE, 0, -1, tensor.nbytes, [tensor.data_ptr()], [everyone.data_ptr()])
         return list(everyone.unbind(0))
 
     def split(self, groups: Sequence[Sequence[int]]) -> Transport:
@@ -185,12 +187,13 @@ class SharedMemoryTransport(Transport):
         message = self._group.send(data.data_ptr(), data.nbytes, BYTE, destination, tag)
         self._under_way = [(other, kept) for other, kept in self._under_way if not other.finished]
         self._under_way.append((message, data))
-        return _Sent(self._group, message)
+        return _Sent(self._group, message, self._names[destination])
 
     @_guarded
     def receive(self, out: Tensor, source: int, tag: int) -> None:
         message = self._group.receive(out.data_ptr(), out.nbytes, BYTE, source, tag)
-        self._group.wait(message, FOREVER_S)
+        with range_of_wait("receive", [self._names[source]]):
+            self._group.wait(message, FOREVER_S)
 
     @_guarded
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -258,9 +261,10 @@ class SharedMemoryTransport(Transport):
         return self._group.test(operation)
 
     @_guarded
-    def wait(self, operation: compiled.Operation) -> None:
-        """Wait until it is over."""
-        self._group.wait(operation, FOREVER_S)
+    def wait(self, operation: compiled.Operation, about: Callable[[], str] | None = None) -> None:
+        """Wait until it is over. `about` tells what it is part of, to who looks."""
+        with range_of_wait("the exchange of gradients in the node", about=about):
+            self._group.wait(operation, FOREVER_S)
 
     @_guarded
     def look(self) -> None:
@@ -282,12 +286,13 @@ def tensor_over(owner: object, address: int, num_bytes: int) -> Tensor:
 
 
 class _Sent:
-    def __init__(self, group: compiled.Group, message: compiled.Message) -> None:
-        self._group, self._message = group, message
+    def __init__(self, group: compiled.Group, message: compiled.Message, name: int) -> None:
+        self._group, self._message, self._name = group, message, name
 
     @_guarded
     def wait(self) -> object:
-        self._group.wait(self._message, FOREVER_S)
+        with range_of_wait("send", [self._name]):
+            self._group.wait(self._message, FOREVER_S)
         return None
 
 
@@ -295,11 +300,7 @@ class _TreeSum(Pending):
     """A sum that starts at `advance`: with as many ranks as cores, no core is free to begin earlier."""
 
     def __init__(
-        self,
-        group: compiled.Group,
-        partials: Sequence[Tensor],
-        out: Tensor,
-        order: tuple[bytes, bytes],
+        self, group: compiled.Group, partials: Sequence[Tensor], out: Tensor, order: tuple[bytes, bytes]
     ) -> None:
         self._group, self._partials, self._out, self._order = group, partials, out, order
         self._operation: compiled.Operation | None = None
@@ -319,7 +320,8 @@ class _TreeSum(Pending):
     @_guarded
     def finish(self) -> None:
         assert self._operation is not None
-        self._group.wait(self._operation, FOREVER_S)
+        with range_of_wait("the exchange of gradients", about=subject.of):
+            self._group.wait(self._operation, FOREVER_S)
 
     def give_up(self) -> None:
         """Do nothing: nothing has begun."""

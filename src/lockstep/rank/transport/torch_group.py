@@ -21,11 +21,9 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import AllgatherOptions, PrefixStore  # type: ignore[attr-defined]
 
 from lockstep.errors import PeerLost
-from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, fold
-from lockstep.rank.caller import where
-from lockstep.rank.transport.across import PATIENCE, Across, Watch, bytes_of
+from lockstep.rank.transport.across import PATIENCE, Across, Watch, bytes_of, gradients
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
@@ -46,12 +44,6 @@ class Gathers(Protocol):
 
     def wait(self, works: Sequence[Any], what: str) -> None:
         """Wait until all have ended."""
-
-
-def gradients() -> str:
-    """What a rank waits for that waits for a sum."""
-    what = "the exchange of gradients"
-    return what if subject.of is None else f"{what} ({subject.with_line(where())})"
 
 
 def add(left: Tensor, right: Tensor) -> Tensor:

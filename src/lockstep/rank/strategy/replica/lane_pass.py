@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import PeerLost, UsageError
+from lockstep.protocol.journal.spans import NO_RANGE, NoRange, spans
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
-from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult, Range
+from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from lockstep.rank.strategy.pass_loss import DelayedResults, PassLoss, check_loss, numbers, stacked
 from lockstep.rank.strategy.precision import Precision
 from lockstep.rank.strategy.replica.buffer_pass import BufferPass
@@ -148,7 +149,10 @@ class LanePass(Pass):
         for observer in self.setting.observers:
             observer.begins(lane)
         opened = self.open_lane(lane)
-        opened.range, opened.stop_listening = Range(f"lockstep: lane {lane}"), self.setting.laid.listen()
+        opened.range, opened.stop_listening = (
+            spans.range("lanes and buckets", f"lane {lane}"),
+            self.setting.laid.listen(),
+        )
         self.setting.precision.enter()
         return opened
 
@@ -329,7 +333,7 @@ class LanePass(Pass):
         setting.precision.leave()
         self.restore_gradients()
         if opened is not None:
-            opened.end_range()
+            opened.range.end()
             opened.stop_listening()
         laid.bank.restore()
         # [Note: why a pass that was left is retained]
@@ -366,7 +370,7 @@ class ReplicaLane(OpenLane, Listener):
         self._pass, self.gradients, self._checksums, self._knows_lack = of, gradients, checksums, knows_lack
         self.backwards = 0
         """The number of backward calls."""
-        self.range: Range | None = None
+        self.range: NoRange = NO_RANGE
         """The range of its forward and backward in profiles."""
         self.stop_listening: Callable[[], None] = _nothing
         """Lets embeddings be as they are outside lanes."""
@@ -428,9 +432,4 @@ class ReplicaLane(OpenLane, Listener):
         try:
             self._pass.take_lane(self.gradients, self.backwards)
         finally:
-            self.end_range()
-
-    def end_range(self) -> None:
-        """End the lane's range in profiles."""
-        if self.range is not None:
             self.range.end()

@@ -110,11 +110,7 @@ class OnlyLane(Lane):
     """
 
     def __init__(
-        self,
-        number: int,
-        parameters: Sequence[nn.Parameter],
-        arrivals: list[int],
-        sparse: frozenset[int] = frozenset(),
+        self, number: int, parameters: Sequence[nn.Parameter], arrivals: list[int], sparse: frozenset[int] = frozenset()
     ) -> None:
         super().__init__(number)
         self._sparse = sparse
@@ -226,13 +222,7 @@ class SlotLane(Lane):
         sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
     """
 
-    def __init__(
-        self,
-        number: int,
-        pool: SlotPool,
-        arrivals: list[int],
-        sparse: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, number: int, pool: SlotPool, arrivals: list[int], sparse: frozenset[int] = frozenset()) -> None:
         super().__init__(number)
         self.slot: GradientBuffer = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters

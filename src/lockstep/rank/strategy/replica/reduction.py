@@ -12,9 +12,9 @@ from functools import partial
 
 from torch import Tensor
 
+from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
-from lockstep.rank.strategy.contract import Range
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE, Bucket, GradientBuffer, PartialSums
 from lockstep.rank.transport.contract import Pending, Transport
 
@@ -73,7 +73,7 @@ class Reduction:
         while self.num_begun < len(self._buckets) and not self._missing[self.num_begun]:
             number = self.num_begun
             part = _part(self._slot.flats, self._buckets[number])
-            self._under_way[number] = self._transport.begin_all_reduce([part], self._placement, part)
+            self._under_way[number] = self._begin_sum(number, [part], part)
 
     def disarm(self) -> None:
         """End the backward: what has begun goes on, nothing else begins."""
@@ -111,11 +111,15 @@ class Reduction:
             self._begin(number, parts[number])
 
     def _begin(self, number: int, parts: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> None:
-        begun = [
-            self._transport.begin_all_reduce(partials, self._placement, _part(self._wide, piece))
-            for piece, partials in parts
-        ]
+        begun = [self._begin_sum(number, partials, _part(self._wide, piece)) for piece, partials in parts]
         self._under_way[number] = begun[0] if len(begun) == 1 else _Several(begun)
+
+    def _begin_sum(self, number: int, partials: Sequence[Tensor], out: Tensor) -> Pending:
+        subject.of = partial(self._text_of, number)
+        try:
+            return self._transport.begin_all_reduce(partials, self._placement, out)
+        finally:
+            subject.of = None
 
     def finish(self, scale: float) -> GradientBuffer:
         """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
@@ -126,7 +130,7 @@ class Reduction:
                 pending.advance(scale)
             for number, pending in self._under_way.items():
                 subject.of = partial(self._text_of, number)
-                with Range(f"lockstep: reduce bucket {number}"):
+                with spans.range("lanes and buckets", f"reduce bucket {number}"):
                     pending.finish()
                 out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
                 if target.data_ptr() != out.data_ptr():

@@ -94,13 +94,7 @@ class _Enter(torch.autograd.Function):
 class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        exchange: Exchange,
-        call: Call,
-        flags: list[bool],
-        values: list[Tensor],
-        _: Tensor,
-        *handed: Tensor,
+        ctx: Any, exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor], _: Tensor, *handed: Tensor
     ) -> Any:
         ctx.exchange, ctx.call, ctx.num_handed = exchange, call, len(handed)
         ctx.set_materialize_grads(False)

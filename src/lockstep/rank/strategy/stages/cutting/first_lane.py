@@ -111,11 +111,7 @@ class FirstLane:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        looks: bool,
-        device: torch.device,
-        copies: Mapping[int, str] = MappingProxyType({}),
+        self, model: nn.Module, looks: bool, device: torch.device, copies: Mapping[int, str] = MappingProxyType({})
     ) -> None:
         self._model, self._looks, self._device, self._copies = model, looks, device, copies
         self._watched: WatchedCall | None = None

@@ -23,8 +23,8 @@ from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.data.device_copies import CollatePinnable, Copy, CopyStream
 from lockstep.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from lockstep.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
-from lockstep.rank.data.under_way import UnderWay
 from lockstep.rank.data.worker_batches import FetchedByWorkers, InnerLoader
+from lockstep.rank.data.worker_progress import WorkerProgress
 
 OWN_ORDER_FIX = "Leave generator= out: lockstep keys the order by the run's seed and the epoch."
 
@@ -152,7 +152,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Standing:
+class LoaderContext:
     """Everything that a loader needs to know about the run."""
 
     seed: int
@@ -221,13 +221,13 @@ class PreparedLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self, loader: DataLoader[Any], standing: Standing, evaluate: Callable[[PreparedLoader], Iterator[Any]]
+        self, loader: DataLoader[Any], context: LoaderContext, evaluate: Callable[[PreparedLoader], Iterator[Any]]
     ) -> None:
         refuse_unsupported(loader)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the user's own DataLoader has already given these warnings
             super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
-        self.standing = standing
+        self.context = context
         self.epochs_begun = 0
         self.evaluated: list[Any] = []
         """Data-set indices of the samples that this rank got in the last evaluation."""
@@ -248,13 +248,13 @@ class PreparedLoader(DataLoader[Any]):
         return self._plan(step, 1)
 
     def _plan(self, number: int, kind: int) -> EpochPlan:
-        standing = self.standing
-        standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, number, kind))
+        context = self.context
+        context.seed_process(stream_key(context.seed, Domain.EPOCH, context.number, number, kind))
         return plan_epoch(self)
 
     def cut(self, plan: EpochPlan, first_step: int) -> Sequence[StepPlan]:
         """What this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
-        cut = Cut(plan.batch_size, self.standing.num_lanes)
+        cut = Cut(plan.batch_size, self.context.num_lanes)
 
         def planned(number: int) -> StepPlan:
             samples = plan.steps[number]
@@ -265,7 +265,7 @@ class PreparedLoader(DataLoader[Any]):
 
     def parts(self, plan: EpochPlan, steps: Sequence[StepPlan]) -> Sequence[LanePart]:
         """What is fetched for `steps`, those of `plan`, in order."""
-        cut, lanes = Cut(plan.batch_size, self.standing.num_lanes), self.standing.lanes
+        cut, lanes = Cut(plan.batch_size, self.context.num_lanes), self.context.lanes
         parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in set(plan.sizes)}
         return LazyIterable(
             lambda: (part for step in steps for part in step.parts), sum(parts_of[size] for size in plan.sizes)
@@ -274,41 +274,41 @@ class PreparedLoader(DataLoader[Any]):
     def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:
         return tuple(
             LanePart(number, lane, self._tagged(lanes[lane], first_step + number, lane, evaluation=False))
-            for lane in self.standing.lanes
+            for lane in self.context.lanes
             if lanes[lane]
         )
 
     def share(self, plan: EpochPlan) -> list[LanePart]:
         """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. A single rank has them all."""
-        dealt = ((batch, batch % self.standing.num_lanes) for batch, size in enumerate(plan.sizes) if size)
+        dealt = ((batch, batch % self.context.num_lanes) for batch, size in enumerate(plan.sizes) if size)
         return [
             LanePart(batch, lane, self._tagged(plan.steps[batch], batch, lane, evaluation=True))
             for batch, lane in dealt
-            if lane in self.standing.lanes
+            if lane in self.context.lanes
         ]
 
     def _tagged(self, indices: Sequence[Any], step: int, lane: int, evaluation: bool) -> LaneIndices:
-        standing = self.standing
-        place = (standing.number, step, lane, int(evaluation))
+        context = self.context
+        place = (context.number, step, lane, int(evaluation))
         sample_keys = None
-        if standing.per_sample:
-            sample_keys = [stream_key(standing.seed, Domain.FETCH, str(index)) for index in indices]
+        if context.per_sample:
+            sample_keys = [stream_key(context.seed, Domain.FETCH, str(index)) for index in indices]
         where = f"evaluation, batch {step + 1}" if evaluation else f"epoch {self.epochs_begun}, step {step}"
-        return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys, where)
+        return LaneIndices(indices, stream_key(context.seed, Domain.FETCH, *place), sample_keys, where)
 
     def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
         """Fetch the batches of `parts`, in order, to the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
         assigned.assign(parts)
         fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
-        if self.standing.device.type == "cpu":
+        if self.context.device.type == "cpu":
             return Batches(fetched)
-        self._copies = self._copies or CopyStream(self.standing.device)
+        self._copies = self._copies or CopyStream(self.context.device)
         return CopiedBatches(fetched, self._copies, ahead=self.num_workers > 0)
 
     def pinning(self, collate_fn: Callable[[Any], Any]) -> dict[str, Any]:
         """What an inner loader does so that its batches are copied while the GPU computes; see `pinning`."""
-        if self.standing.device.type != "cuda":
+        if self.context.device.type != "cuda":
             return {"collate_fn": collate_fn}
         if not self.num_workers:
             return {"collate_fn": collate_fn, "pin_memory": False}  # CopyStream does it
@@ -324,13 +324,13 @@ class PreparedLoader(DataLoader[Any]):
             settings = _fetching(self)
             if self.num_workers:
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
-            under_way = UnderWay(self.num_workers) if self.num_workers else None
-            dataset = LaneDataset(self.dataset, self.standing.seed_process, under_way)
+            progress = WorkerProgress(self.num_workers) if self.num_workers else None
+            dataset = LaneDataset(self.dataset, self.context.seed_process, progress)
             collate_fn = Collate(dataset, self.collate_fn)
             settings |= {"batch_sampler": assigned, **self.pinning(collate_fn), "in_order": True}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                inner = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)
+                inner = InnerLoader(dataset, progress, **settings) if progress else DataLoader(dataset, **settings)
             self._inner[purpose] = (inner, assigned)
         return self._inner[purpose]
 

@@ -58,9 +58,9 @@ class PlannedSteps:
     @property
     def mine(self) -> list[int]:
         """The same for this rank's lanes; steps from before a resume count as if this rank had made them."""
-        standing = self._loader.standing
-        bounds = Cut(self._plan.batch_size, standing.num_lanes).bounds
-        mine = self._plan.between(bounds[standing.lanes.start], bounds[standing.lanes.stop], self.done)
+        context = self._loader.context
+        bounds = Cut(self._plan.batch_size, context.num_lanes).bounds
+        mine = self._plan.between(bounds[context.lanes.start], bounds[context.lanes.stop], self.done)
         return [len(mine), sum_of_hashes(mine)]
 
     def account(self) -> dict[str, Any]:

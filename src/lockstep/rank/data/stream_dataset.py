@@ -30,8 +30,8 @@ from lockstep.errors import SAMPLE_NOTE
 from lockstep.machine.torch_private import loader_worker
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.data.lane_dataset import PR_SET_PDEATHSIG
-from lockstep.rank.data.under_way import UnderWay
 from lockstep.rank.data.uses import update_digest
+from lockstep.rank.data.worker_progress import WorkerProgress
 
 NOTHING_READ = "0" * 16
 """The hash of a stream of which nothing is read."""
@@ -40,7 +40,7 @@ MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Kept:
+class LaneSpan:
     """The samples of a block that are kept: the positions [start, end) in it."""
 
     start: int
@@ -71,7 +71,7 @@ class Request:
     epoch: int
     """Its number."""
     block: int
-    kept: tuple[Kept, ...]
+    kept: tuple[LaneSpan, ...]
     resumption: Resumption | None = None
     attempt: int = 0
     """Another one begins the data set anew, too."""
@@ -101,9 +101,9 @@ class StreamDataset(Dataset[Any]):
         *,
         drop_last: bool,
         collate_fn: Callable[[list[Any]], Any],
-        under_way: UnderWay | None = None,
+        progress: WorkerProgress | None = None,
     ) -> None:
-        self.dataset, self.under_way = dataset, under_way
+        self.dataset, self.progress = dataset, progress
         self._seed, self._seed_process, self._collate_fn = seed, seed_process, collate_fn
         self._batch_size, self._drop_last = batch_size, drop_last
         self._stream: tuple[int, int] | None = None
@@ -125,8 +125,8 @@ class StreamDataset(Dataset[Any]):
         state = self._copy.state_dict() if request.with_state and self._position else None
         start, before = self._position, self._order
         batches = self._read(request.kept, with_samples=True)
-        if self.under_way is not None:
-            self.under_way.end()
+        if self.progress is not None:
+            self.progress.end()
         size = self._position - start
         return {
             "start": start, "size": size, "before": before, "after": self._order, "batches": batches, "state": state
@@ -150,7 +150,7 @@ class StreamDataset(Dataset[Any]):
         assert self._stream is not None
         self._seed_process(stream_key(self._seed, Domain.FETCH, "stream", self._stream[0], self._position))
 
-    def _read(self, kept: tuple[Kept, ...], *, with_samples: bool) -> list[Any]:
+    def _read(self, kept: tuple[LaneSpan, ...], *, with_samples: bool) -> list[Any]:
         """Read a block; return the batches of what is kept of it."""
         samples, start, order = [], self._position, self._order
         first = min((one.start for one in kept), default=0)
@@ -173,8 +173,8 @@ class StreamDataset(Dataset[Any]):
     def _next(self) -> tuple[Any] | None:
         """The next sample; None at the end."""
         self._seed_sample()
-        if self.under_way is not None:
-            self.under_way.begin(self._position)
+        if self.progress is not None:
+            self.progress.begin(self._position)
         assert self._iterator is not None
         try:
             sample = next(self._iterator)
@@ -222,8 +222,8 @@ class OneWorker:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         worker = get_worker_info()
         if worker is not None and isinstance(worker.dataset, StreamDataset):
-            if worker.dataset.under_way is not None:
-                worker.dataset.under_way.be_worker(worker_id)
+            if worker.dataset.progress is not None:
+                worker.dataset.progress.be_worker(worker_id)
             alone: Mapping[str, Any] = {"dataset": worker.dataset.dataset, "id": 0, "num_workers": 1}
             for name, value in alone.items():
                 object.__setattr__(worker, name, value)

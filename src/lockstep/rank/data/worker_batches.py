@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from lockstep.machine.torch_private import WorkerIterator, remove_worker_pids
 from lockstep.notices import say
 from lockstep.rank.data.device_copies import Pinnable
-from lockstep.rank.data.under_way import UnderWay
+from lockstep.rank.data.worker_progress import WorkerProgress
 
 
 class ChildEnded(Exception):  # noqa: N818 - what happened
@@ -125,7 +125,7 @@ class WorkerBatches(WorkerIterator):
     def __init__(self, loader: InnerLoader) -> None:
         self.has_arrived = False
         """Whether something came for the present batch: what is raised then, a worker or the pinning thread passed on."""
-        self._under_way: UnderWay = loader.under_way
+        self._under_way: WorkerProgress = loader.progress
         self._since = time.monotonic()
         self._has_said_stuck = False
         super().__init__(loader)
@@ -263,8 +263,8 @@ class InnerLoader(DataLoader[Any]):
         settings: as of a DataLoader; with workers.
     """
 
-    def __init__(self, dataset: Any, under_way: UnderWay, **settings: Any) -> None:
-        self.under_way = under_way
+    def __init__(self, dataset: Any, progress: WorkerProgress, **settings: Any) -> None:
+        self.progress = progress
         super().__init__(dataset, **settings)
 
     @property
@@ -290,7 +290,7 @@ class FetchedByWorkers(Iterator[Any]):
 
     def __init__(self, inner: InnerLoader, most: int | None = None) -> None:
         kept = inner.kept  # torch asks them whether they are ready
-        with _deaths_told(kept), nullcontext() if kept is None else Interruptible(kept.has_lost):
+        with _deaths_reported(kept), nullcontext() if kept is None else Interruptible(kept.has_lost):
             begun: Any = iter(inner)
         self._batches: WorkerBatches | None = begun if most != 0 else None
         self._left = most
@@ -299,7 +299,7 @@ class FetchedByWorkers(Iterator[Any]):
         batches = self._batches
         if batches is None:
             raise StopIteration
-        with _deaths_told(batches), Interruptible(batches.has_lost):
+        with _deaths_reported(batches), Interruptible(batches.has_lost):
             batch = next(batches)
         if self._left is not None:
             self._left -= 1
@@ -309,7 +309,7 @@ class FetchedByWorkers(Iterator[Any]):
 
 
 @contextmanager
-def _deaths_told(waits: WorkerBatches | None) -> Iterator[None]:
+def _deaths_reported(waits: WorkerBatches | None) -> Iterator[None]:
     """Raise what torch raises when a worker is gone, which the launcher knows; add the sample to torch's own errors."""
     try:
         yield

@@ -150,7 +150,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     if _withdrawn:
         raise CollectiveMisused(_withdrawn[0].problem, _withdrawn[0].fix)
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
+    store = PrefixStore(f"{NAME}/{_rendezvous_number(options.store, size)}", options.store)
     ranks = list(options.global_ranks_in_group)
     title = f"The group of ranks {ranks}" if ranks else "The default group"
     default = dist.group.WORLD
@@ -169,7 +169,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     return LockstepProcessGroup(exchange, rank, size, options.store, known)
 
 
-def _meeting_number(store: Store, size: int) -> int:
+def _rendezvous_number(store: Store, size: int) -> int:
     """How often these ranks have met over this store: stores outlive groups, and old addresses must not be read again."""
     arrived: int = store.add(f"{NAME}/arrivals", 1)
     return (arrived - 1) // size

@@ -1,4 +1,4 @@
-"""How a model is laid on ranks: one contract, and a room for each way of doing it.
+"""How a model is placed on ranks: one contract, and its implementations.
 
     choose_strategy(mesh, ...) -> Strategy                   choice
     strategy.adopt(models)                                   contract; agreement (do ranks have the same?), other_users

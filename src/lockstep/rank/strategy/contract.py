@@ -26,7 +26,7 @@ from lockstep.rank.strategy.precision import Precision
 class PassResult:
     """The result of a pass over a step's lanes; the same bits on every rank, for any number of ranks."""
 
-    told: PassLoss
+    pass_loss: PassLoss
     """The lanes' losses."""
     notes: dict[int, Any]
     """The notes of all lanes, in lane order."""
@@ -36,7 +36,7 @@ class PassResult:
     @property
     def loss(self) -> float | None:
         """The weighted mean of the lanes' losses; None when no lane called backward. Waits for it."""
-        return self.told.mean
+        return self.pass_loss.mean
 
 
 class LaneObserver:

@@ -41,7 +41,7 @@ def check_loss(loss: Tensor, weight: float | None) -> None:
         raise UsageError(f"weight= must be 0 or more, but is {weight}.", "Pass the number of items in the loss.")
 
 
-class Late:
+class DelayedValues:
     """Some float64 values of a device.
 
     Args:
@@ -70,7 +70,7 @@ class Late:
 class DelayedResults:
     """What the lanes of a pass exchanged on GPUs."""
 
-    values: Late
+    values: DelayedValues
     """The loss of each lane; for each whether it changed what nobody saw it change; whether ranks are `apart`."""
     refuse_unseen: Callable[[Sequence[float]], None]
     """Is given the second part, and raises if there is something in it."""

@@ -7,7 +7,7 @@ a rank that leaves         says so to each rank before its connections end: the 
 a rank that dies           its connections end without that word; whoever looks at them knows
 a rank that lost another   cuts all of its connections, so the next ranks learn it, and its own exchanges fail at once
 
-Runs in: each rank, and threads of it, named lockstep watch and as `Errands` are.
+Runs in: each rank, and threads of it, named lockstep watch and as `BackgroundThread` are.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, u
 from lockstep.protocol.journal.waiting_note import range_of_wait, subject, waits
 from lockstep.rank.caller import where
 from lockstep.rank.transport.contract import Transport
-from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, told_by_all
+from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, read_all
 
-Job = Callable[[], None]
+Task = Callable[[], None]
 """Does not raise."""
 
-LAST_JOB_S = 0.5
+LAST_TASK_S = 0.5
 """How long the end of the thread is waited for."""
 
 
-class Errands:
+class BackgroundThread:
     """A thread that does jobs in their order; it begins with the first one, and sleeps while there is none.
 
     Args:
@@ -53,37 +53,37 @@ class Errands:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._has_stopped = False
 
-    def do(self, job: Job) -> None:
+    def do(self, task: Task) -> None:
         """Do this after the others; here and now if the thread was stopped."""
         with self._lock:
             if not self._has_stopped:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+                    self._thread = threading.Thread(target=_work, args=(self._tasks,), name=self._name, daemon=True)
                     self._thread.start()
-                self._jobs.put(job)
+                self._tasks.put(task)
                 return
-        job()
+        task()
 
     def stop(self) -> None:
         """End the thread, after the jobs that it has, and wait a while for it; not for the thread itself."""
         with self._lock:
             if not self._has_stopped:
                 self._has_stopped = True
-                self._jobs.put(None)
+                self._tasks.put(None)
         if self._thread is not None:
-            self._thread.join(LAST_JOB_S)
+            self._thread.join(LAST_TASK_S)
 
 
-def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
-    name_own_thread("errand")
-    while (job := jobs.get()) is not None:
-        job()
-        del job
+def _work(tasks: queue.SimpleQueue[Task | None]) -> None:
+    name_own_thread("background")
+    while (task := tasks.get()) is not None:
+        task()
+        del task
 
 
 JOIN = dt.timedelta(seconds=60)
@@ -95,7 +95,7 @@ PATIENCE = dt.timedelta(days=7)
 LOOK_S = 0.5
 """Between two looks whether the connections were cut; one who waits is told, too."""
 
-LAST_WORD_S = 2.0
+GOODBYE_S = 2.0
 """How long a rank that leaves waits until the others have heard it."""
 
 READ_S = 0.25
@@ -103,7 +103,7 @@ READ_S = 0.25
 
 ENDED = "A connection to another rank ended. If a rank failed, its own error says why."
 
-LAST_WORD = 2**31 - 1
+GOODBYE_TAG = 2**31 - 1
 """The tag of a leaving rank's word."""
 
 
@@ -121,44 +121,44 @@ class Across:
         EnvironmentFailure: when the ranks cannot connect.
     """
 
-    def __init__(self, store: Store, rank: int, names: Sequence[int], speakers: Sequence[int]) -> None:
+    def __init__(self, store: Store, rank: int, names: Sequence[int], leaders: Sequence[int]) -> None:
         self._names, self._rank = names, rank
-        self.waiter = Errands("lockstep waiter")
+        self.waiter = BackgroundThread("lockstep waiter")
         self._tickets: Sequence[_Ticket] = ()
         """What the rank waits for."""
         self._is_cut = False
         self._all: Any
-        self._speakers: Any
+        self._leaders: Any
         before = {one.here for one in own_sockets() if one.there is None}
         try:
             others = [name for name in names if name != names[rank]]
             with waits("the connections between the ranks", others), gloo_reads_at_once(store, JOIN):
                 self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
-                self._speakers = (
-                    dist.ProcessGroupGloo(PrefixStore("first", store), speakers.index(rank), len(speakers), JOIN)
-                    if rank in speakers
+                self._leaders = (
+                    dist.ProcessGroupGloo(PrefixStore("first", store), leaders.index(rank), len(leaders), JOIN)
+                    if rank in leaders
                     else None
                 )
         except RuntimeError as error:
             raise EnvironmentFailure(f"Rank {names[rank]} could not connect to the other ranks: {error}.") from error
-        self._ears = {one.here for one in own_sockets() if one.there is None} - before
+        self._listening = {one.here for one in own_sockets() if one.there is None} - before
         """Where this process listens for these connections."""
-        self._peer_at = self._tell(store)
+        self._peer_at = self._exchange_addresses(store)
         peers = [peer for peer in range(len(names)) if peer != rank]
         self._has_left = {peer: torch.zeros(1, dtype=torch.uint8, device="cpu") for peer in peers}
-        self._last_words = [self._all.recv([word], peer, LAST_WORD) for peer, word in self._has_left.items()]
+        self._goodbyes = [self._all.recv([word], peer, GOODBYE_TAG) for peer, word in self._has_left.items()]
         _alive.add(self)
 
-    def _tell(self, store: Store) -> Mapping[Address, int]:
+    def _exchange_addresses(self, store: Store) -> Mapping[Address, int]:
         """Tell the others where this rank listens and from where it connected; return which rank is where."""
         found: dict[Address, int] = {}
 
         def everyone(what: str, mine: Iterable[Address]) -> None:
             store.set(f"{what}/{self._rank}", json.dumps([*mine]))
-            for peer, told in enumerate(told_by_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
+            for peer, told in enumerate(read_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
                 found.update(dict.fromkeys(map(_address, json.loads(told)), peer))
 
-        everyone("ears", self._ears)
+        everyone("ears", self._listening)
         everyone("ends", [one.here for one in own_sockets() if one.there in found and one.here not in found])
         return found
 
@@ -172,15 +172,15 @@ class Across:
 
     def send(self, data: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
         """Begin to send a contiguous tensor. Raises RuntimeError when the connection has ended, as `wait` does."""
-        return (self._speakers if small else self._all).send([bytes_of(data)], peer, tag)
+        return (self._leaders if small else self._all).send([bytes_of(data)], peer, tag)
 
     def receive(self, out: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
         """Begin to receive one. With `small`, peers are counted among the speakers."""
-        return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)
+        return (self._leaders if small else self._all).recv([bytes_of(out)], peer, tag)
 
     def group(self, *, small: bool) -> Any:
         """For collectives, whose order is the same on all ranks; who waits for one passes it to `wait`, without a peer."""
-        return self._speakers if small else self._all
+        return self._leaders if small else self._all
 
     def wait(self, works: Sequence[tuple[Any, int | None]], what: str) -> None:
         """Wait until messages are delivered or there.
@@ -259,17 +259,17 @@ class Across:
         word, works = torch.ones(1, dtype=torch.uint8, device="cpu"), []
         for peer in self._has_left:
             with contextlib.suppress(RuntimeError):
-                works.append(self._all.send([word], peer, LAST_WORD))
-        deadline = time.monotonic() + LAST_WORD_S
+                works.append(self._all.send([word], peer, GOODBYE_TAG))
+        deadline = time.monotonic() + GOODBYE_S
         # Not `work.wait`: Gloo lets it wait in vain where the other side leaves at the same time.
         while any(not self._has_left[peer] and unheard(one.descriptor) for one, peer in self.connections()):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.001)
         _alive.discard(self)
-        self._last_words.clear()
+        self._goodbyes.clear()
         self._tickets = ()
-        del self._all, self._speakers  # Gloo ends its threads and sockets
+        del self._all, self._leaders  # Gloo ends its threads and sockets
 
 
 def _address(told: list[Any]) -> Address:
@@ -321,7 +321,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 LOOK_MS = 50
 """Between two looks."""
-TOLD = "Another node is lost. Its launcher has ended, or it cannot be reached."
+NODE_LOST = "Another node is lost. Its launcher has ended, or it cannot be reached."
 CLOSER_LOOK_S = 0.002
 """While something that was sent before a connection ended has not been read yet."""
 
@@ -341,11 +341,11 @@ class Watch:
         across: Across | None,
         local: Sequence[Transport],
         give_up: Callable[[PeerLost], object],
-        is_told: Callable[[], bool],
+        is_reported: Callable[[], bool],
     ) -> None:
         self._stop = os.eventfd(0)
         self._owner = os.getpid()
-        args = (across, tuple(local), give_up, is_told, self._stop)
+        args = (across, tuple(local), give_up, is_reported, self._stop)
         self._thread = threading.Thread(target=_look, args=args, name="lockstep watch", daemon=True)
         self._thread.start()
 
@@ -363,14 +363,14 @@ def _look(
     across: Across | None,
     local: Sequence[Transport],
     give_up: Callable[[PeerLost], object],
-    is_told: Callable[[], bool],
+    is_reported: Callable[[], bool],
     stop: int,
 ) -> None:
     name_own_thread("watch")
     watched = {os.dup(one.descriptor): peer for one, peer in across.connections()} if across is not None else {}
     lost = None
     try:
-        lost = _first_loss(across, local, watched, is_told, stop)
+        lost = _first_loss(across, local, watched, is_reported, stop)
     finally:
         for descriptor in watched:
             os.close(descriptor)
@@ -379,7 +379,11 @@ def _look(
 
 
 def _first_loss(
-    across: Across | None, local: Sequence[Transport], watched: dict[int, int], is_told: Callable[[], bool], stop: int
+    across: Across | None,
+    local: Sequence[Transport],
+    watched: dict[int, int],
+    is_reported: Callable[[], bool],
+    stop: int,
 ) -> PeerLost | None:
     poller = select.poll()
     poller.register(stop, select.POLLIN)
@@ -399,8 +403,8 @@ def _first_loss(
                 time.sleep(CLOSER_LOOK_S)
             else:
                 poller.unregister(descriptor)
-        if is_told():
-            return PeerLost(TOLD, is_dead=True)
+        if is_reported():
+            return PeerLost(NODE_LOST, is_dead=True)
         if (lost := _loss_in_node(local)) is not None:
             return lost
 

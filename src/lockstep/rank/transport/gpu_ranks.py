@@ -209,7 +209,7 @@ class HostMemoryTransport(Transport):
         if out.device.type == "cpu":
             return self._inner.begin_all_reduce(partials, placement, out)
         total = torch.empty_like(out, device="cpu")
-        return _BroughtBack(
+        return _CopiedBack(
             self._inner.begin_all_reduce([_on_host(one) for one in partials], placement, total), total, out
         )
 
@@ -244,7 +244,7 @@ def _on_host(tensor: Tensor) -> Tensor:
     return tensor if tensor.device.type == "cpu" else tensor.detach().cpu()
 
 
-class _BroughtBack(Pending):
+class _CopiedBack(Pending):
     """A sum in host memory that ends on the device."""
 
     def __init__(self, inner: Pending, total: Tensor, out: Tensor) -> None:

@@ -23,11 +23,11 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import EnvironmentFailure, PeerLost
 from lockstep.protocol.layout.placement import Nodes, Placement, carrier, choose_crossing, piece
 from lockstep.rank.caller import where
-from lockstep.rank.transport.across import Across, Errands, Watch, bytes_of
+from lockstep.rank.transport.across import Across, BackgroundThread, Watch, bytes_of
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
-from lockstep.rank.transport.local.nodes_store import told_by_all
+from lockstep.rank.transport.local.nodes_store import read_all
 from lockstep.rank.transport.loss import Loss, all_or_lost
 from lockstep.rank.transport.node_sum import LostSum, NodeRows, NodeSum, SumPlan, Sums
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport
@@ -64,20 +64,20 @@ class OverNodesTransport(Transport):
         self._node = nodes.node_of(rank)
         self._mates = nodes.ranks(self._node)
         self._store = store
-        self._frames, self._sums = _meet_in_node(store, rank, nodes, self._names)
+        self._frames, self._sums = _rendezvous_in_node(store, rank, nodes, self._names)
         firsts = [nodes.ranks(node)[0] for node in range(nodes.num_nodes)]
         self.across = Across(PrefixStore("across", store), rank, self._names, firsts)
         self._rows = NodeRows(nodes, rank, self.across, self._frames)
         self.loss = Loss(self._end)
-        self.is_told: Callable[[], bool] = lambda: False
+        self.is_reported: Callable[[], bool] = lambda: False
         """Asked 20 times a second, in a thread: whether the launcher knows of a node that is lost."""
         self._frame_tag = self._sum_tag = self._splits = 0
-        self.sender = Errands("lockstep sender")
+        self.sender = BackgroundThread("lockstep sender")
         self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
         self.handing: list[tuple[SharedMemoryTransport, Any]] = []
         self.scratch = Scratch()
         self._plans: dict[tuple[Placement, bool], SumPlan] = {}
-        self._watch = Watch(self.across, self._groups, self.give_up, self._is_told)
+        self._watch = Watch(self.across, self._groups, self.give_up, self._is_reported)
 
     @property
     def transport(self) -> OverNodesTransport:
@@ -88,8 +88,8 @@ class OverNodesTransport(Transport):
     def _groups(self) -> list[SharedMemoryTransport]:
         return [group for group in (self._frames, self._sums) if isinstance(group, SharedMemoryTransport)]
 
-    def _is_told(self) -> bool:
-        return self.is_told()
+    def _is_reported(self) -> bool:
+        return self.is_reported()
 
     def look(self) -> None:
         self.loss.check()
@@ -289,7 +289,7 @@ class _Message:
         return None
 
 
-def _meet_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -> tuple[Transport, Transport]:
+def _rendezvous_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -> tuple[Transport, Transport]:
     """Make two groups of this node's ranks: frames come at other times among sums that began early."""
     node = nodes.node_of(rank)
     mates = nodes.ranks(node)
@@ -306,7 +306,7 @@ def _meet_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -
         problem = str(error)
     if place == 0:
         store.set(f"memory/{node}", problem)
-    for told in told_by_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
+    for told in read_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
         if told:
             raise EnvironmentFailure(told.decode())
     frames, sums = made

@@ -18,7 +18,7 @@ from lockstep.protocol.arithmetic import arithmetic_text, why_not_exact
 from lockstep.protocol.layout.cut import Cut
 from lockstep.rank.checkpoint.model_state import infinite_parts
 from lockstep.rank.checkpoint.optimizer_state import keep_groups
-from lockstep.rank.data.loader import PreparedLoader, Standing, leftover_of, refuse_unsupported
+from lockstep.rank.data.loader import LoaderContext, PreparedLoader, leftover_of, refuse_unsupported
 from lockstep.rank.data.stream import PreparedStream
 from lockstep.rank.data.uses import dataset_digest
 from lockstep.rank.init.device import is_shared
@@ -190,7 +190,7 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
 def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(run.loop_state.prepared.loaders)
     records_plain = run.components.recorder is not None and run.components.recorder.plain
-    standing = Standing(
+    context = LoaderContext(
         run.config.seed,
         number,
         run.config.lanes,
@@ -201,7 +201,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     )
     is_stream = isinstance(loader.dataset, IterableDataset)
     kind = PreparedStream if is_stream else PreparedLoader
-    prepared = kind(loader, standing, lambda prepared: evaluate(run, prepared))
+    prepared = kind(loader, context, lambda prepared: evaluate(run, prepared))
     if (said := leftover_of(loader)) and run.config.environment.position.rank == 0:
         say(said)
     with run.components.streams.elsewhere():

@@ -179,8 +179,8 @@ def view_in(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
     return part.view(like.shape)
 
 
-class Laid(Protocol):
-    """What has laid parameters out before: an arena, or a `Landing`."""
+class PreviousLayout(Protocol):
+    """What has placed parameters before: an arena, or a `FlatMove`."""
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
         """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""
@@ -195,7 +195,7 @@ class ParameterArena:
         allocate: where the parameters go.
         master: returns, for a flat that `allocate` made, the similar one into which an optimizer writes.
         stay: identities of parameters that keep their memory.
-        previous: where parameters lie already: what has not moved since stays, as the script may have views.
+        previous: where parameters are already: what has not moved since stays, as the script may have views.
         place: where the others go.
     """
 
@@ -206,7 +206,7 @@ class ParameterArena:
         allocate: Allocate = private_zeros,
         master: Callable[[Tensor], Tensor] = lambda flat: flat,
         stay: Container[int] = (),
-        previous: Sequence[Laid] = (),
+        previous: Sequence[PreviousLayout] = (),
         place: Place = attrgetter("device"),
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
@@ -227,8 +227,8 @@ class ParameterArena:
                     self.parameters.append(parameter)
         kept: dict[int, Segment] = {}
         self.flats: list[Tensor] = []
-        for laid in previous:
-            segments, flats = laid.unmoved(self.parameters)
+        for layout in previous:
+            segments, flats = layout.unmoved(self.parameters)
             kept |= {number: replace(one, flat=one.flat + len(self.flats)) for number, one in segments.items()}
             self.flats += flats
         self._settle(kept, allocate, stay, place)
@@ -253,13 +253,13 @@ class ParameterArena:
         self._places = Places(self.parameters)
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
-        """See `Laid`."""
+        """See `PreviousLayout`."""
         known = {id(parameter): number for number, parameter in enumerate(self.parameters)}
-        laid = list(zip(*self._layout[:3], strict=True))
+        layout = list(zip(*self._layout[:3], strict=True))
         kept: dict[int, Segment] = {}
         for here, parameter in enumerate(parameters):
             number = known.get(id(parameter))
-            if number is not None and laid[number] == (parameter.data_ptr(), parameter.shape, parameter.stride()):
+            if number is not None and layout[number] == (parameter.data_ptr(), parameter.shape, parameter.stride()):
                 kept[here] = self.segments[number]
         flats = sorted({segment.flat for segment in kept.values()})
         place = {flat: number for number, flat in enumerate(flats)}

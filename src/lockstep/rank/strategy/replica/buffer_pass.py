@@ -66,8 +66,8 @@ class BufferPass:
         reads_late: whether `unnoticed` will be looked at, on GPUs.
     """
 
-    def __init__(self, bank: BufferBank, cut: StepCut, *, reads_late: bool = False) -> None:
-        self._bank, self._cut, self._reads_late = bank, cut, reads_late
+    def __init__(self, bank: BufferBank, cut: StepCut, *, delays_losses: bool = False) -> None:
+        self._bank, self._cut, self._delays_losses = bank, cut, delays_losses
         self._changed: dict[int, Changes] = {}
         self._pending: list[tuple[Pending, Callable[[], None]]] = []
         self._statistics = Statistics(bank.on_device, cut) if bank.on_device and len(cut.samples) > 1 else None
@@ -85,7 +85,7 @@ class BufferPass:
         if self._statistics is not None:
             bank.take_in()
             self._statistics.after_lane(lane)
-        if self._reads_late and bank.seems_untouched():
+        if self._delays_losses and bank.seems_untouched():
             if (flag := bank.restore_unseen()) is not None:
                 self.unnoticed[lane] = flag
         elif (changes := bank.after_lane(only_others=self._statistics is not None)).entries:
@@ -163,7 +163,7 @@ class BufferPass:
             pending.finish()
             finish()
         # Whoever reads the pass's loss later holds this object, and need not hold copies of buffers.
-        if self._reads_late:
+        if self._delays_losses:
             self._changed.clear()
             self._pending.clear()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import tree_sum
-from lockstep.rank.strategy.pass_loss import Late
+from lockstep.rank.strategy.pass_loss import DelayedValues
 from lockstep.rank.strategy.replica.buffer_pass import Header
 from lockstep.rank.strategy.replica.sparse_embedding import agreed
 from lockstep.rank.strategy.replica.statistics import LaneTable
@@ -140,7 +140,7 @@ def _numbers(values: Mapping[str, int]) -> dict[int, int]:
     return {int(key): value for key, value in values.items()}
 
 
-class LateLosses:
+class DelayedLosses:
     """Those of one pass, and whether its lanes did what only a device can know.
 
     Args:
@@ -172,11 +172,11 @@ class LateLosses:
                 rows[lane, column].copy_(value.reshape(()))
         self._table = LaneTable(rows.view(torch.int64), transport, placement)
 
-    def finish(self, more: Sequence[Tensor]) -> Late:
+    def finish(self, more: Sequence[Tensor]) -> DelayedValues:
         """Return the losses by lane, then the flags, then `more` scalars of the same device."""
         # One lane on one rank exchanges nothing. Its script may have computed the loss on the CPU.
         if self._table is None:
             (loss,) = self._losses.values()
-            return Late(loss.to(self._device, torch.float64).reshape(1))
+            return DelayedValues(loss.to(self._device, torch.float64).reshape(1))
         columns = self._table.finish().view(torch.float64).t().reshape(-1)
-        return Late(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)
+        return DelayedValues(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)

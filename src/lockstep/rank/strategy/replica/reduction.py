@@ -38,7 +38,7 @@ class Reduction:
         self._result: GradientBuffer | None = None
         self._wide: list[Tensor] = []
         """The flats of the result in the dtype of the sum."""
-        self._slot: GradientBuffer | None = None
+        self._buffer: GradientBuffer | None = None
         self.reopened: set[int] = set()
 
     @property
@@ -49,13 +49,13 @@ class Reduction:
     @property
     def is_quiet(self) -> bool:
         """Whether gradients that arrive change nothing here: no bucket has begun, and none may begin."""
-        return self._slot is None and not self._under_way
+        return self._buffer is None and not self._under_way
 
-    def arm(self, slot: GradientBuffer) -> None:
-        """Begin buckets of `slot`, the rank's only lane, as soon as they are complete."""
+    def arm(self, buffer: GradientBuffer) -> None:
+        """Begin buckets of `buffer`, the rank's only lane, as soon as they are complete."""
         # Halves are added up in float32 copies, which there are only once the lane is complete.
-        if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
-            self._slot = slot
+        if not self._under_way and not any(flat.dtype in WIDE for flat in buffer.flats):
+            self._buffer = buffer
             self._missing = [set(bucket.members) for bucket in self._buckets]
 
     def gradient_arrived(self, bucket: int, parameter: int) -> None:
@@ -63,7 +63,7 @@ class Reduction:
         # [Note: why a bucket is reopened]
         # A bucket begins when, judging by the step before, its gradients are complete. Another backward, or a reentrant
         # checkpoint on a reused block, may add to one of them afterwards: what was sent is wrong then, on every rank.
-        if self._slot is None:
+        if self._buffer is None:
             if bucket < self.num_begun:
                 self.reopened.add(bucket)
             return
@@ -72,12 +72,12 @@ class Reduction:
             self.reopened.add(bucket)
         while self.num_begun < len(self._buckets) and not self._missing[self.num_begun]:
             number = self.num_begun
-            part = _part(self._slot.flats, self._buckets[number])
+            part = _part(self._buffer.flats, self._buckets[number])
             self._under_way[number] = self._begin_sum(number, [part], part)
 
     def disarm(self) -> None:
         """End the backward: what has begun goes on, nothing else begins."""
-        self._slot = None
+        self._buffer = None
 
     def begin(
         self,
@@ -122,7 +122,7 @@ class Reduction:
             subject.of = None
 
     def finish(self, scale: float) -> GradientBuffer:
-        """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
+        """Wait for all sums, multiplied by `scale`; return the buffer that holds them."""
         assert self._result is not None
         try:
             for number, pending in self._under_way.items():

@@ -204,7 +204,7 @@ def takes_sparse(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Tables:
+class EmbeddingTables:
     """The tables among the trainable parameters."""
 
     sparse: frozenset[int] = frozenset()
@@ -218,7 +218,9 @@ class Tables:
         return self.sparse | {number for _, number in self.embeddings}
 
     @classmethod
-    def of(cls, models: Sequence[tuple[str, nn.Module]], trainable: Sequence[nn.Parameter], *, looks: bool) -> Tables:
+    def of(
+        cls, models: Sequence[tuple[str, nn.Module]], trainable: Sequence[nn.Parameter], *, looks: bool
+    ) -> EmbeddingTables:
         """Find them; on the CPU only.
 
         Args:
@@ -268,7 +270,7 @@ class Tables:
         return undo
 
 
-def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: EmbeddingTables) -> None:
     """Raise `UsageError` if SparseAdam updates a parameter whose gradient would be dense."""
     if not isinstance(optimizer, SparseAdam):
         return
@@ -282,7 +284,7 @@ def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tabl
             )
 
 
-def refuse_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+def refuse_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: EmbeddingTables) -> None:
     """Raise `UsageError` where a strategy whose gradients are always dense would give an optimizer other bits.
 
     SGD's are the same.

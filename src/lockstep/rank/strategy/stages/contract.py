@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.rank.strategy.norm import gradient_norm
-from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.model_layout import ModelLayout
 from lockstep.rank.strategy.stages.cutting.model_cut import Entry, ModelCut, Stage
 from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
 from lockstep.rank.strategy.stages.replaced_method import replace_method
@@ -25,7 +25,7 @@ class Stages(ABC):
     """Whether a call of the model belongs to a lane right now; set by the pass."""
 
     @abstractmethod
-    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], layout: ModelLayout) -> None:
         """Put the stages where they belong, and lay out what is here.
 
         Args:

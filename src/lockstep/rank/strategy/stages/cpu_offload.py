@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from lockstep.machine.torch_private import DisableTorchFunction, dispatching, pytree, run_backward
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import PLACES
+from lockstep.rank.strategy.stages.meta_placeholder import PLACES
 
 SHARE = 0.25
 """The part of the device's free memory that copies may take."""

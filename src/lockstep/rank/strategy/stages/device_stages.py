@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from lockstep.machine.torch_private import pytree
 from lockstep.rank.strategy.optimizer_kinds import follow_parameters
 from lockstep.rank.strategy.other_users import refuse_named
-from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.model_layout import ModelLayout
 from lockstep.rank.strategy.stages.contract import Arguments, Gate, Passing, Stages
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.rank.strategy.stages.replaced_method import replace_method
@@ -43,7 +43,7 @@ class DeviceStages(Stages):
         self._borrowed: dict[str, Tensor] = {}
         """Parameters of earlier stages on the device of the current one, with their graph."""
 
-    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], layout: ModelLayout) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
         moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
         fix = "Drop the view, because its layer moves to another device, or use --strategy ddp."
@@ -56,7 +56,7 @@ class DeviceStages(Stages):
                 passing = self._moving_to(device, model, part.borrowed)
                 self._gates.append(Gate(model, part.entry, passing, _coming_back_to(device)))
         self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
-        laid.lay_out(compact=True, place=lambda parameter: homes[id(parameter)])
+        layout.lay_out(compact=True, place=lambda parameter: homes[id(parameter)])
         for optimizer in self._optimizers:
             follow_parameters(optimizer)
 
@@ -76,7 +76,7 @@ class DeviceStages(Stages):
             finally:
                 for gate in self._gates:
                     gate.count = None
-                self._take_back()
+                self._put_back()
 
         return run
 
@@ -101,7 +101,7 @@ class DeviceStages(Stages):
             torch.cuda.set_rng_state(torch.cuda.get_rng_state(self._drawing), device)
             self._drawing = device
 
-    def _take_back(self) -> None:
+    def _put_back(self) -> None:
         for stand_ins in self._stand_ins:
             stand_ins.put_back()
 

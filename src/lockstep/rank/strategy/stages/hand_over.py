@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.stages.tied_parameters import Loans
+from lockstep.rank.strategy.stages.tied_parameters import TiedParameters
 from lockstep.rank.transport.channel import Channel
 from lockstep.rank.transport.contract import Transport
 
@@ -189,12 +189,12 @@ class GradientExchange:
 
     Args:
         links: to the other stages.
-        loans: for layers to find again in a backward, for activation checkpointing.
+        tied: for layers to find again in a backward, for activation checkpointing.
         model: what messages call the model.
     """
 
-    def __init__(self, links: Links, loans: Loans, model: str) -> None:
-        self._links, self._loans, self._model = links, loans, model
+    def __init__(self, links: Links, tied: TiedParameters, model: str) -> None:
+        self._links, self._tied, self._model = links, tied, model
         self._goes_back = False
         self.lacks = False
         """Whether the current backward got nothing for some of what was handed over; it still reaches parameters."""
@@ -207,7 +207,7 @@ class GradientExchange:
             call.gave = call.took = False
         self._goes_back, self.lacks = True, False
         if borrowed := next((call.borrowed for call in calls if call.borrowed), []):
-            self._loans.use(borrowed)
+            self._tied.use(borrowed)
         try:
             yield
             # [Note: one message for each call]
@@ -221,7 +221,7 @@ class GradientExchange:
                     self.get_back(call)
         finally:
             self._goes_back = False
-            self._loans.put_back()
+            self._tied.put_back()
 
     def give_back(self, call: Call, gradients: Sequence[Tensor | None]) -> None:
         """Send gradients of what the previous stage handed over."""

@@ -21,13 +21,13 @@ from lockstep.protocol.layout.mesh import Mesh
 from lockstep.rank.strategy.norm import chunk_norms, combine_norms
 from lockstep.rank.strategy.optimizer_kinds import StepWatch, follow_parameters, updates_by
 from lockstep.rank.strategy.other_users import refuse_named
-from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.model_layout import ModelLayout
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
 from lockstep.rank.strategy.stages.clock import StageClock
 from lockstep.rank.strategy.stages.contract import Stages
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import let_go
 from lockstep.rank.strategy.stages.hand_over import Links
+from lockstep.rank.strategy.stages.meta_placeholder import let_go
 from lockstep.rank.strategy.stages.runner import StageRunner
 from lockstep.rank.transport.contract import Transport
 
@@ -63,7 +63,7 @@ class RankStages(Stages):
         self._holders: dict[int, int] = {}
         """The stage of each parameter and written buffer, by identity."""
 
-    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], layout: ModelLayout) -> None:
         """Keep this rank's stage; let go of the rest."""
         stage, last = self.links.stage, self.num_stages - 1
         # torch swaps no tensor that has weak references, and recurrent layers keep some to their weights.
@@ -76,21 +76,21 @@ class RankStages(Stages):
             if holder is not None:
                 self._holders[id(tensor)] = holder
             if holder not in (None, stage):
-                laid.absent.add(id(tensor))
+                layout.absent.add(id(tensor))
                 absent.append((name, tensor))
         fix = "Drop the view, because its layer is now on another rank, or use --strategy ddp."
         named = [*model.named_parameters(), *model.named_buffers()]
-        moving = [name for name, one in named if id(one) in laid.absent or one.device != self._device]
+        moving = [name for name, one in named if id(one) in layout.absent or one.device != self._device]
         refuse_named(moving, used, fix)
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
                 let_go(name, tensor, self._device)
         for module in recurrent:
             module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
-        laid.lay_out(compact=True, place=lambda _: self._device)
+        layout.lay_out(compact=True, place=lambda _: self._device)
         for optimizer in self._optimizers:
             follow_parameters(optimizer)
-        self._cut, self._absent = cut, laid.absent
+        self._cut, self._absent = cut, layout.absent
         gone = [tensor for _, tensor in absent if isinstance(tensor, nn.Parameter)]
         self._elsewhere = [(parameter, torch.empty_like(parameter)) for parameter in gone]
         self._guards.append(model.register_state_dict_pre_hook(_refuse_partial_model))  # type: ignore[no-untyped-call]
@@ -102,7 +102,7 @@ class RankStages(Stages):
         self.links.take_waits()
         self.clock.begin_pass()
         if self.runner is not None:
-            self.runner.loans.begin_pass()
+            self.runner.tied.begin_pass()
 
     def going_back(self) -> AbstractContextManager[None]:
         runner = self.runner

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lockstep.errors import InternalError, UsageError
 from lockstep.machine.torch_private import pytree
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import swap
 from lockstep.rank.strategy.stages.hand_over import Call, Exchange, Links, left
+from lockstep.rank.strategy.stages.meta_placeholder import swap
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -53,7 +53,7 @@ Mark = tuple[int, int, int]
 """Version, address and a sum over the bits of what was lent."""
 
 
-class Loans:
+class TiedParameters:
     """What one stage borrows and lends.
 
     Args:

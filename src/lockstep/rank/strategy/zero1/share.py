@@ -22,7 +22,7 @@ from lockstep.rank.strategy.zero1.spread_state import (
     ParameterViews,
     ShardViews,
     SpreadState,
-    Themselves,
+    WholeParameters,
     listed_in,
     share_out,
 )
@@ -64,8 +64,8 @@ class Share:
         self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.division)
         self._take_state()
-        self._lending: ParameterViews = ShardViews(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
-        self._lending.link(self.division)
+        self._views: ParameterViews = ShardViews(optimizer) if kind is not UpdatesBy.ITSELF else WholeParameters()
+        self._views.link(self.division)
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
         self._shown: Any = None
@@ -110,7 +110,7 @@ class Share:
 
         The others tell a rank without a part.
         """
-        dropped = bool(self._lending.has_dropped())
+        dropped = bool(self._views.has_dropped())
         if self._somebody_has_none():
             dropped = not self._transport.all(not dropped, "optimizer.step()")
         return dropped
@@ -118,8 +118,8 @@ class Share:
     def _somebody_has_none(self) -> bool:
         """Whether some rank updates nothing of `updated`; the same on every rank."""
         updated = {*map(id, self.updated)}
-        sharing, before, lacks = self._found_of
-        if sharing is not self.division or before != updated:
+        division, before, lacks = self._found_of
+        if division is not self.division or before != updated:
             pairs = zip(self.division.parameters, self.division.owners, strict=True)
             owners = {owner for parameter, parts in pairs if id(parameter) in updated for owner, *_ in parts}
             lacks = 0 < len(owners) < self._transport.world_size
@@ -137,7 +137,7 @@ class Share:
         """Follow what the script did to the optimizer since the last update."""
         if self._has_changed(arena):
             self._share_anew(arena)
-            self._lending.link(self.division)
+            self._views.link(self.division)
         if self.optimizer.state is not self._state or self._state.has_whole:
             self._take_state()
 
@@ -169,12 +169,12 @@ class Share:
 
     def enter(self) -> None:
         """Give the engine this rank's part; see `ParameterViews.enter`."""
-        self._lending.enter(self._state)
+        self._views.enter(self._state)
 
     def leave(self) -> None:
         """Give everything back to the script, even after a step that raised; see `ParameterViews.leave`."""
         self._depth = 0
-        self._lending.leave(self._state)
+        self._views.leave(self._state)
 
     def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
         """Return the state by parameter; see `Strategy.whole_state`."""

@@ -180,7 +180,7 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-def told_by_all(store: Store, keys: Sequence[str]) -> list[bytes]:
+def read_all(store: Store, keys: Sequence[str]) -> list[bytes]:
     """Wait until all keys are there, and read them: two requests, where the store can do that."""
     if store.has_extended_api():  # type: ignore[attr-defined]  # not in torch's stub
         return store.multi_get([*keys])

@@ -3,12 +3,12 @@
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.replica.gradient_buffers import SlotPool
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBufferPool
 from lockstep.rank.transport.alone import AloneTransport
 
 
 def pool_of(*sizes):
-    return SlotPool([nn.Parameter(torch.ones(size)) for size in sizes], AloneTransport(), 0)
+    return GradientBufferPool([nn.Parameter(torch.ones(size)) for size in sizes], AloneTransport(), 0)
 
 
 def test_a_slot_is_used_again():
@@ -35,10 +35,10 @@ def test_a_slot_of_which_the_script_keeps_a_gradient_is_not_used_again():
 
 def test_small_gradients_start_from_zeros_and_all_of_a_full_slot():
     pool = pool_of(10, 100_000)
-    slot = pool.take()
-    for flat in slot.flats:
+    buffer = pool.take()
+    for flat in buffer.flats:
         flat.fill_(3)
-    pool.give_back(slot)
+    pool.give_back(buffer)
     again = pool.take_unfilled()
     assert (again.views[0].sum(), again.views[1].sum()) == (0, 300_000)
     pool.give_back(again)

@@ -18,7 +18,7 @@ from lockstep.protocol.layout.cut import StepCut
 from lockstep.rank.strategy.agreement import refuse_spread
 from lockstep.rank.strategy.contract import OpenLane, OrderedPass, Pass, PassResult, Strategy
 from lockstep.rank.strategy.delegating import DelegatingStrategy
-from lockstep.rank.strategy.dp.split_forward import SplitForward
+from lockstep.rank.strategy.split_forward import SplitForward
 
 
 class DataParallel(DelegatingStrategy):

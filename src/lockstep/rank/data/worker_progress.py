@@ -63,7 +63,7 @@ def note(form: str, index: Any, place: str) -> str:
     return form.format(index=index) + (f" ({place})" if place else "")
 
 
-class UnderWay:
+class WorkerProgress:
     """A row for each worker, in memory that forked and spawned workers share.
 
     Args:
@@ -90,7 +90,7 @@ class UnderWay:
         if "descriptor" in state:
             self._share(state["descriptor"].detach(), state["size"])
         else:
-            UnderWay.__init__(self, state["size"] // ROW)
+            WorkerProgress.__init__(self, state["size"] // ROW)
 
     def __del__(self) -> None:
         with suppress(OSError, AttributeError):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.replica.gradient_buffers import KEPT_POOLS, SlotPools
+from lockstep.rank.strategy.replica.gradient_buffers import KEPT_POOLS, GradientBufferPools
 from lockstep.rank.transport.alone import AloneTransport
 
 
@@ -30,7 +30,7 @@ def freeze(parameters, frozen):
 
 def test_a_pattern_that_comes_back_has_its_pool():
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(KEPT_POOLS)]
-    pools = SlotPools(Counting(), 1)
+    pools = GradientBufferPools(Counting(), 1)
     found = []
     for frozen in range(KEPT_POOLS):
         freeze(parameters, frozen)
@@ -44,7 +44,7 @@ def test_a_pattern_that_comes_back_has_its_pool():
 def test_patterns_that_were_not_used_lately_give_their_memory_back():
     transport = Counting()
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(10)]
-    pools = SlotPools(transport, 1)
+    pools = GradientBufferPools(transport, 1)
     for frozen in range(10):
         freeze(parameters, 0)
         first = pools.of(parameters)

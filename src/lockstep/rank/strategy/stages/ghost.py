@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.machine.torch_private import DisableTorchFunction, DisableTorchFunctionSubclass, function_modes, pytree
 from lockstep.rank.strategy.stages.cutting.watch import memory_of
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import PLACES, absent, leaves_of
+from lockstep.rank.strategy.stages.meta_placeholder import PLACES, absent, leaves_of
 from lockstep.rank.strategy.stages.replaced_method import replace_method
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)

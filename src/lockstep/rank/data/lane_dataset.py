@@ -136,17 +136,19 @@ def shown(indices: Sequence[Any]) -> str:
     return ", ".join(map(str, indices[:MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
-class DieWithRank:
-    """A `worker_init_fn` that ties the worker's life to its rank's, then calls the user's.
+def die_with_rank() -> None:
+    """Tie a worker's life to its rank's: torch's own watchdog takes 3.5 s to notice that the rank is gone, the kernel none."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    torch's own watchdog takes 3.5 seconds to notice that the rank is gone; the kernel takes none.
-    """
+
+class DieWithRank:
+    """A `worker_init_fn` that calls the user's in a worker that ends with its rank."""
 
     def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
         self._worker_init_fn = worker_init_fn
 
     def __call__(self, worker_id: int) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_rank()
         worker = get_worker_info()
         if worker is not None and isinstance(worker.dataset, LaneDataset):
             if worker.dataset.progress is not None:

@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import Cut, StepCut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.rank.data.device_copies import CollatePinnable, Copy, CopyStream
+from lockstep.rank.data.device_copies import CPU, CollatePinnable, Copy, CopyStream
 from lockstep.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from lockstep.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
 from lockstep.rank.data.worker_batches import FetchedByWorkers, InnerLoader
@@ -146,9 +146,6 @@ class CopiedBatches(Batches):
             self._under_way.append(self._copies.begin(next(self._fetched)))
         except Exception as failure:  # noqa: BLE001 - the end, or a data set's error: raised with the next batch
             self._failure = failure
-
-
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -335,7 +332,7 @@ class PreparedLoader(DataLoader[Any]):
         return self._inner[purpose]
 
 
-_FETCHING = (
+FETCHING = (
     "num_workers",
     "collate_fn",
     "pin_memory",
@@ -360,4 +357,4 @@ def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _fetching(loader: DataLoader[Any]) -> dict[str, Any]:
-    return {name: getattr(loader, name) for name in _FETCHING if hasattr(loader, name)}
+    return {name: getattr(loader, name) for name in FETCHING if hasattr(loader, name)}

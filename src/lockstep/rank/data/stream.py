@@ -23,7 +23,15 @@ from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.data.device_copies import CopyStream
 from lockstep.rank.data.lane_dataset import LaneIndices
-from lockstep.rank.data.loader import Batches, CopiedBatches, LanePart, LoaderContext, PreparedLoader, StepPlan
+from lockstep.rank.data.loader import (
+    FETCHING,
+    Batches,
+    CopiedBatches,
+    LanePart,
+    LoaderContext,
+    PreparedLoader,
+    StepPlan,
+)
 from lockstep.rank.data.stream_dataset import (
     NOTHING_READ,
     LaneSpan,
@@ -36,16 +44,7 @@ from lockstep.rank.data.stream_dataset import (
 from lockstep.rank.data.worker_batches import FetchedByWorkers, InnerLoader
 from lockstep.rank.data.worker_progress import WorkerProgress
 
-PASSED_ON = (
-    "num_workers",
-    "pin_memory",
-    "timeout",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-)
+PASSED_ON = tuple(name for name in FETCHING if name not in ("collate_fn", "worker_init_fn", "in_order"))
 """Arguments of the user's DataLoader that its reading has too."""
 HOW_TO_SHUFFLE = (
     "Shuffle with the global generators of torch, NumPy or Python, which lockstep seeds, or with a fixed seed."

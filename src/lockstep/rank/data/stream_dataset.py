@@ -17,9 +17,7 @@ whether its process has read others before, or was just started.
 from __future__ import annotations
 
 import copy
-import ctypes
 import hashlib
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +27,7 @@ from torch.utils.data import Dataset, get_worker_info
 from lockstep.errors import SAMPLE_NOTE
 from lockstep.machine.torch_private import loader_worker
 from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.rank.data.lane_dataset import PR_SET_PDEATHSIG
+from lockstep.rank.data.lane_dataset import die_with_rank
 from lockstep.rank.data.uses import update_digest
 from lockstep.rank.data.worker_progress import WorkerProgress
 
@@ -219,7 +217,7 @@ class OneWorker:
         self._worker_init_fn = worker_init_fn
 
     def __call__(self, worker_id: int) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_rank()
         worker = get_worker_info()
         if worker is not None and isinstance(worker.dataset, StreamDataset):
             if worker.dataset.progress is not None:

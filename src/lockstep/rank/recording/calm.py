@@ -20,6 +20,7 @@ from lockstep.machine.torch_private import TorchDispatchMode, if_imported
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.init.streams import Streams, generators, states
 from lockstep.rank.run.position.moment import LoopPosition, Region
+from lockstep.rank.strategy.stages.cutting.watch import written_by
 
 _SEEDED = torch.Tag.nondeterministic_seeded
 
@@ -82,7 +83,7 @@ def _without_drawing(func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
     Attention without dropout and the like can draw, but do not; their arguments need not be cut into samples then,
     which only a few of them would allow (a mask may have the same sizes as the batch and mean something else).
     """
-    changed = [(value, value.clone()) for value in _written(func, args, kwargs)]
+    changed = [(value, value.clone()) for value in written_by(func, args, kwargs)]
     before = states()
     result = func(*args, **kwargs)
     if all(map(torch.equal, before, states())):
@@ -90,13 +91,6 @@ def _without_drawing(func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
     for value, copy in changed:
         value.copy_(copy)
     return False, None
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """The tensors among the arguments that the operation writes to."""
-    given = [*zip(func._schema.arguments, args, strict=False)]  # noqa: SLF001 - the only way to ask
-    given += [(argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs]  # noqa: SLF001
-    return [value for argument, value in given if argument.is_write and isinstance(value, Tensor)]
 
 
 def _row(args: Any, kwargs: Any, count: int, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -145,8 +145,7 @@ class StepWatch:
         before: called when the engine is about to begin; other hooks have seen the optimizer as it is.
         after: called when the engine is finished.
         undo: called at the end of each outermost `step`, even if it raised.
-        strategy: what messages call the strategy by which each rank updates a part. Empty: the script chose none, and the
-            engine is torch's own, which draws nothing; then nothing is refused, and errors stay as they are.
+        strategy: what messages call the strategy by which each rank updates a part.
 
     A step that drew random numbers raises `UsageError` before `after`, on every rank that has a part of it.
     """
@@ -157,7 +156,7 @@ class StepWatch:
         before: Callable[[], None],
         after: Callable[[], None],
         undo: Callable[[], None],
-        strategy: str = "zero1",
+        strategy: str,
     ) -> None:
         self._optimizer, self._strategy = optimizer, strategy
         self._streams: list[list[Tensor]] = []
@@ -165,7 +164,6 @@ class StepWatch:
         self._first = optimizer.register_step_pre_hook(lambda *_: self._begin(before))
         self._last = optimizer.register_step_post_hook(lambda *_: self._end(after))
         self._is_active = True
-        self._is_idle = False
         self._depth = 0
         """The running calls of `step`: one may call itself."""
         self._inner = optimizer.step
@@ -173,15 +171,11 @@ class StepWatch:
         optimizer.step = self._step  # type: ignore[method-assign]
 
     def _begin(self, before: Callable[[], None]) -> None:
-        if not self._is_idle:
-            before()
-        if not self._is_idle and self._strategy:
-            self._streams.append(states())
+        before()
+        self._streams.append(states())
 
     def _end(self, after: Callable[[], None]) -> None:
-        if self._is_idle:
-            return
-        if self._strategy and not all(map(torch.equal, self._streams.pop(), states())):
+        if not all(map(torch.equal, self._streams.pop(), states())):
             raise UsageError(
                 f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank "
                 "updates a part of the parameters, and would draw different ones for it than a single rank does.",
@@ -207,7 +201,7 @@ class StepWatch:
             try:
                 return inner(*args, **kwargs)
             except (AttributeError, TypeError) as error:
-                if "NoneType" not in str(error) or self._is_idle or not self._strategy:
+                if "NoneType" not in str(error):
                     raise
                 raise UsageError(
                     f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it sees the "
@@ -220,16 +214,8 @@ class StepWatch:
                 if not self._depth:
                     self._streams.clear()
                     undo()
-                    if self._is_idle:
-                        self.remove()
 
         return step
-
-    def rest(self) -> None:
-        """Watch no more, from the running step on."""
-        self._is_idle = True
-        if not self._depth:
-            self.remove()
 
     def remove(self) -> None:
         """Let the optimizer step as before. A scheduler that was made in the meantime still calls through this."""

@@ -92,6 +92,13 @@ JOIN = dt.timedelta(seconds=60)
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
 
+
+def patient(options: Any) -> Any:
+    """Options of a collective that waits as long."""
+    options.timeout = PATIENCE
+    return options
+
+
 LOOK_S = 0.5
 """Between two looks whether the connections were cut; one who waits is told, too."""
 

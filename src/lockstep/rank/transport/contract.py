@@ -100,6 +100,25 @@ class Pending(ABC):
         """Wait until `partials` are no longer read, and drop the result: they changed in the meantime."""
 
 
+class SeveralSums(Pending):
+    """Several reductions as one."""
+
+    def __init__(self, sums: Sequence[Pending]) -> None:
+        self._sums = sums
+
+    def advance(self, scale: float = 1.0) -> None:
+        for one in self._sums:
+            one.advance(scale)
+
+    def finish(self) -> None:
+        for one in self._sums:
+            one.finish()
+
+    def give_up(self) -> None:
+        for one in self._sums:
+            one.give_up()
+
+
 class Sent(Protocol):
     """A message on its way."""
 

@@ -23,15 +23,14 @@ from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
 from lockstep.rank.transport.device_sums import BackendSum, SlicedOnDevices
-from lockstep.rank.transport.loss import Loss, all_or_lost
-from lockstep.rank.transport.nccl import Nccl, abort_default_group, all_over
-from lockstep.rank.transport.node_sum import LostSum
+from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
+from lockstep.rank.transport.nccl import Nccl, abort_default_group
 from lockstep.rank.transport.torch_group import SMALL_BYTES, GatheredSum
 
 LEFT = "another rank left in the middle of an exchange"
 
 
-class GpuTransport(Transport):
+class GpuTransport(GuardedTransport):
     """Ranks with a GPU each. Collective: construct it on every rank.
 
     Args:
@@ -52,17 +51,6 @@ class GpuTransport(Transport):
         self.loss = Loss(self._end)
         self._watch = Watch(None, [control], self.give_up, lambda: False)
 
-    @property
-    def transport(self) -> GpuTransport:
-        """This one; what is guarded has one."""
-        return self
-
-    def look(self) -> None:
-        self.loss.check()
-
-    def give_up(self, lost: PeerLost) -> PeerLost:
-        return self.loss.give_up(lost)
-
     def _end(self, lost: PeerLost) -> None:
         try:
             self.control.give_up(lost)
@@ -71,30 +59,22 @@ class GpuTransport(Transport):
             abort_default_group()
 
     def explain(self, error: RuntimeError) -> PeerLost:
-        """What an error of NCCL's means that tells of another rank's end."""
         return PeerLost(f"{LEFT} ({str(error).partition(chr(10))[0]})", is_dead=True)
 
-    def lose(self, lost: PeerLost) -> PeerLost:
-        """`give_up`, and end this rank's thread; not for that itself."""
-        lost = self.give_up(lost)
+    def end_threads(self) -> None:
         self._watch.stop()
-        return lost
 
     @all_or_lost
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         return self.control.all_gather_bytes(data)
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
         if out.device.type == "cpu":
             return self.control.begin_all_reduce(partials, placement, out)
-        try:
-            return self._begin_all_reduce(partials, placement, out)
-        except PeerLost as lost:
-            return LostSum(lost)
+        return super().begin_all_reduce(partials, placement, out)
 
     @all_or_lost
-    def _begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         if not self._is_exact:
             return BackendSum(self, partials, out)
         subtrees = [placement.subtrees(rank) for rank in range(self.world_size)]
@@ -133,7 +113,8 @@ class GpuTransport(Transport):
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         if data.device.type == "cpu":
             return self.control.send(data, destination, tag)
-        return _Sent(self, self.nccl.send(data, destination), destination)
+        works = [self.nccl.send(data, destination)]
+        return GuardedMessage(self, data, lambda: self.wait(works, "send", [destination]))
 
     @all_or_lost
     def receive(self, out: Tensor, source: int, tag: int) -> None:
@@ -174,19 +155,8 @@ class GpuTransport(Transport):
             peers: the other ranks; by default all.
         """
         with waits(what, [self._names[peer] for peer in peers or range(self.world_size) if peer != self.rank]):
-            all_over(works)
-
-
-class _Sent:
-    """A message on its way."""
-
-    def __init__(self, transport: GpuTransport, work: Any, peer: int) -> None:
-        self.transport, self._work, self._peer = transport, work, peer
-
-    @all_or_lost
-    def wait(self) -> object:
-        self.transport.wait([self._work], "send", [self._peer])
-        return None
+            for work in works:
+                work.wait()
 
 
 class HostMemoryTransport(Transport):

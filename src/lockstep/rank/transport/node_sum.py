@@ -21,41 +21,6 @@ if TYPE_CHECKING:
     from lockstep.rank.transport.over_nodes import OverNodesTransport
 
 
-class Sums(Pending):
-    """A large sum in chunks: one is added up while the next is on its way."""
-
-    def __init__(self, chunks: Sequence[NodeSum]) -> None:
-        self._chunks = chunks
-
-    def advance(self, scale: float = 1.0) -> None:
-        for chunk in self._chunks:
-            chunk.advance(scale)
-
-    def finish(self) -> None:
-        for chunk in self._chunks:
-            chunk.finish()
-
-    def give_up(self) -> None:
-        for chunk in self._chunks:
-            chunk.give_up()
-
-
-class LostSum(Pending):
-    """A sum that could not begin, because another rank was lost."""
-
-    def __init__(self, lost: PeerLost) -> None:
-        self._lost = lost
-
-    def advance(self, scale: float = 1.0) -> None:  # noqa: ARG002 - nothing is multiplied
-        raise PeerLost(str(self._lost), is_dead=self._lost.is_dead)
-
-    def finish(self) -> None:
-        self.advance()
-
-    def give_up(self) -> None:
-        self.advance()
-
-
 class SumPlan:
     """What one rank does in every sum of a crossing."""
 

@@ -26,10 +26,10 @@ from lockstep.rank.caller import where
 from lockstep.rank.transport.across import Across, BackgroundThread, Watch, bytes_of
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
-from lockstep.rank.transport.contract import Pending, Sent, Transport
+from lockstep.rank.transport.contract import Pending, Sent, SeveralSums, Transport
 from lockstep.rank.transport.local.nodes_store import read_all
-from lockstep.rank.transport.loss import Loss, all_or_lost
-from lockstep.rank.transport.node_sum import LostSum, NodeRows, NodeSum, SumPlan, Sums
+from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
+from lockstep.rank.transport.node_sum import NodeRows, NodeSum, SumPlan
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport
 
 SMALL_BYTES = 32 * 1024
@@ -44,7 +44,7 @@ that frames belong to, which ranks may call earlier or later among sums that beg
 FIRST_SUM_TAG = 2**29
 
 
-class OverNodesTransport(Transport):
+class OverNodesTransport(GuardedTransport):
     """CPU ranks on several nodes. Collective: construct it on every rank.
 
     Args:
@@ -80,22 +80,11 @@ class OverNodesTransport(Transport):
         self._watch = Watch(self.across, self._groups, self.give_up, self._is_reported)
 
     @property
-    def transport(self) -> OverNodesTransport:
-        """This one; what is guarded has one."""
-        return self
-
-    @property
     def _groups(self) -> list[SharedMemoryTransport]:
         return [group for group in (self._frames, self._sums) if isinstance(group, SharedMemoryTransport)]
 
     def _is_reported(self) -> bool:
         return self.is_reported()
-
-    def look(self) -> None:
-        self.loss.check()
-
-    def give_up(self, lost: PeerLost) -> PeerLost:
-        return self.loss.give_up(lost)
 
     def _end(self, lost: PeerLost) -> None:
         for group in self._groups:
@@ -105,16 +94,9 @@ class OverNodesTransport(Transport):
             child.give_up(lost)
 
     def explain(self, error: RuntimeError) -> PeerLost:  # noqa: ARG002 - Gloo's words name an address, not a rank
-        """What an error of Gloo's means that tells of another rank's end."""
         return self.across.lost(None)
 
-    def lose(self, lost: PeerLost) -> PeerLost:
-        """`give_up`, and end this rank's threads; not for those themselves."""
-        lost = self.give_up(lost)
-        self._end_threads()
-        return lost
-
-    def _end_threads(self) -> None:
+    def end_threads(self) -> None:
         self._watch.stop()
         self.sender.stop()
         self.across.waiter.stop()
@@ -191,15 +173,8 @@ class OverNodesTransport(Transport):
         self._sum_tag = (self._sum_tag + 1) % FIRST_SUM_TAG
         return FIRST_SUM_TAG + self._sum_tag
 
-    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
-        try:
-            return self._begin_all_reduce(partials, placement, out)
-        except PeerLost as lost:
-            return LostSum(lost)
-
     @all_or_lost
-    def _begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         key = placement, out.nbytes <= SMALL_BYTES
         if key not in self._plans:
             self._plans[key] = SumPlan(choose_crossing(self.nodes, placement, is_small=key[1]), self.rank)
@@ -214,7 +189,8 @@ class OverNodesTransport(Transport):
             )
             for start in range(0, out.numel(), size)
         ]
-        return Sums(begun)
+        # One chunk is added up while the next is on its way.
+        return SeveralSums(begun)
 
     def settle(self) -> None:
         """Take part in what the node's ranks hand around, before this one waits for another node."""
@@ -241,7 +217,8 @@ class OverNodesTransport(Transport):
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         if destination in self._mates:
             return self._frames.send(data, destination - self._mates.start, tag)
-        return _Message(self, data, destination, self.across.send(data, destination, FIRST_OWN_TAG + tag))
+        works = [(self.across.send(data, destination, FIRST_OWN_TAG + tag), destination)]
+        return GuardedMessage(self, data, lambda: self.across.wait(works, "send"))
 
     @all_or_lost
     def receive(self, out: Tensor, source: int, tag: int) -> None:
@@ -270,23 +247,11 @@ class OverNodesTransport(Transport):
         self._sums.free(tensor)
 
     def close(self) -> None:
-        self._end_threads()
+        self.end_threads()
         for group in (self._frames, self._sums):
             group.close()
         if self.loss.leave():
             self.across.close()
-
-
-class _Message:
-    """A message to another node."""
-
-    def __init__(self, transport: OverNodesTransport, data: Tensor, peer: int, work: Any) -> None:
-        self.transport, self._data, self._peer, self._work = transport, data, peer, work
-
-    @all_or_lost
-    def wait(self) -> object:
-        self.transport.across.wait([(self._work, self._peer)], "send")
-        return None
 
 
 def _rendezvous_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -> tuple[Transport, Transport]:

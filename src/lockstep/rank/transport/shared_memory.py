@@ -256,11 +256,6 @@ class SharedMemoryTransport(Transport):
         return self._group.begin_spread(DTYPES[out.dtype], out.numel(), addresses, *where_to, program, scale)
 
     @_guarded
-    def has_finished(self, operation: compiled.Operation) -> bool:
-        """Whether something that has begun is over."""
-        return self._group.test(operation)
-
-    @_guarded
     def wait(self, operation: compiled.Operation, about: Callable[[], str] | None = None) -> None:
         """Wait until it is over. `about` tells what it is part of, to who looks."""
         with range_of_wait("the exchange of gradients in the node", about=about):

@@ -23,12 +23,11 @@ from torch.distributed.distributed_c10d import AllgatherOptions, PrefixStore  # 
 from lockstep.errors import PeerLost
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, fold
-from lockstep.rank.transport.across import PATIENCE, Across, Watch, bytes_of, gradients
+from lockstep.rank.transport.across import Across, Watch, bytes_of, gradients, patient
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
-from lockstep.rank.transport.loss import Loss, all_or_lost
-from lockstep.rank.transport.node_sum import LostSum
+from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
 
 SMALL_BYTES = 32 * 1024
 """Partials up to this size are all-gathered whole."""
@@ -89,13 +88,7 @@ _numbers = itertools.count()
 """Of the transports that this process has made; the same on all ranks, which make them together."""
 
 
-def _patient(options: Any) -> Any:
-    """Options of a collective over Gloo."""
-    options.timeout = PATIENCE
-    return options
-
-
-class GroupTransport(Transport):
+class GroupTransport(GuardedTransport):
     """Ranks of the default process group, or of a part of it. Collective: construct it on every rank.
 
     Args:
@@ -119,28 +112,10 @@ class GroupTransport(Transport):
         self.loss = Loss(lambda _: self.across.cut())
         self._watch = Watch(self.across, (), self.give_up, lambda: False)
 
-    @property
-    def transport(self) -> GroupTransport:
-        """This one; what is guarded has one."""
-        return self
-
-    def look(self) -> None:
-        self.loss.check()
-
-    def give_up(self, lost: PeerLost) -> PeerLost:
-        return self.loss.give_up(lost)
-
     def explain(self, error: RuntimeError) -> PeerLost:  # noqa: ARG002 - Gloo's words name an address, not a rank
-        """What an error of Gloo's means that tells of another rank's end."""
         return self.across.lost(None)
 
-    def lose(self, lost: PeerLost) -> PeerLost:
-        """`give_up`, and end this rank's threads; not for those themselves."""
-        lost = self.give_up(lost)
-        self._end_threads()
-        return lost
-
-    def _end_threads(self) -> None:
+    def end_threads(self) -> None:
         self._watch.stop()
         self.across.waiter.stop()
 
@@ -152,16 +127,8 @@ class GroupTransport(Transport):
         whole = everyone.numpy().tobytes()
         return [whole[start : start + len(data)] for start in range(0, len(whole), len(data))]
 
-    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
-        try:
-            return self.begin_guarded(partials, placement, out)
-        except PeerLost as lost:
-            return LostSum(lost)
-
     @all_or_lost
     def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin, or raise `PeerLost`."""
         subtrees = [placement.subtrees(rank) for rank in range(self.world_size)]
         if out.nbytes <= SMALL_BYTES:
             return GatheredSum(self, partials, subtrees, out)
@@ -169,7 +136,7 @@ class GroupTransport(Transport):
 
     @all_or_lost
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        options = _patient(dist.BroadcastOptions())
+        options = patient(dist.BroadcastOptions())
         options.rootRank = source
         self.wait([(self.across.group(small=True).broadcast([bytes_of(tensor)], options), None)], "broadcast")
 
@@ -188,14 +155,15 @@ class GroupTransport(Transport):
 
     @all_or_lost
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
-        return _Sent(self, [(self.across.send(data, destination, tag + FIRST_OWN_TAG), destination)])
+        works = [(self.across.send(data, destination, tag + FIRST_OWN_TAG), destination)]
+        return GuardedMessage(self, data, lambda: self.wait(works, "send"))
 
     @all_or_lost
     def receive(self, out: Tensor, source: int, tag: int) -> None:
         self.wait([(self.across.receive(out, source, tag + FIRST_OWN_TAG), source)], "receive")
 
     def close(self) -> None:
-        self._end_threads()
+        self.end_threads()
         if self.loss.leave():
             self.across.close()
 
@@ -219,14 +187,14 @@ class GroupTransport(Transport):
         parts = [*out.view(self.world_size, -1).unbind(0)]
         return [
             (
-                self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], _patient(AllgatherOptions())),
+                self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], patient(AllgatherOptions())),
                 None,
             )
         ]
 
     def begin_sum(self, data: Tensor) -> Sequence[Work]:
         """Begin to add `data` over the ranks, in place and in the backend's order."""
-        return [(self.across.group(small=False).allreduce([data], _patient(dist.AllreduceOptions())), None)]
+        return [(self.across.group(small=False).allreduce([data], patient(dist.AllreduceOptions())), None)]
 
     def wait(self, works: Sequence[Work], what: str) -> None:
         """Wait until all have ended. Raises `PeerLost` when another rank is gone.
@@ -236,18 +204,6 @@ class GroupTransport(Transport):
             what: what the rank waits for.
         """
         self.across.wait(works, what)
-
-
-class _Sent:
-    """A message on its way."""
-
-    def __init__(self, transport: GroupTransport, works: Sequence[Work]) -> None:
-        self.transport, self._works = transport, works
-
-    @all_or_lost
-    def wait(self) -> object:
-        self.transport.wait(self._works, "send")
-        return None
 
 
 class _SlicedSum(Pending):

@@ -16,7 +16,7 @@ from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE, Bucket, GradientBuffer, PartialSums
-from lockstep.rank.transport.contract import Pending, Transport
+from lockstep.rank.transport.contract import Pending, SeveralSums, Transport
 
 
 class Reduction:
@@ -112,7 +112,7 @@ class Reduction:
 
     def _begin(self, number: int, parts: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> None:
         begun = [self._begin_sum(number, partials, _part(self._wide, piece)) for piece, partials in parts]
-        self._under_way[number] = begun[0] if len(begun) == 1 else _Several(begun)
+        self._under_way[number] = begun[0] if len(begun) == 1 else SeveralSums(begun)
 
     def _begin_sum(self, number: int, partials: Sequence[Tensor], out: Tensor) -> Pending:
         subject.of = partial(self._text_of, number)
@@ -142,25 +142,6 @@ class Reduction:
     def _text_of(self, number: int) -> str:
         """`bucket 2, first layer4.0.conv1.weight`: the parameter whose gradient is complete first."""
         return f"bucket {number}, first {self._name_of(self._buckets[number].members[0])}"
-
-
-class _Several(Pending):
-    """What is left of a bucket in several pieces."""
-
-    def __init__(self, pieces: Sequence[Pending]) -> None:
-        self._pieces = pieces
-
-    def advance(self, scale: float = 1.0) -> None:
-        for piece in self._pieces:
-            piece.advance(scale)
-
-    def finish(self) -> None:
-        for piece in self._pieces:
-            piece.finish()
-
-    def give_up(self) -> None:
-        for piece in self._pieces:
-            piece.give_up()
 
 
 def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:

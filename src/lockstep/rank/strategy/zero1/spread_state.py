@@ -70,12 +70,6 @@ class Division:
         return not self.known.surely_same(self.parameters) and places_of(self.parameters) != self.places
 
     @property
-    def views(self) -> list[Tensor]:
-        """All tensors of this object that may be over parameters' memory."""
-        found = [*self.likes, *(piece.tensor for piece in self.pieces)]
-        return [*found, *(one._base for one in found if one._base is not None)]  # noqa: SLF001 - torch's own name
-
-    @property
     def layout(self) -> list[object]:
         """A value that is equal for sharings that give every rank the same elements, in the same order."""
         _, strides = self.places

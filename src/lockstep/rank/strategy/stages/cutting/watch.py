@@ -218,7 +218,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         depends = self.touch(inputs)
         if draws and not all(map(torch.equal, before, self._streams())):
             depends = self._drew = depends or self._drew
-        self.written |= dict.fromkeys(map(memory_of, _written(func, args, kwargs)), self.event)
+        self.written |= dict.fromkeys(map(memory_of, written_by(func, args, kwargs)), self.event)
         for tensor in _tensors(result):
             # Tensors are known by identity, so each must live until the end.
             self._kept.append(tensor)
@@ -270,7 +270,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _written(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def written_by(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """The arguments that an operation writes to, by its schema."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:

@@ -73,7 +73,8 @@ def tensors_in(batch: Any) -> list[Tensor] | None:
 
 def _rebuilt(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     try:
-        if isinstance(value, MutableMapping):  # its class may have more to it than its items
+        # A mapping's class may have more to it than its items.
+        if isinstance(value, MutableMapping):
             clone = copy.copy(value)
             clone.update(items)
             return clone
@@ -96,7 +97,8 @@ def _locked(value: Any) -> Any:
         return value.pin_memory() if can_be else value
     try:
         return value.pin_memory()
-    except RuntimeError:  # it holds a tensor of a device
+    except RuntimeError:
+        # It holds a tensor of a device, which cannot be pinned.
         return value
 
 

@@ -153,8 +153,7 @@ class DieWithRank:
         if worker is not None and isinstance(worker.dataset, LaneDataset):
             if worker.dataset.progress is not None:
                 worker.dataset.progress.be_worker(worker_id)
-            object.__setattr__(
-                worker, "dataset", worker.dataset.dataset
-            )  # what the user's function and data set expect there
+            # The user's function and data set expect the user's data set there; torch lets nobody set it.
+            object.__setattr__(worker, "dataset", worker.dataset.dataset)
         if self._worker_init_fn is not None:
             self._worker_init_fn(worker_id)

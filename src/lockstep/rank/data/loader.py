@@ -222,7 +222,8 @@ class PreparedLoader(DataLoader[Any]):
     ) -> None:
         refuse_unsupported(loader)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's own DataLoader has already given these warnings
+            # The user's own DataLoader has already given these warnings.
+            warnings.simplefilter("ignore")
             super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
         self.context = context
         self.epochs_begun = 0
@@ -308,7 +309,8 @@ class PreparedLoader(DataLoader[Any]):
         if self.context.device.type != "cuda":
             return {"collate_fn": collate_fn}
         if not self.num_workers:
-            return {"collate_fn": collate_fn, "pin_memory": False}  # CopyStream does it
+            # Without workers there is no pinning thread; `CopyStream` pins instead.
+            return {"collate_fn": collate_fn, "pin_memory": False}
         return {"collate_fn": CollatePinnable(collate_fn), "pin_memory": True}
 
     def has_fetched(self, purpose: str) -> bool:

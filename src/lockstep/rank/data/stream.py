@@ -202,7 +202,8 @@ class PreparedStream(PreparedLoader):
 
     def _blocks(self, purpose: str, first: Request, kept: Callable[[int], tuple[LaneSpan, ...]]) -> Iterator[Block]:
         reading, requests = self._reading(purpose)
-        at_first = max(self.num_workers, 1)  # each worker gets one of the first requests
+        # Each worker gets one of the first requests.
+        at_first = max(self.num_workers, 1)
 
         def wanted() -> Iterator[Request]:
             for number in itertools.count():

@@ -68,7 +68,8 @@ def sum_of_hashes(indices: Sequence[Any] | Numbers) -> int:
     if numbers is None:
         found = (hashlib.blake2b(repr(index).encode(), digest_size=8).digest() for index in indices)
         return sum(int.from_bytes(one, "little") for one in found) & MASK
-    mixed = numbers.astype(np.uint64)  # the steps of splitmix64
+    # The steps of splitmix64.
+    mixed = numbers.astype(np.uint64)
     with np.errstate(over="ignore"):
         mixed += np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -122,5 +123,6 @@ def update_digest(digest: Any, value: Any, most_bytes: int = sys.maxsize) -> Non
 
 
 def _evenly(data: np.ndarray[Any, Any], most_bytes: int) -> bytes:
-    every = -(-len(data) // most_bytes) | 1  # odd, so that it is not always the same byte of each number
+    # Odd, so that it is not always the same byte of each number.
+    every = -(-len(data) // most_bytes) | 1
     return data[::every].tobytes()

@@ -48,7 +48,8 @@ class Interruptible:
         if threading.current_thread() is threading.main_thread():
             _listen()
             _waits.append(self)
-        if self._has_lost():  # a signal that came before had nobody to interrupt
+        # A signal that came before had nobody to interrupt.
+        if self._has_lost():
             self._leave()
             raise ChildEnded
 
@@ -62,7 +63,8 @@ class Interruptible:
     def look(self) -> None:
         """Raise `ChildEnded`, at most once, if it has come to that."""
         if self._has_lost():
-            self._leave()  # first: whoever catches it may be in our own `__exit__`
+            # Leave first: whoever catches the exception may be in our own `__exit__`.
+            self._leave()
             raise ChildEnded
 
 
@@ -131,7 +133,8 @@ class WorkerBatches(WorkerIterator):
         super().__init__(loader)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        if self._worker_pids_set:  # from now on torch's handler does not know of them
+        # From now on torch's handler of SIGCHLD does not know the workers, and ours does.
+        if self._worker_pids_set:
             self._worker_pids_set = False
             remove_worker_pids(id(self))
             for worker in self._workers:
@@ -289,7 +292,8 @@ class FetchedByWorkers(Iterator[Any]):
     """
 
     def __init__(self, inner: InnerLoader, most: int | None = None) -> None:
-        kept = inner.kept  # torch asks them whether they are ready
+        # torch waits for workers that persist to begin the next epoch.
+        kept = inner.kept
         with _deaths_reported(kept), nullcontext() if kept is None else Interruptible(kept.has_lost):
             begun: Any = iter(inner)
         self._batches: WorkerBatches | None = begun if most != 0 else None

@@ -74,7 +74,8 @@ class WorkerProgress:
         size = num_workers * ROW
         descriptor = os.memfd_create("lockstep-under-way")
         os.ftruncate(descriptor, size)
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)  # stacks come behind the rows
+        # Workers append their stacks behind the rows.
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
         self._share(descriptor, size)
 
     def _share(self, descriptor: int, size: int) -> None:
@@ -82,7 +83,8 @@ class WorkerProgress:
         self._rows = mmap.mmap(descriptor, size)
 
     def __getstate__(self) -> dict[str, Any]:
-        if get_spawning_popen() is None:  # not on its way to a worker: the copy is its own
+        # This copy is not on its way to a worker, so it gets memory of its own.
+        if get_spawning_popen() is None:
             return {"size": self._size}
         return {"size": self._size, "descriptor": DupFd(self._descriptor)}
 

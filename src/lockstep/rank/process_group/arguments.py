@@ -186,7 +186,8 @@ def terms_of(op: Any, dtype: torch.dtype) -> Terms:
     """
     code = OP_CODES.get(hash(op))
     factor = None
-    if code is None:  # PREMUL_SUM: torch shows its factor only this way
+    # PREMUL_SUM: torch shows its factor only this way.
+    if code is None:
         code, factor = SUM, op.__getstate__()[1]
         if not dtype.is_floating_point:
             raise CollectiveMisused(

@@ -68,7 +68,8 @@ def num_exchanges() -> int | None:
         return 0
     if isinstance(group, Membership):
         return group.exchange.num_begun
-    try:  # there is no public way
+    try:
+        # torch has no public way to ask.
         backends: list[Any] = [group._get_backend(device) for device in group._device_types]  # noqa: SLF001
         different = {id(backend): backend for backend in backends}.values()
         return sum(int(backend._get_sequence_number_for_group()) for backend in different)  # noqa: SLF001
@@ -83,7 +84,8 @@ _NEAR = 6
 
 def agree_on_new_groups() -> None:
     """Put that in front of torch's function that makes every new group; a second call changes nothing."""
-    original = torch_private.if_there("make_group")  # what new_group, device meshes and functional collectives call
+    # `new_group`, device meshes and functional collectives all call this function.
+    original = torch_private.if_there("make_group")
     if original is not None and not hasattr(original, _MARK):
         torch_private.replace("make_group", _agreed(original))
 
@@ -157,7 +159,8 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     known = default.known if isinstance(default, LockstepProcessGroup) else {}
     try:
         native = meet(store, rank, size, where, timeout, names=ranks, known=known, is_watched=True)
-    except compiled.GroupError as error:  # another rank gave up before this one was in
+    except compiled.GroupError as error:
+        # Another rank gave up before this one was in.
         raise error_for(error.args[0], f"{title}: {error.args[1]}") from None
     except UsageError as error:
         raise CollectiveMisused(error.problem, error.fix) from None

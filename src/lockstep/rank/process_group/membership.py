@@ -186,7 +186,8 @@ def monitored_barrier(exchange: Exchange, rank: int, timeout: dt.timedelta | Non
     Raises:
         CollectiveFailed: on every rank that came, when one did not. Rank 0 names those that are late, the others rank 0.
     """
-    patience = exchange.patience if timeout is None else timeout  # 0 is a time too
+    # A timeout of 0 is a time too.
+    patience = exchange.patience if timeout is None else timeout
     operation = exchange.begin_barrier()
     try:
         exchange.wait(operation, max(patience, dt.timedelta(microseconds=1)))

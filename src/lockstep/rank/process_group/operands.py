@@ -29,7 +29,8 @@ class NoNumbers(CollectiveMisused):
 
 
 def _is_dtensor(tensor: Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # takes half as long to import as torch
+    # Importing this module takes half as long as importing torch.
+    module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
@@ -63,7 +64,8 @@ def with_numbers(tensor: Tensor) -> Tensor:
 def _has_memory(tensor: Tensor) -> bool:
     try:
         return not isinstance(tensor, FakeTensor) and (not tensor.numel() or tensor.untyped_storage().data_ptr() != 0)
-    except RuntimeError:  # torch has nothing to show
+    except RuntimeError:
+        # torch raises for a storage that has no memory.
         return False
 
 
@@ -195,7 +197,8 @@ class Buffers:
     def copy_back(self) -> None:
         """Copy results to where they belong. Call once the operation is finished."""
         for target, buffer in self._back:
-            with torch.inference_mode(target.is_inference()):  # such a tensor may only be written in this mode
+            # Such a tensor may only be written in this mode.
+            with torch.inference_mode(target.is_inference()):
                 _once(target).copy_(buffer[tuple(map(slice, _once(target).shape))])
         self._back.clear()
         self._kept.clear()

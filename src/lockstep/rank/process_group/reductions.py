@@ -64,7 +64,8 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
         torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, device="cpu", check_invariants=False
     ).coalesce()
     with torch.no_grad():
-        tensor.copy_(total)  # in place; a detached view of a sparse tensor has indices of its own
+        # In place, because a detached view of a sparse tensor has indices of its own.
+        tensor.copy_(total)
     return group.exchange.follow([], Buffers(), [tensor])
 
 
@@ -209,7 +210,8 @@ class Reductions(Membership):
         """One reduction for each rank; the root's own part goes to `output`, and nothing of `source` is written."""
         works = []
         if any(overlap(tensor, output) for root, tensor in enumerate(source) if root != self.rank()):
-            source = [tensor.clone() for tensor in source]  # one of them is read after `output` is written
+            # One of them would be read after `output` is written.
+            source = [tensor.clone() for tensor in source]
         kept = [Buffers() for _ in source]
         addresses = [[buffers.reads(terms.of(tensor))] for buffers, tensor in zip(kept, source, strict=True)]
         for root, (tensor, buffers, address) in enumerate(zip(source, kept, addresses, strict=True)):

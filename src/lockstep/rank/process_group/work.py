@@ -54,7 +54,8 @@ def uncompiled(kind: type[_T]) -> type[_T]:
     DDP calls its group from C++ while the compiler watches (buckets made anew, from `forward`). The compiler then takes
     the method for a piece of the model, and raises at the first attribute of a group that it doesn't know.
     """
-    with suppress(EnvironmentFailure):  # of a torch without these names
+    # This torch lacks these names.
+    with suppress(EnvironmentFailure):
         never = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
         for method in (method for each in kind.__mro__ for method in vars(each).values()):
             if isinstance(method, FunctionType):
@@ -293,7 +294,8 @@ class Promise(Future[Any]):
 
     def then(self, callback: Callable[[Future[Any]], Any]) -> Future[Any]:
         following = Promise(self.transfer)
-        following.is_kept = True  # by this promise's callback
+        # This promise's callback completes it.
+        following.is_kept = True
 
         def follow(_: Future[Any]) -> None:
             try:

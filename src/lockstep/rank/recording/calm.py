@@ -114,7 +114,8 @@ def calm() -> None:
     F.scaled_dot_product_attention = _with(F.scaled_dot_product_attention, dropout_p=0.0)
     F.batch_norm = _running_statistics(F.batch_norm)
     _watch_autocast()
-    compile_nothing()  # a compiled graph draws its own random numbers
+    # A compiled graph draws its own random numbers.
+    compile_nothing()
 
 
 def compile_nothing() -> None:
@@ -166,7 +167,8 @@ def _watch_autocast() -> None:
 def _with(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     try:
         names = list(inspect.signature(function).parameters)
-    except ValueError:  # a builtin: scaled_dot_product_attention
+    except ValueError:
+        # A builtin: scaled_dot_product_attention.
         names = ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
 
     def fixed_function(*args: Any, **kwargs: Any) -> Any:

@@ -158,7 +158,8 @@ class LaneGradients(LaneObserver):
         self._lanes: dict[int, dict[str, Any]] = {}
 
     def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
-        if self._lanes.get(lane, {}).get("weight"):  # 0: it has only been looked at, for `over_batch=`
+        # A weight of 0: the lane has only been looked at, for `over_batch=`.
+        if self._lanes.get(lane, {}).get("weight"):
             return
         self._lanes[lane] = {"weight": weight, "explicit": explicit, "dtypes": [dtype_name(flat) for flat in gradients]}
         values = torch.cat([flat.detach().float().cpu() for flat in gradients])

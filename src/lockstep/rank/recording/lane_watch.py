@@ -142,7 +142,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def _has_memory(tensor: Tensor) -> bool:
     try:
         return tensor.untyped_storage() is not None
-    except (RuntimeError, NotImplementedError):  # sparse, or a subclass without memory of its own
+    except (RuntimeError, NotImplementedError):
+        # Sparse, or a subclass without memory of its own.
         return False
 
 

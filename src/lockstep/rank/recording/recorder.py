@@ -231,9 +231,8 @@ class Recorder:
 
     def _states(self, step: int, prefix: str, states: Mapping[Any, Any], names: Mapping[int, str]) -> None:
         for parameter, state in states.items():
-            if (
-                isinstance(parameter, Tensor) and not parameter.is_meta
-            ):  # else another stage's, and what a state left here
+            # Others are another stage's, or were left here by a loaded state.
+            if isinstance(parameter, Tensor) and not parameter.is_meta:
                 for key, value in state.items():
                     self._recorder.state_items(step, f"{prefix}{key} of {names.get(id(parameter), '?')}", value)
 

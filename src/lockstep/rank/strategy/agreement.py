@@ -215,7 +215,8 @@ def tensor_hash(tensor: Tensor) -> str:
 def _bytes_of(tensor: Tensor) -> memoryview:
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     flat = dense.contiguous().cpu().reshape(-1)
-    alias = from_dlpack(flat.view(torch.uint8))  # [Note: why arrays are made through DLPack]
+    # [Note: why arrays are made through DLPack]
+    alias = from_dlpack(flat.view(torch.uint8))
     return alias.numpy().data
 
 

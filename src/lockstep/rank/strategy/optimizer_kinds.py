@@ -108,12 +108,14 @@ def _refuse_form(optimizer: Optimizer, group: dict[str, Any]) -> None:
 
 def follow_parameters(optimizer: Optimizer) -> None:
     """Move the state to where the parameters are now; call it before a strategy takes the optimizer, and after it has cut."""
-    if type(optimizer.state) not in (dict, defaultdict):  # spread by an earlier run: the strategy says so
+    # A state that an earlier run has spread over its ranks: the strategy raises an error for it.
+    if type(optimizer.state) not in (dict, defaultdict):
         return
     for group in optimizer.param_groups:
         counts_there = bool(group.get("fused") or group.get("capturable"))
         for parameter in group["params"]:
-            if parameter in optimizer.state and parameter.device.type not in {"cpu", "meta"}:  # meta: another rank's
+            # What is on the meta device belongs to another rank.
+            if parameter in optimizer.state and parameter.device.type not in {"cpu", "meta"}:
                 optimizer.state[parameter] = moved(
                     optimizer.state[parameter], parameter.device, counts_there=counts_there
                 )

@@ -144,9 +144,8 @@ class SplitForward:
 
     def _on_devices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         cut = zip(*scatter_kwargs(args, kwargs, self._devices), strict=False)
-        shares = [
-            (a, b) for a, b in cut if bool(a) == bool(args) and bool(b) == bool(kwargs)
-        ]  # without the calls that torch adds
+        # torch adds calls without a batch where a keyword argument has more parts; see `scatter_call`.
+        shares = [(a, b) for a, b in cut if bool(a) == bool(args) and bool(b) == bool(kwargs)]
         if not shares:
             return type(self._model).forward(self._model, *args, **kwargs)
         positional, named = zip(*shares, strict=True)

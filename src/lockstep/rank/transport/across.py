@@ -245,7 +245,8 @@ class Across:
         """
         if self._has_left[peer]:
             return False
-        return None if unread(descriptor) else not self._has_left[peer]  # Gloo has written what it has read
+        # Gloo has written what it has read.
+        return None if unread(descriptor) else not self._has_left[peer]
 
     def cut(self) -> None:
         """End all connections at once, without a word. Any thread may call it."""
@@ -276,7 +277,8 @@ class Across:
         _alive.discard(self)
         self._goodbyes.clear()
         self._tickets = ()
-        del self._all, self._leaders  # Gloo ends its threads and sockets
+        # Gloo ends its threads and sockets.
+        del self._all, self._leaders
 
 
 def _address(told: list[Any]) -> Address:

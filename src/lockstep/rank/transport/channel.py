@@ -112,7 +112,8 @@ def _flat(tensor: Tensor) -> Tensor:
     """Return the elements in memory order as one contiguous row: a view if the tensor is dense, else a copy."""
     if is_dense(tensor):
         return tensor.as_strided((tensor.numel(),), (1,))
-    return tensor.reshape(-1).contiguous()  # reshape alone would give a strided view of, say, every second column
+    # Reshape alone would give a strided view of, say, every second column.
+    return tensor.reshape(-1).contiguous()
 
 
 class Scratch:

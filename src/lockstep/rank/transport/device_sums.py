@@ -101,7 +101,8 @@ class SlicedOnDevices(Pending):
         transport.wait(self._works, gradients())
         total = fold((0, max(node[1] for node in values)), values, add)
         if scale != 1.0:
-            total.mul_(scale)  # each rank scales its slice, once
+            # Each rank scales its slice, once.
+            total.mul_(scale)
         mine.copy_(total)
         transport.scratch.give_back(self._arriving)
         if len({*self._sizes}) == 1:

@@ -53,7 +53,8 @@ class NodeSum(Pending):
         self, transport: OverNodesTransport, group: Transport, plan: SumPlan, partials: Sequence[Tensor], out: Tensor
     ) -> None:
         self.transport, self._plan, self._out = transport, plan, out
-        self._partials = partials  # must live as long as others read them
+        # Other ranks read the partials, so they must live as long as this.
+        self._partials = partials
         self._subject = subject.of
         self._group = group if isinstance(group, SharedMemoryTransport) else None
         self._tag = transport.next_sum_tag()
@@ -116,7 +117,8 @@ class NodeSum(Pending):
             self._send()
         except (PeerLost, RuntimeError) as error:
             self.transport.give_up(error if isinstance(error, PeerLost) else self.transport.across.lost(None))
-        except LockstepError as error:  # every rank of the node raises it by itself
+        except LockstepError as error:
+            # Every rank of the node raises it by itself.
             self.transport.give_up(PeerLost(str(error)))
         finally:
             self._sent.set()
@@ -141,7 +143,8 @@ class NodeSum(Pending):
         """Wait until the nodes have each other's partials."""
         self.transport.settle()
         if self._group is not None:
-            self._sent.wait()  # the sender notes for whom
+            # The sender's wait for the node is noted by the compiled part.
+            self._sent.wait()
             self.transport.loss.check()
         self._wait()
 

@@ -234,7 +234,8 @@ class OverNodesTransport(GuardedTransport):
             made = self._sums.allocate(size, dtype, device)
         except PeerLost:
             raise
-        except EnvironmentFailure as error:  # on every rank of the node
+        except EnvironmentFailure as error:
+            # Every rank of the node raises it.
             problem = str(error)
         if failed := [text for text in self.all_gather_object(problem, "allocate") if text]:
             if made is not None:
@@ -267,7 +268,8 @@ def _rendezvous_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[i
             made = [SharedMemoryTransport(one, place, len(mates), numbers) for one in stores]
     except PeerLost:
         raise
-    except EnvironmentFailure as error:  # on every rank of the node
+    except EnvironmentFailure as error:
+        # Every rank of the node raises it.
         problem = str(error)
     if place == 0:
         store.set(f"memory/{node}", problem)

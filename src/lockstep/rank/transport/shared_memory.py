@@ -64,7 +64,8 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
             return call(*args)
         except compiled.GroupError as error:
             raise _error_for(*error.args) from None
-        except OSError as error:  # a limit of this process
+        except OSError as error:
+            # A limit of this process, as of descriptors.
             raise EnvironmentFailure(f"{error}. {MORE_MEMORY}") from None
 
     return guarded

@@ -234,7 +234,8 @@ class _SlicedSum(Pending):
         values = self._received | own
         total = fold((0, max(node[1] for node in values)), values, add)
         if scale != 1.0:
-            total.mul_(scale)  # each rank scales its slice, once
+            # Each rank scales its slice, once.
+            total.mul_(scale)
         if total.data_ptr() != out[mine].data_ptr():
             out[mine].copy_(total)
         transport.scratch.give_back(self._received.values())

@@ -211,7 +211,8 @@ class BufferPass:
         placement: Placement,
     ) -> tuple[Pending, Callable[[], None]]:
         """Begin the sum of pieces of one flat; return what to call when it is there."""
-        is_sum = self._bank.entries[runs[0][1][0]].rule is Rule.SUM  # a flat has no entries of both rules
+        # A flat has no entries of both rules.
+        is_sum = self._bank.entries[runs[0][1][0]].rule is Rule.SUM
         contribution = self._change if is_sum else self._contribution
         values = {lane: contribution(lane, runs) for lane in placement.lanes(transport.rank)}
         total = torch.empty_like(next(iter(values.values()))) if values else self._zeros(runs)

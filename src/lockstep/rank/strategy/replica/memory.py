@@ -26,7 +26,8 @@ def private_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor
     if device.type == "cpu" and num_bytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             return _huge(num_bytes).view(dtype)
-        except OSError:  # a kernel without huge pages, or too little memory, which torch reports better
+        except OSError:
+            # A kernel without huge pages, or too little memory, which torch reports better.
             pass
     return torch.zeros(size, dtype=dtype, device=device)
 
@@ -38,9 +39,11 @@ def _huge(num_bytes: int) -> Tensor:
     memory.madvise(mmap.MADV_HUGEPAGE)
     began = time.perf_counter()
     for number, begin in enumerate(range(before, before + num_bytes, HUGE_PAGE)):
-        memory[begin] = 0  # now the kernel makes the page
+        # The kernel makes the page now.
+        memory[begin] = 0
         if time.perf_counter() - began > PATIENCE_S + number * USUAL_S:
-            memory.madvise(mmap.MADV_NOHUGEPAGE)  # [Note: huge pages that come slowly]
+            # [Note: huge pages that come slowly]
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
             break
     return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes, offset=before)
 

@@ -335,7 +335,8 @@ class _RowReporter:
         if not _is_plain(module, indices, output):
             return None
         padding = output.grad_fn._saved_padding_idx  # noqa: SLF001 - what was looked up with, whatever the module says
-        about = padding if padding < 1 << 63 else -1, self._is_ours  # torch shows -1 without its sign
+        # torch shows -1 without its sign.
+        about = padding if padding < 1 << 63 else -1, self._is_ours
         return _LookUp.apply(module.weight, indices, output.detach(), about)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -95,7 +95,8 @@ class HostOffload(TorchFunctionMode):
         self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.backward:  # what is computed again in it is computed in this mode
+        # What a checkpoint computes again in the backward must be computed in this mode too.
+        if func is Tensor.backward:
             with self:
                 return _backward(*args, **kwargs)
         of = args[0] if args and id(args[0]) in self._parameters else None
@@ -109,7 +110,8 @@ class HostOffload(TorchFunctionMode):
             if not isinstance(found, Tensor) or found is of.grad:
                 return found
         if of is not None and name.endswith("_") and not name.endswith("__"):
-            self._forget(of)  # it is written to, at home
+            # The host's parameter is written to, so the device's copy is stale.
+            self._forget(of)
             return func(*pytree.tree_map_only(Tensor, Tensor.cpu, tuple(args)), **kwargs)
         in_use: list[_DeviceCopy] = []
         there: Any = pytree.tree_map(lambda leaf: self._there(leaf, in_use), (tuple(args), dict(kwargs)))

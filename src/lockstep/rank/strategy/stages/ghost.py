@@ -76,7 +76,8 @@ class Ghosts(TorchFunctionMode):
             return PLACES[func](self._device)
         casts = torch.is_autocast_enabled(self._device_type)
         self.asked = self.asked or (casts and func in _ASKS)
-        with DisableTorchFunctionSubclass():  # parameters of other stages are ghosts here
+        # Parameters of other stages are ghosts here, whose own refusal must not run.
+        with DisableTorchFunctionSubclass():
             if func in _MOVES:
                 dtype = _dtype_in(args, kwargs)
                 return absent(args[0].to(dtype) if dtype is not None else args[0])
@@ -110,7 +111,8 @@ def _followed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         return func(*args, **kwargs)
     except RuntimeError as error:
         if casts:
-            args, kwargs = pytree.tree_map(_widest, (args, kwargs))  # meta has no autocast to unify dtypes
+            # The meta device has no autocast, which would unify dtypes.
+            args, kwargs = pytree.tree_map(_widest, (args, kwargs))
         elif "deterministic" not in str(error):
             raise
     # For some operations torch checks another device's kernel when it is asked for deterministic ones; a ghost has no bits.
@@ -188,7 +190,8 @@ class GhostLayer:
         # To read the shapes of ghosts is no operation to follow.
         with DisableTorchFunction():
             words = [*map(_word, leaves), self._layer.training, torch.is_grad_enabled()]
-        form = tuple(words) if is_usual else repr(words)  # among plain values 1, 1.0 and True are equal
+        # Among plain values 1, 1.0 and True are equal.
+        form = tuple(words) if is_usual else repr(words)
         if form not in self._known:
             return self._follow(form, leaves, args, kwargs)
         known = self._known[form]
@@ -217,7 +220,8 @@ def _remembered(result: Any, arguments: Sequence[Any]) -> _Remembered | None:
 def _again(known: _Remembered, arguments: Sequence[Any]) -> Any:
     """Make new ghosts of the same shapes: something else may arrive for each of them."""
     made: dict[int, Any] = {}
-    with DisableTorchFunction():  # as above
+    # To read the shapes of ghosts is no operation to follow.
+    with DisableTorchFunction():
         leaves = [
             arguments[leaf.argument]
             if leaf.argument is not None

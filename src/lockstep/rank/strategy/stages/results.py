@@ -104,7 +104,8 @@ def _with_attributes(value: Any, new: Callable[[Tensor], Tensor], is_outermost: 
         return value
     other = copy.copy(value)
     for name, one in changed.items():
-        object.__setattr__(other, name, one)  # frozen dataclasses too
+        # Dataclasses may be frozen.
+        object.__setattr__(other, name, one)
     return other
 
 

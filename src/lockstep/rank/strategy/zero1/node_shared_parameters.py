@@ -65,7 +65,8 @@ class NodeSharedParameters(Visibility):
         return found.mine
 
     def master(self, flat: Tensor) -> Tensor:
-        return next((part.master for part in self._parts if part.mine is flat), flat)  # of an earlier one: its own
+        # The flat of an earlier layout is its own master.
+        return next((part.master for part in self._parts if part.mine is flat), flat)
 
     def keep(self, flats: Sequence[Tensor]) -> None:
         kept = [part for part in self._parts if any(part.mine is flat for flat in flats)]

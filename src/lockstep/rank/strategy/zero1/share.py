@@ -149,7 +149,8 @@ class Share:
         # This is rare, so the state passes through its whole form, on every rank.
         old, state = self.division, self._state
         new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
-        if self.optimizer.state is not state:  # loaded in the meantime, and whole
+        # The script has loaded a state in the meantime, which is whole.
+        if self.optimizer.state is not state:
             self.division = new
         elif old.layout == new.layout:
             self.division, self._state = new, state.moved(old, new)

@@ -33,7 +33,8 @@ class RankProcess:
         boot = machine_and_start()
         process_names = str(Path("/proc/self/ns/pid").readlink())
         process, cpus = os.getpid(), tuple(sorted(os.sched_getaffinity(0)))
-        if Path("/proc/self").readlink().name != str(process):  # /proc belongs to another namespace, with other ids
+        # /proc belongs to another namespace, with other ids.
+        if Path("/proc/self").readlink().name != str(process):
             return cls(boot, process_names, cpus=cpus, threads=threads)
         return cls(boot, process_names, process, _state(process)[1], cpus, threads)
 

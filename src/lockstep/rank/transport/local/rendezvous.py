@@ -145,11 +145,11 @@ class Round:
 
     def _pause(self, key: str) -> None:
         if self._waking is not None and key not in self._come:
-            with suppress(RuntimeError):  # it is not there yet
+            # The key is not there yet.
+            with suppress(RuntimeError):
                 self._waking.wait([key], SLEEP)
-                self._come.add(
-                    key
-                )  # and wakes nobody any more, though ranks that mean a smaller group may have written it
+                # From now on this key wakes nobody, even if ranks that mean a smaller group have written it.
+                self._come.add(key)
             return
         time.sleep(self._pause_s)
         # The pause grows with how long this rank has waited in the round, whichever rank was missing.
@@ -296,7 +296,8 @@ def _share(
         # A name in /dev/shm outlives its processes, so it goes as soon as every rank has opened it, or one has not come.
         if name:
             compiled.unlink_name(name)
-    problems = {text: json.loads(text)["problem"] for text in set(reports)}  # most say the same
+    # Most reports are the same, so each text is parsed once.
+    problems = {text: json.loads(text)["problem"] for text in set(reports)}
     failed = [f"rank {peer}: {problems[text]}" for peer, text in zip(names, reports, strict=True) if problems[text]]
     return (None, failed[0]) if failed else (control, "")
 

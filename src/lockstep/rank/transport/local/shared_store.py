@@ -171,7 +171,8 @@ def store_trouble() -> str:
 
 def _try() -> None:
     shared = new_store()
-    store: Any = PrefixStore("self-test", shared)  # calls its methods from C++
+    # Calls its methods from C++.
+    store: Any = PrefixStore("self-test", shared)
     store.set("word", "one")
     seen = [store.get("word"), store.add("number", 2), store.compare_set("word", "one", "two"), store.check(["word"])]
     store.wait(["word", "number"], dt.timedelta(seconds=1))

@@ -177,7 +177,8 @@ def digest_of_lane(losses: Sequence[Tensor], gradients: Sequence[Tensor | None])
     if not torch.are_deterministic_algorithms_enabled():
         return ""
     words = [[float(loss).hex() for loss in losses], [one is not None for one in gradients]]
-    sums = bit_sums([one.detach().to_dense() for one in gradients if one is not None])  # strided ones stay
+    # `to_dense` copies only sparse ones.
+    sums = bit_sums([one.detach().to_dense() for one in gradients if one is not None])
     return hashlib.blake2b(repr([words, sums]).encode(), digest_size=8).hexdigest()
 
 

@@ -221,7 +221,8 @@ def _conclude(
     constant = {name: uses.pop(name, ()) for name in _constants(model, buffers)}
     for name, (old, _) in buffers.items():
         now = dict(model.named_buffers())[name]
-        if now is not old and id(now) in watch.touched:  # the module replaced it, and used the new one
+        # The module replaced the buffer, and used the new one.
+        if now is not old and id(now) in watch.touched:
             uses[name] = (*uses.get(name, ()), watch.touched[id(now)])
     own: dict[str, list[int]] = {}
     for call in entered:

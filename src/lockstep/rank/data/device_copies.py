@@ -1,4 +1,4 @@
-"""The way of a batch to the rank's device: moved as a whole, from page-locked memory, on a stream of its own."""
+"""How a batch gets to the rank's device: moved as a whole, from page-locked memory, on a stream of its own."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Copy:
-    """A batch on its way."""
+    """A batch whose copy has begun."""
 
     source: Any
     batch: Any
@@ -179,6 +179,7 @@ class CopyStream:
             compute = self._streams.current_stream()
             compute.wait_event(copy.done)
             for tensor in tensors_in(copy.batch) or []:
+                # torch's allocator must not give the memory to the copying stream while the compute stream reads it.
                 if tensor.is_cuda:
                     tensor.record_stream(compute)
         return copy.batch

@@ -109,8 +109,9 @@ class Batches(Iterator[Any]):
         return next(self._fetched)
 
     def look_ahead(self) -> None:
-        """Begin with the next batch, now that the current lane's work is queued. Draws from the process's random
-        streams, so the caller sets them afterwards.
+        """Begin with the next batch, now that the current lane's work is queued.
+
+        Draws from the process's random streams, so the caller sets them afterwards.
         """
 
 
@@ -120,9 +121,7 @@ class CopiedBatches(Batches):
     Args:
         fetched: the DataLoader's iterator.
         copies: the copying stream.
-        ahead: whether the next batch may be fetched before it is asked for. True with loader workers, which fetch
-            ahead anyway. Without them, ranks with many lanes, but not the others, would read a data set too early that
-            the script changes between steps.
+        ahead: whether the next batch may be fetched before it is requested, as loader workers do.
     """
 
     def __init__(self, fetched: Iterator[Any], copies: CopyStream, *, ahead: bool) -> None:
@@ -278,6 +277,7 @@ class PreparedLoader(DataLoader[Any]):
 
     def share(self, plan: EpochPlan) -> list[LanePart]:
         """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. A single rank has them all."""
+        # Whole batches, so that a mean that the script takes of one is over the same samples on any number of ranks.
         dealt = ((batch, batch % self.context.num_lanes) for batch, size in enumerate(plan.sizes) if size)
         return [
             LanePart(batch, lane, self._tagged(plan.steps[batch], batch, lane, evaluation=True))
@@ -302,10 +302,13 @@ class PreparedLoader(DataLoader[Any]):
         if self.context.device.type == "cpu":
             return Batches(fetched)
         self._copies = self._copies or CopyStream(self.context.device)
+        # [Note: why batches are fetched ahead only with workers]
+        # Without workers the rank reads the data set itself, and the script may change it between steps. Ranks with many
+        # lanes would read some of it too early, the others would not.
         return CopiedBatches(fetched, self._copies, ahead=self.num_workers > 0)
 
     def pinning(self, collate_fn: Callable[[Any], Any]) -> dict[str, Any]:
-        """What an inner loader does so that its batches are copied while the GPU computes; see `pinning`."""
+        """The arguments with which an inner loader's batches can be copied while the GPU computes."""
         if self.context.device.type != "cuda":
             return {"collate_fn": collate_fn}
         if not self.num_workers:

@@ -23,11 +23,11 @@ from lockstep.protocol.layout.cut import num_steps, steps_of
 
 T = TypeVar("T")
 KEPT = 256
-"""Items that are kept: workers fetch ahead of the loop that takes them."""
+"""The number of items that are cached: workers fetch ahead of the loop that takes them."""
 
 
 class LazyList(Sequence[T]):
-    """Items that are made one by one; the last ones are kept.
+    """Items that are made one by one; the last ones are cached.
 
     Args:
         make: of an item's number.
@@ -216,6 +216,7 @@ def drawn_at_once(sampler: Any) -> Numbers | None:
     size = len(sampler.data_source)
     if sampler.replacement or sampler.generator is not None or sampler.num_samples != size:
         return None
+    # As RandomSampler does: one number from the global generator seeds the one that draws the permutation.
     generator = torch.Generator()
     generator.manual_seed(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
     return torch.randperm(size, generator=generator, device="cpu").numpy()

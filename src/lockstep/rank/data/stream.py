@@ -81,7 +81,7 @@ class Place:
 
 @dataclass(frozen=True)
 class SavedStream:
-    """What a state keeps of a data set that has a `state_dict`."""
+    """What a state holds of a data set that has a `state_dict`."""
 
     state: Any
     position: int
@@ -113,8 +113,8 @@ class PreparedStream(PreparedLoader):
     @property
     def digest(self) -> str:
         """Equal on two ranks whose streams are cut the same way."""
-        told = f"{type(self.dataset).__name__} {self.samples_per_step} {self.drop_last}"
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        described = f"{type(self.dataset).__name__} {self.samples_per_step} {self.drop_last}"
+        return hashlib.blake2b(described.encode(), digest_size=8).hexdigest()
 
     @property
     def samples_per_step(self) -> int:
@@ -156,7 +156,7 @@ class PreparedStream(PreparedLoader):
             place: where in it.
             saved: how the data set can continue there by itself.
             with_state: whether its own state is wanted before each step.
-            elsewhere: keeps what the process draws while it reads apart.
+            elsewhere: leaves the process's random streams as they were before it reads.
 
         Raises:
             UsageError: when the samples before `place` are not those that were there once.
@@ -176,22 +176,22 @@ class PreparedStream(PreparedLoader):
         lanes = self.context.lanes
         bounds = Cut(self.samples_per_step, self.context.num_lanes).bounds
 
-        def kept(block: int) -> tuple[LaneSpan, ...]:
+        def spans(block: int) -> tuple[LaneSpan, ...]:
             return tuple(LaneSpan(bounds[lane], bounds[lane + 1], self._key(epoch, block, lane)) for lane in lanes)
 
         request = Request(self._stream(epoch, 0), epoch, first, (), resumption, attempt, with_state)
-        return self._blocks("training", request, kept)
+        return self._blocks("training", request, spans)
 
     def evaluation(self, step: int) -> StreamedShare:
         """This rank's share of an evaluation after `step` steps of training."""
         mine = self.context.lanes
 
-        def kept(block: int) -> tuple[LaneSpan, ...]:
+        def spans(block: int) -> tuple[LaneSpan, ...]:
             lane = block % self.context.num_lanes
             return (LaneSpan(0, self.samples_per_step, self._key(step, block, lane, kind=1)),) if lane in mine else ()
 
         stream = self._stream(step, 1)
-        blocks = self._blocks("evaluation", Request(stream, 0, 0, ()), kept)
+        blocks = self._blocks("evaluation", Request(stream, 0, 0, ()), spans)
         return StreamedShare(self, blocks, f"{self.digest} {stream}")
 
     def _stream(self, number: int, kind: int) -> int:
@@ -200,7 +200,7 @@ class PreparedStream(PreparedLoader):
     def _key(self, number: int, block: int, lane: int, kind: int = 0) -> int:
         return stream_key(self.context.seed, Domain.FETCH, self.context.number, "stream", number, block, lane, kind)
 
-    def _blocks(self, purpose: str, first: Request, kept: Callable[[int], tuple[LaneSpan, ...]]) -> Iterator[Block]:
+    def _blocks(self, purpose: str, first: Request, spans: Callable[[int], tuple[LaneSpan, ...]]) -> Iterator[Block]:
         reading, requests = self._reading(purpose)
         # Each worker gets one of the first requests.
         at_first = max(self.num_workers, 1)
@@ -208,7 +208,7 @@ class PreparedStream(PreparedLoader):
         def wanted() -> Iterator[Request]:
             for number in itertools.count():
                 resumption = first.resumption if number < at_first else None
-                yield replace(first, block=(block := first.block + number), kept=kept(block), resumption=resumption)
+                yield replace(first, block=(block := first.block + number), spans=spans(block), resumption=resumption)
 
         requests.requests = wanted()
         found = FetchedByWorkers(reading) if isinstance(reading, InnerLoader) else iter(reading)
@@ -259,7 +259,7 @@ class StreamedSteps:
         elsewhere: Elsewhere,
     ) -> None:
         self.done, self.goes_on_by = place.done, ""
-        """Steps that are behind; and, where there were some at the beginning, how the data set came here."""
+        """Steps that are done; and, where there were some at the beginning, how the data set resumed."""
         self._loader, self._epoch, self._elsewhere = loader, epoch, elsewhere
         self._first_step = place.first_step
         self._with_state, self._order = with_state, place.order
@@ -393,7 +393,7 @@ class StreamedSteps:
 
     @property
     def saved(self) -> SavedStream | None:
-        """What a state keeps here of the data set's own state."""
+        """What a state holds here of the data set's own state."""
         block = self._next
         if block is None or block.state is None:
             return None

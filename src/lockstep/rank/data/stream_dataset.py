@@ -1,17 +1,17 @@
 """An IterableDataset that is read block by block, a block for each step, with the same samples wherever it is read.
 
-Every rank, and every loader worker of a rank, reads the whole stream from its beginning, keeps the samples of its own
-lanes and lets go of the others. So nobody has to be told where the stream ends, and it ends for all after the same sample. Each
-sample is read with random streams of its own, keyed by the epoch and its place: a shuffle buffer or an augmentation that
-draws from torch, NumPy or `random` draws the same in every process.
+Every rank, and every loader worker of a rank, reads the whole stream from its beginning, retains the samples of its own
+lanes and drops the others. So every process sees where the stream ends, after the same sample. Each sample is read with
+random streams of its own, keyed by the epoch and its place: a shuffle buffer or an augmentation that draws from torch, NumPy
+or `random` draws the same in every process.
 
 What this costs on each rank and worker: reading all samples, about 7 µs each for the random streams, and 10 to 20 for the
 hash that compares what two processes have read (at most 4 KiB of each array).
 
 Runs in: the loader's workers, or the rank where it has none.
 
-An epoch begins with a copy of the data set (`copy.copy`), of which lockstep calls `set_epoch` if there is one. So an epoch is the same
-whether its process has read others before, or was just started.
+An epoch begins with a copy of the data set (`copy.copy`), of which lockstep calls `set_epoch` if there is one. So an epoch is
+the same whether its process has read others before, or was just started.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_BYTES = 4096
 
 @dataclass(frozen=True)
 class LaneSpan:
-    """The samples of a block that are kept: the positions [start, end) in it."""
+    """The samples of a block that this rank retains: the positions [start, end) in it."""
 
     start: int
     end: int
@@ -69,7 +69,7 @@ class Request:
     epoch: int
     """Its number."""
     block: int
-    kept: tuple[LaneSpan, ...]
+    spans: tuple[LaneSpan, ...]
     resumption: Resumption | None = None
     attempt: int = 0
     """Another one begins the data set anew, too."""
@@ -111,8 +111,8 @@ class StreamDataset(Dataset[Any]):
         self._order, self._is_over = NOTHING_READ, False
 
     def __getitem__(self, request: Request) -> dict[str, Any]:
-        """Read on to a block and return it: where it begins, how many samples it has, the hash of the stream before and
-        after it, the collated batches of what is kept, and perhaps the data set's state before it.
+        """Continue to a block and return it: where it begins, how many samples it has, the hash of the stream before and
+        after it, the collated batches of its spans, and perhaps the data set's state before it.
 
         After the end, blocks have no samples.
         """
@@ -122,7 +122,7 @@ class StreamDataset(Dataset[Any]):
             self._read((), with_samples=False)
         state = self._copy.state_dict() if request.with_state and self._position else None
         start, before = self._position, self._order
-        batches = self._read(request.kept, with_samples=True)
+        batches = self._read(request.spans, with_samples=True)
         if self.progress is not None:
             self.progress.end()
         size = self._position - start
@@ -148,21 +148,23 @@ class StreamDataset(Dataset[Any]):
         assert self._stream is not None
         self._seed_process(stream_key(self._seed, Domain.FETCH, "stream", self._stream[0], self._position))
 
-    def _read(self, kept: tuple[LaneSpan, ...], *, with_samples: bool) -> list[Any]:
-        """Read a block; return the batches of what is kept of it."""
+    def _read(self, spans: tuple[LaneSpan, ...], *, with_samples: bool) -> list[Any]:
+        """Read a block; return the batches of its spans."""
         samples, start, order = [], self._position, self._order
-        first = min((one.start for one in kept), default=0)
-        last = max((one.end for one in kept), default=0)
+        first = min((one.start for one in spans), default=0)
+        last = max((one.end for one in spans), default=0)
         for place in range(0 if self._is_over else self._batch_size):
             found = self._next()
             if found is None:
                 break
+            # A sample that no lane of this rank has is only counted and hashed.
             samples.append(found[0] if with_samples and first <= place < last else None)
+        # The short block is as if it had never been read: ranks compare the hash up to the last whole one.
         if self._is_over and self._drop_last and len(samples) < self._batch_size:
             samples, self._position, self._order = [], start, order
         self._block += 1
         batches = []
-        for one in kept:
+        for one in spans:
             if mine := samples[one.start : one.end]:
                 self._seed_process(one.key)
                 batches.append(self._collate_fn(mine))
@@ -187,6 +189,7 @@ class StreamDataset(Dataset[Any]):
         return (sample,)
 
     def __getattr__(self, name: str) -> Any:
+        # As in `LaneDataset`.
         if name in ("dataset", "under_way"):
             raise AttributeError(name)
         return getattr(self.dataset, name)

@@ -43,6 +43,7 @@ class Uses:
         """Count the samples of these steps."""
         flat = list(chain.from_iterable(steps))
         self.samples += len(flat)
+        # A byte for each sample of the data set, as long as indices are such numbers.
         numbers = whole_numbers(flat)
         if numbers is not None and (not len(numbers) or (numbers.min() >= 0 and numbers.max() < len(self._seen))):
             self._seen[numbers] = True

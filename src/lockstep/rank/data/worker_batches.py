@@ -1,4 +1,4 @@
-"""torch's iterator over the batches that workers fetch, made to tell of a dead worker where a batch is waited for, and there only.
+"""torch's iterator over the batches that workers fetch, which reports a dead worker only where a batch is waited for.
 
 The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.outlive`).
 """
@@ -29,7 +29,7 @@ from lockstep.rank.data.worker_progress import WorkerProgress
 
 
 class ChildEnded(Exception):  # noqa: N818 - what happened
-    """A process that was waited for has ended."""
+    """A process has ended on which a wait depends."""
 
 
 class Interruptible:
@@ -105,7 +105,7 @@ ENDS_WITHIN_S = 5.0
 LOOKS_EVERY_S = 5.0
 """How often a wait looks for itself, where no signal arrives."""
 STUCK_S = 60.0
-"""How long a sample may take before we say which one it is."""
+"""How long a sample may take before a notice names it."""
 
 TOO_MANY_FILES = (
     "lockstep: this process has as many open files as it may: raise `ulimit -n`, or call "
@@ -126,7 +126,7 @@ class WorkerBatches(WorkerIterator):
 
     def __init__(self, loader: InnerLoader) -> None:
         self.has_arrived = False
-        """Whether something came for the present batch: what is raised then, a worker or the pinning thread passed on."""
+        """Whether something has arrived for the present batch: what is raised then comes from a worker or the pinning thread."""
         self._under_way: WorkerProgress = loader.progress
         self._since = time.monotonic()
         self._has_said_stuck = False
@@ -221,7 +221,7 @@ class WorkerBatches(WorkerIterator):
                 worker.join(ENDS_WITHIN_S)
 
     def abandon(self) -> None:
-        """End all workers without asking them. What they have fetched is lost."""
+        """Kill all workers. What they have fetched is lost."""
         if self._shutdown:
             return
         self._shutdown = True
@@ -271,10 +271,10 @@ class InnerLoader(DataLoader[Any]):
         super().__init__(dataset, **settings)
 
     @property
-    def kept(self) -> WorkerBatches | None:
+    def persistent(self) -> WorkerBatches | None:
         """The iterator that lives from epoch to epoch, with `persistent_workers`."""
-        kept: Any = self._iterator
-        return kept  # type: ignore[no-any-return]
+        persistent: Any = self._iterator
+        return persistent  # type: ignore[no-any-return]
 
     def _get_iterator(self) -> Any:
         return WorkerBatches(self)
@@ -285,7 +285,7 @@ class FetchedByWorkers(Iterator[Any]):
 
     Args:
         inner: nobody else iterates it meanwhile.
-        most: after so many, if that is known, workers may end: nobody asks whether that was the last one.
+        most: how many there are, if that is known: after the last one nothing is waited for, so workers may end.
 
     Raises:
         RuntimeError: as torch's, with the sample, when a worker dies.
@@ -293,8 +293,8 @@ class FetchedByWorkers(Iterator[Any]):
 
     def __init__(self, inner: InnerLoader, most: int | None = None) -> None:
         # torch waits for workers that persist to begin the next epoch.
-        kept = inner.kept
-        with _deaths_reported(kept), nullcontext() if kept is None else Interruptible(kept.has_lost):
+        persistent = inner.persistent
+        with _deaths_reported(persistent), nullcontext() if persistent is None else Interruptible(persistent.has_lost):
             begun: Any = iter(inner)
         self._batches: WorkerBatches | None = begun if most != 0 else None
         self._left = most
@@ -314,7 +314,7 @@ class FetchedByWorkers(Iterator[Any]):
 
 @contextmanager
 def _deaths_reported(waits: WorkerBatches | None) -> Iterator[None]:
-    """Raise what torch raises when a worker is gone, which the launcher knows; add the sample to torch's own errors."""
+    """Raise what torch raises when a worker is gone, as the launcher recognises it; add the sample to torch's own errors."""
     try:
         yield
     except ChildEnded as ended:

@@ -1,7 +1,9 @@
 """Which samples loader workers are fetching: all that is known about a worker that was killed or is stuck.
 
-A worker writes down each sample before fetching it, in memory that it shares with its rank. This costs about a
-microsecond per sample. Asked by a signal, a worker writes its stack behind that, whatever it is doing.
+A worker writes each sample's index before fetching it, into memory that it shares with its rank. This costs about a
+microsecond per sample. On a signal, a worker appends its stack, whatever it is doing.
+
+Runs in: the loader's workers, which write, and the rank, which reads.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ class WorkerProgress:
             os.close(self._descriptor)
 
     def be_worker(self, number: int) -> None:
-        """Make this process worker `number`: from now on it writes to that row, and answers when asked for its stack."""
+        """Make this process worker `number`: from now on it writes to that row, and its stack on a signal."""
         self._start = number * ROW
         self.end()
         faulthandler.register(ASKS_FOR_STACK, file=self._descriptor, all_threads=False)
@@ -139,7 +141,7 @@ class WorkerProgress:
         return next((worker for worker in workers if self._rows[worker * ROW] != NOTHING), None)
 
     def line_of(self, worker: int, pid: int) -> str:
-        """Ask a living worker where it is: `train.py:12 in __getitem__`; empty if it does not say so within half a second."""
+        """Ask a living worker where it is: `train.py:12 in __getitem__`; empty if no answer comes within half a second."""
         if not self._rows[worker * ROW + 1]:
             return ""
         before = os.fstat(self._descriptor).st_size

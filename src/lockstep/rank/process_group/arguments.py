@@ -49,7 +49,7 @@ def error_for(trouble: int, text: str) -> Exception:
 def options(
     kind: Any, given: Any, *, op: Any = None, root: int | None = None, timeout: dt.timedelta | None = None
 ) -> Any:
-    """The options of a torch call: as given, or made from what its shorter forms pass instead (then it goes on).
+    """The options of a torch call: as given, or made from what its shorter forms pass instead.
 
     Args:
         kind: the class of options.

@@ -63,9 +63,10 @@ class Exchange:
         """Run an operation, or begin it. Addresses, counts and `shape` as `compiled.Group.begin` takes them.
 
         Args:
-            opts: torch's options of the call: whether the caller goes on meanwhile, and how long to wait.
+            opts: torch's options of the call: whether the caller continues meanwhile, and how long to wait.
         """
         self.num_begun += 1
+        # `run` takes no timeout: it has the one that the group was made with.
         if opts.asyncOp or self.is_impatient:
             try:
                 pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, shape)
@@ -129,7 +130,7 @@ class Exchange:
         return self._started([self.begin_barrier()], Buffers(), [], opts)
 
     def begin_barrier(self) -> compiled.Operation:
-        """Say that this rank is here."""
+        """Begin a barrier, without waiting."""
         self.num_begun += 1
         try:
             return self.native.begin(BARRIER, 0, 0, -1, 0, [], [])
@@ -200,10 +201,8 @@ class Exchange:
             self._fail_waiting(error)
 
     def close(self) -> None:
-        """Leave the group. What is under way is finished if the others come soon, as Gloo's threads do; else given up.
-
-        While an exception is under way the others may never come, so nothing is waited for.
-        """
+        """Leave the group. What is under way is finished if the others come soon, as Gloo's threads do; else given up."""
+        # While an exception is under way the others may never come, so nothing is waited for.
         if sys.exc_info()[0] is None:
             self._finish_under_way()
         self.is_closed = True

@@ -5,7 +5,7 @@ functions call these methods, and torch's C++ (DDP, functional collectives) call
 returns a `dist.Work`.
 
 Methods are named and called as torch calls them; `opts` is torch's object of options for the operation, which carries
-root, reduce op, and whether the caller goes on while the exchange is under way.
+root, reduce op, and whether the caller continues while the exchange is under way.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def register() -> None:
         dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])
     agree_on_new_groups()
     answer_monitored_barrier()
-    # torch's flight recorder uses a part that a group in Python lacks; our own errors name every rank's line
+    # torch's flight recorder uses a part that a group in Python lacks; our own errors name every rank's line.
     if (recorded_elsewhere := torch_private.if_there("recorded_elsewhere")) is not None:
         recorded_elsewhere.add(NAME)
 

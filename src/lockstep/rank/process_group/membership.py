@@ -118,11 +118,11 @@ class Membership(dist.ProcessGroup):
         return self.together(works, is_async=True)
 
     def together(self, works: Sequence[dist.Work], is_async: bool, buffers: Buffers | None = None) -> dist.Work:
-        """One work for several; waits for them when the caller does not go on meanwhile.
+        """One work for several; waits for them unless the caller continues meanwhile.
 
         Args:
             works: in the order in which their results are copied back.
-            is_async: whether the caller goes on.
+            is_async: whether the caller continues.
             buffers: what is copied back after them.
         """
         transfers = [work.transfer for work in works if isinstance(work, Handle)]

@@ -52,6 +52,7 @@ def with_numbers(tensor: Tensor) -> Tensor:
     Raises:
         NoNumbers: for other tensors without numbers of their own (DTensor, FakeTensor, any wrapper).
     """
+    # A functional collective's result may be inside another one's.
     while type(tensor).__torch_dispatch__ is not ONLY_ITSELF and hasattr(tensor, "trigger_wait"):
         tensor = tensor.trigger_wait()
     if type(tensor).__torch_dispatch__ is ONLY_ITSELF or not tensor.is_cpu or tensor.layout is not _STRIDED:

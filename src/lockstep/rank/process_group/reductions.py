@@ -212,9 +212,9 @@ class Reductions(Membership):
         if any(overlap(tensor, output) for root, tensor in enumerate(source) if root != self.rank()):
             # One of them would be read after `output` is written.
             source = [tensor.clone() for tensor in source]
-        kept = [Buffers() for _ in source]
-        addresses = [[buffers.reads(terms.of(tensor))] for buffers, tensor in zip(kept, source, strict=True)]
-        for root, (tensor, buffers, address) in enumerate(zip(source, kept, addresses, strict=True)):
+        all_buffers = [Buffers() for _ in source]
+        addresses = [[buffers.reads(terms.of(tensor))] for buffers, tensor in zip(all_buffers, source, strict=True)]
+        for root, (tensor, buffers, address) in enumerate(zip(source, all_buffers, addresses, strict=True)):
             target = [_result(buffers, output, terms)] if root == self.rank() else address
             count = tensor.numel() * terms.width
             works.append(

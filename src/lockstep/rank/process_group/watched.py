@@ -4,6 +4,8 @@ torch's C++ backends are reached through operations like `c10d::allreduce_`. Wat
 dispatch modes (`CommDebugMode` counts), the profiler, and tensors that stand for others, which hand on the ones inside.
 A process group in Python gets its calls directly, so a watched call goes through the same operation on a group without
 a backend first, and comes back here from it. Without a watcher that costs two reads of a variable.
+
+Runs in: a rank's threads that call the group; an event of a profile ends in a thread of its own.
 """
 
 from __future__ import annotations
@@ -134,7 +136,7 @@ def _recorded(title: str, call: Callable[[], Any]) -> Any:
 
 
 def _end(over: Future[None]) -> None:
-    """End the event from another thread, so the profiler takes it for one that runs beside this thread's calls."""
+    """End the event from another thread, so that the profiler shows it beside this thread's calls, not around them."""
     thread = threading.Thread(target=over.set_result, args=(None,))
     thread.start()
     thread.join()

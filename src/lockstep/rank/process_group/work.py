@@ -54,7 +54,7 @@ def uncompiled(kind: type[_T]) -> type[_T]:
     DDP calls its group from C++ while the compiler watches (buckets made anew, from `forward`). The compiler then takes
     the method for a piece of the model, and raises at the first attribute of a group that it doesn't know.
     """
-    # This torch lacks these names.
+    # A torch without these names has no compiler that would come here.
     with suppress(EnvironmentFailure):
         never = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
         for method in (method for each in kind.__mro__ for method in vars(each).values()):

@@ -42,6 +42,7 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._position.region is not Region.LANE or _SEEDED not in func.tags:
             return func(*args, **kwargs)
         self._draws += 1
+        # A generator of the script's own would not be where `_once` puts the global ones.
         if kwargs.get("generator") is not None:
             kwargs = kwargs | {"generator": None}
         return self._draw(func, args, kwargs)
@@ -51,6 +52,7 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result if drew_nothing else self._by_samples(func, args, kwargs)
 
     def _by_samples(self, func: Any, args: Any, kwargs: Any) -> Any:
+        # Lanes differ in their number of samples: each sample gets the numbers that a single one would get.
         name = func.overloadpacket.__name__
         if name == "randperm":
             return torch.arange(args[0], device=kwargs.get("device"))

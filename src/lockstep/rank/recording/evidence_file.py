@@ -96,9 +96,9 @@ class EvidenceFile:
         values = values.reshape(-1)[::stride].cpu()
         wide = values.to(torch.float64) if values.is_floating_point() else values.to(torch.int64)
         code = "d" if values.is_floating_point() else "q"
-        told = {"dtype": dtype_name(tensor), "shape": list(tensor.shape), "code": code, "stride": stride}
+        header = {"dtype": dtype_name(tensor), "shape": list(tensor.shape), "code": code, "stride": stride}
         path = self._path.with_name(f"values-{self._path.stem.removeprefix('rank-')}")
-        path.with_suffix(".json").write_text(json.dumps(told))
+        path.with_suffix(".json").write_text(json.dumps(header))
         wide.contiguous().numpy().tofile(path.with_suffix(".bin"))
 
 
@@ -168,5 +168,5 @@ class LaneGradients(LaneObserver):
     def after_first_pass(self, models: Sequence[nn.Module]) -> None:
         """Write them, once all lanes of the first pass are done."""
         norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
-        told = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
-        (self._folder / "lanes.json").write_text(json.dumps(told))
+        found = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
+        (self._folder / "lanes.json").write_text(json.dumps(found))

@@ -86,7 +86,7 @@ class Meter:
             return
         self._written = True
         whole = [step for step in self._steps if "end_ns" in step]
-        told = {
+        measured = {
             "rank": self._rank,
             "steps": whole,
             "intervals": [
@@ -97,7 +97,7 @@ class Meter:
             "work": self._work,
             "memory": {**_process_memory(), "cuda_peak": self._cuda_peak()},
         }
-        self._folder.measured(self._rank).write_text(json.dumps(told))
+        self._folder.measured(self._rank).write_text(json.dumps(measured))
 
     def _boundary(self, operation: str) -> int:
         if self._device.type == "cuda":

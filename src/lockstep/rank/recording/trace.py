@@ -41,6 +41,7 @@ class Trace:
         self._first: int | None = None
         self.intervals: list[Interval] = []
         """Filled by the step timer, with times of `time.perf_counter_ns`."""
+        # On Linux both are one clock; elsewhere they may count from different moments.
         self._offset_ns = time.monotonic_ns() - time.perf_counter_ns()
         spans.take()
 
@@ -55,7 +56,7 @@ class Trace:
             (NAMES.get(phase, "script"), operation, begin + self._offset_ns, end + self._offset_ns)
             for phase, operation, begin, end in self.intervals
         ]
-        told = {"rank": self._rank, "pid": os.getpid(), "phases": phases, "spans": spans.taken()}
+        found = {"rank": self._rank, "pid": os.getpid(), "phases": phases, "spans": spans.taken()}
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_private(self._path, json.dumps(told))
+            write_private(self._path, json.dumps(found))

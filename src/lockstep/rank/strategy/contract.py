@@ -76,7 +76,7 @@ class OpenLane(ABC):
 
 
 class AnyPass(ABC):
-    """A pass over a step's lanes. It ends by `end` or by `abandon`; also by both, where `end` has lost another rank."""
+    """A pass over a step's lanes. It ends by `end` or by `abandon`; by both, where `end` has lost another rank."""
 
     @abstractmethod
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
@@ -85,7 +85,7 @@ class AnyPass(ABC):
         Afterwards `p.grad` holds the step's gradient, added to what it held before the pass.
 
         Args:
-            notes: small JSON values by lane, handed to every rank.
+            notes: small JSON values by lane, sent to every rank.
             seen: a digest of this rank's random streams outside the lanes; it is compared over the ranks.
         """
 
@@ -113,7 +113,7 @@ class OrderedPass(AnyPass):
         """Order this rank's work on its `num_lanes` lanes of a pass, which are numbered by position."""
 
     def spare_s(self, kind: Kind) -> float:  # noqa: ARG002 - most never wait
-        """Seconds in which this rank would only wait for another one if it went on with an action of this kind now."""
+        """Seconds for which this rank would only wait for another one if it began an action of this kind now."""
         return 0.0
 
     @abstractmethod
@@ -136,9 +136,9 @@ class Strategy(ABC):
     placement: Placement
     is_ordered = False
     """Whether its passes are `OrderedPass`es."""
+    # Not where a rank sees only part of the update, or where other ranks write to the parameters.
     takes_closures = True
-    """Whether an optimizer may go through the lanes again inside its step, as LBFGS does. False if a rank sees only
-    part of the update, or other ranks write to the parameters."""
+    """Whether an optimizer may go through the lanes again inside its step, as LBFGS does."""
 
     @property
     @abstractmethod
@@ -208,7 +208,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def keep_buffers(self) -> None:
-        """Remember the buffers' values, which an evaluation must not change: ranks see different samples there."""
+        """Remember the buffers' values. An evaluation must not change them: ranks see different samples there."""
 
     @abstractmethod
     def before_update(self, optimizer: Optimizer) -> None:
@@ -224,7 +224,7 @@ class Strategy(ABC):
 
         Args:
             optimizer: stays the user's object.
-            updates_by: "element" or "parameter": what the script said about optimizers that lockstep does not know.
+            updates_by: "element" or "parameter": what the script declared about optimizers that lockstep does not know.
             require_same: raises `UsageError`, at the script's current line, if ranks do not pass there equally often;
                 takes what was called.
 

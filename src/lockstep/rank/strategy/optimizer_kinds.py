@@ -2,8 +2,8 @@
 
 An optimizer is *element-wise* when the update of an element depends only on that element's gradient and state; then it
 may be given chunks. One with statistics over a tensor is given whole parameters, as stages do with all. One that
-couples parameters, or that is not known here, is refused unless the script says what it is; then zero1 gives it its own
-parameters (`lending`). The tables are tested: `tests/unit/rank/strategy/test_optimizer_kinds.py`.
+couples parameters, or that is not known here, is refused unless the script declares what it is; then zero1 gives it whole
+parameters (`WholeParameters`). The tables are tested: `tests/unit/rank/strategy/test_optimizer_kinds.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class UpdatesBy(StrEnum):
     ELEMENT = "element"
     PARAMETER = "parameter"
     ITSELF = "itself"
-    """At most a parameter, says the script; its code is not known here, so it gets the parameters themselves."""
+    """At most a parameter, as the script declares; its code is not known here, so it gets the parameters themselves."""
 
 
 KNOWN: dict[type[Optimizer], UpdatesBy] = {
@@ -56,23 +56,23 @@ CUTTABLE = (torch.float32, torch.float64)
 than in the middle, and where a part ends depends on the tensor's length (seen with 2 threads, bf16 and fp16)."""
 
 
-def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") -> UpdatesBy:
+def updates_by(optimizer: Optimizer, declared: str | None, strategy: str = "zero1") -> UpdatesBy:
     """How `optimizer` may be shared out.
 
     Args:
         optimizer: any optimizer.
-        said: what the script said about optimizers that are not known here.
+        declared: what the script declared about optimizers that are not known here.
         strategy: what messages call the strategy that shares out.
 
     Raises:
-        UsageError: for an unknown one about which nothing was said, and for forms whose bits depend on the sharing.
+        UsageError: for an unknown one about which nothing was declared, and for forms whose bits depend on the sharing.
     """
     for group in optimizer.param_groups:
         _refuse_form(optimizer, group)
     for known, kind in KNOWN.items():
         if _is_like(type(optimizer), known):
             return kind
-    if said is None:
+    if declared is None:
         raise UsageError(
             f"{strategy} does not know whether {type(optimizer).__name__} updates each element, or each parameter, "
             f"independently: each rank updates and sees only its part of the parameters.",

@@ -84,7 +84,7 @@ class LossScale:
         return {"scale": settled.value, "good_steps": settled.good_steps, "skipped_in_a_row": settled.skipped_in_a_row}
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
-        """Go on from a `state_dict()`, with the same values on every rank.
+        """Resume from a `state_dict()`, with the same values on every rank.
 
         Raises:
             UsageError: when it is no such state.

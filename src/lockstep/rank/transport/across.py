@@ -3,11 +3,11 @@
 Gloo's own ways to end an exchange do not free a rank that is blocked in one; ending the connections does. So the sockets
 are found among this process's, by the addresses at which the ranks listen, and
 
-a rank that leaves         says so to each rank before its connections end: the others go on
-a rank that dies           its connections end without that word; whoever looks at them knows
+a rank that leaves         sends each rank a goodbye before its connections end: the others continue
+a rank that dies           its connections end without one, which the watching threads of the others notice
 a rank that lost another   cuts all of its connections, so the next ranks learn it, and its own exchanges fail at once
 
-Runs in: each rank, and threads of it, named lockstep watch and as `BackgroundThread` are.
+Runs in: each rank, and its threads, named lockstep watch, lockstep waiter and lockstep sender.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, read_all
 
 Task = Callable[[], None]
-"""Does not raise."""
+"""Must not raise."""
 
 LAST_TASK_S = 0.5
-"""How long the end of the thread is waited for."""
+"""How long `stop` waits for the end of the thread."""
 
 
 class BackgroundThread:
-    """A thread that does jobs in their order; it begins with the first one, and sleeps while there is none.
+    """A thread that runs tasks in order. It starts with the first one, and sleeps while there is none.
 
     Args:
         name: of the thread.
@@ -59,7 +59,7 @@ class BackgroundThread:
         self._has_stopped = False
 
     def do(self, task: Task) -> None:
-        """Do this after the others; here and now if the thread was stopped."""
+        """Run this after the others; here and now if the thread was stopped."""
         with self._lock:
             if not self._has_stopped:
                 if self._thread is None:
@@ -70,7 +70,7 @@ class BackgroundThread:
         task()
 
     def stop(self) -> None:
-        """End the thread, after the jobs that it has, and wait a while for it; not for the thread itself."""
+        """End the thread after its tasks, and wait a while for it."""
         with self._lock:
             if not self._has_stopped:
                 self._has_stopped = True
@@ -100,18 +100,18 @@ def patient(options: Any) -> Any:
 
 
 LOOK_S = 0.5
-"""Between two looks whether the connections were cut; one who waits is told, too."""
+"""Between two looks whether the connections were cut; `cut` wakes who waits, too."""
 
 GOODBYE_S = 2.0
-"""How long a rank that leaves waits until the others have heard it."""
+"""How long a rank that leaves waits until the others have received its goodbye."""
 
 READ_S = 0.25
-"""How long one who sees a connection end lets Gloo read what came before on the others."""
+"""How long a rank that sees a connection end lets Gloo read what came before on the others."""
 
 ENDED = "A connection to another rank ended. If a rank failed, its own error says why."
 
 GOODBYE_TAG = 2**31 - 1
-"""The tag of a leaving rank's word."""
+"""The tag of the message by which a rank leaves."""
 
 
 class Across:
@@ -121,8 +121,7 @@ class Across:
         store: shared by the ranks; nothing else uses its keys.
         rank: of this process.
         names: the ranks' numbers in the run.
-        speakers: the ranks that exchange small things for their nodes, on connections of their own: what is small must
-            not wait behind what is large.
+        leaders: the ranks that exchange small messages for their nodes, on connections of their own.
 
     Raises:
         EnvironmentFailure: when the ranks cannot connect.
@@ -136,11 +135,15 @@ class Across:
         self._is_cut = False
         self._all: Any
         self._leaders: Any
+        # [Note: how Gloo's sockets are found]
+        # Gloo does not show them. Those that listen now and did not before are this group's; the ranks exchange these
+        # addresses, and then those from which they have connected. So each connection is known by both of its ends.
         before = {one.here for one in own_sockets() if one.there is None}
         try:
             others = [name for name in names if name != names[rank]]
             with waits("the connections between the ranks", others), gloo_reads_at_once(store, JOIN):
                 self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
+                # Small messages have connections of their own, so they do not wait behind large ones.
                 self._leaders = (
                     dist.ProcessGroupGloo(PrefixStore("first", store), leaders.index(rank), len(leaders), JOIN)
                     if rank in leaders
@@ -157,13 +160,13 @@ class Across:
         _alive.add(self)
 
     def _exchange_addresses(self, store: Store) -> Mapping[Address, int]:
-        """Tell the others where this rank listens and from where it connected; return which rank is where."""
+        """Publish where this rank listens and from where it connected; return which rank has which address."""
         found: dict[Address, int] = {}
 
         def everyone(what: str, mine: Iterable[Address]) -> None:
             store.set(f"{what}/{self._rank}", json.dumps([*mine]))
-            for peer, told in enumerate(read_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
-                found.update(dict.fromkeys(map(_address, json.loads(told)), peer))
+            for peer, theirs in enumerate(read_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
+                found.update(dict.fromkeys(map(_address, json.loads(theirs)), peer))
 
         everyone("ears", self._listening)
         everyone("ends", [one.here for one in own_sockets() if one.there in found and one.here not in found])
@@ -211,11 +214,10 @@ class Across:
                 raise self.lost(peer)
 
     def lost(self, peer: int | None) -> PeerLost:
-        """What the end of a connection means; None: of one of them.
-
-        Nobody died where somebody has said goodbye: a rank says it to all before its connections end, and the first to
-        notice cuts its own, so their end may be seen before that word is read.
-        """
+        """What the end of the connection to `peer` means; None: of any connection."""
+        # [Note: why a lost connection is not yet a dead rank]
+        # A rank that leaves sends its goodbye to all, and the first to notice cuts its own connections. So the end of one may
+        # be seen before a goodbye on another is read. Gloo gets a moment to read what has arrived.
         deadline = time.monotonic() + READ_S
         while not self._is_cut and not self._somebody_left and time.monotonic() < deadline:
             if not any(unread(one.descriptor) for one, _ in self.connections()):
@@ -237,7 +239,7 @@ class Across:
         return any(map(bool, self._has_left.values()))
 
     def is_over(self, descriptor: int, peer: int) -> bool | None:
-        """Whether a connection that the other end has closed means that its rank is gone; None: not to be told yet.
+        """Whether a connection that the other end has closed means that its rank is gone; None: not known yet.
 
         Args:
             descriptor: of the socket.
@@ -245,11 +247,11 @@ class Across:
         """
         if self._has_left[peer]:
             return False
-        # Gloo has written what it has read.
+        # While something is unread, it may be the goodbye.
         return None if unread(descriptor) else not self._has_left[peer]
 
     def cut(self) -> None:
-        """End all connections at once, without a word. Any thread may call it."""
+        """End all connections at once, without a goodbye. Any thread may call it."""
         self._is_cut = True
         for one, _ in self.connections():
             cut(one.descriptor)
@@ -269,7 +271,7 @@ class Across:
             with contextlib.suppress(RuntimeError):
                 works.append(self._all.send([word], peer, GOODBYE_TAG))
         deadline = time.monotonic() + GOODBYE_S
-        # Not `work.wait`: Gloo lets it wait in vain where the other side leaves at the same time.
+        # Not `work.wait`: Gloo lets it time out where the other side leaves at the same time.
         while any(not self._has_left[peer] and unheard(one.descriptor) for one, peer in self.connections()):
             if time.monotonic() > deadline:
                 break
@@ -281,8 +283,8 @@ class Across:
         del self._all, self._leaders
 
 
-def _address(told: list[Any]) -> Address:
-    host, port = told
+def _address(pair: list[Any]) -> Address:
+    host, port = pair
     return host, port
 
 
@@ -332,7 +334,7 @@ LOOK_MS = 50
 """Between two looks."""
 NODE_LOST = "Another node is lost. Its launcher has ended, or it cannot be reached."
 CLOSER_LOOK_S = 0.002
-"""While something that was sent before a connection ended has not been read yet."""
+"""Before the next look, while something that was sent before a connection ended is unread."""
 
 
 class Watch:
@@ -342,7 +344,7 @@ class Watch:
         across: the connections, if there are any.
         local: what can be looked at: the groups of this rank's node.
         give_up: called once, with what is wrong, in the thread.
-        is_told: whether somebody knows of a loss that connections do not show.
+        is_reported: whether the launcher has reported a loss that connections do not show.
     """
 
     def __init__(
@@ -359,7 +361,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it; not for the thread itself."""
+        """End the thread, and wait for it."""
         if self._stop < 0 or self._owner != os.getpid():
             return
         os.eventfd_write(self._stop, 1)
@@ -376,6 +378,7 @@ def _look(
     stop: int,
 ) -> None:
     name_own_thread("watch")
+    # Copies of the descriptors: Gloo may close its own, and the number would belong to another file.
     watched = {os.dup(one.descriptor): peer for one, peer in across.connections()} if across is not None else {}
     lost = None
     try:

@@ -35,11 +35,11 @@ class Channel:
     def send(self, destination: int, words: Any, tensors: Sequence[Tensor] = ()) -> None:
         """Begin to send JSON words and tensors of any layout. Do not write to the tensors until `flush`."""
         bases = [_unexpanded(tensor.detach()) for tensor in tensors]
-        told = [
+        described = [
             [str(base.dtype).removeprefix("torch."), base.shape, base.stride(), tensor.shape, base.device.type == "cpu"]
             for base, tensor in zip(bases, tensors, strict=True)
         ]
-        data = json.dumps([words, told]).encode()
+        data = json.dumps([words, described]).encode()
         first = len(data).to_bytes(8, "little") + data[: HEADER_BYTES - 8]
         self._send(torch.frombuffer(bytearray(first.ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8), destination)
         if rest := data[HEADER_BYTES - 8 :]:
@@ -66,8 +66,8 @@ class Channel:
             rest = torch.empty(size - len(data), dtype=torch.uint8, device="cpu")
             self._transport.receive(rest, source, self._tag)
             data += rest.numpy().tobytes()
-        words, told = json.loads(data)
-        return words, [self._receive_tensor(source, *each) for each in told]
+        words, described = json.loads(data)
+        return words, [self._receive_tensor(source, *each) for each in described]
 
     def _receive_tensor(  # noqa: PLR0917 - the six words that describe a tensor
         self, source: int, dtype: str, size: list[int], stride: list[int], shape: list[int], on_cpu: bool

@@ -86,7 +86,7 @@ class Pending(ABC):
 
     @abstractmethod
     def advance(self, scale: float = 1.0) -> None:
-        """Wait for the partials, add them in the tree's order, multiply by `scale`, begin to hand the result around.
+        """Wait for the partials, add them in the tree's order, multiply by `scale`, begin to send the result to all.
 
         A `scale` of 1.0 multiplies nothing. From here on `out` is written to, not before.
         """
@@ -237,7 +237,7 @@ class Transport(ABC):
         """Release what the transport holds. Not a collective."""
 
     def lost(self) -> None:
-        """Call `on_loss`, once; for who gets a `PeerLost` out of exchanges of tensors, where `exchange` does not see it."""
+        """Call `on_loss`, once. For callers that get a `PeerLost` out of exchanges of tensors, which `exchange` does not see."""
         on_loss, self.on_loss = self.on_loss, None
         if on_loss is not None:
             on_loss()
@@ -274,6 +274,7 @@ class Transport(ABC):
         longest = max(frame.size for frame in frames)
         if longest <= INLINE_BYTES:
             return [frame.payload for frame in frames]
+        # All ranks must pass equally many bytes, so the second round has the size of the longest payload.
         padded = -(-longest // FRAME_BYTES) * FRAME_BYTES
         payloads = self.all_gather_bytes(payload.ljust(padded, b"\0"))
         return [data[: frame.size] for data, frame in zip(payloads, frames, strict=True)]

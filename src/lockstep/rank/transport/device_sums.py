@@ -1,5 +1,5 @@
 """Sums in the backend's own order under numerics="fast", and sums on GPUs: rank r adds up slice r of every partial, in the lane
-tree's order, and hands it around.
+tree's order, and sends it to all.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SlicedOnDevices(Pending):
         self._works = [self._begin_row(row, subtrees) for row in range(rows)]
 
     def _begin_row(self, row: int, subtrees: list[list[Node]]) -> object:
-        """Begin to hand out this rank's partial of this number, if it has one, and to receive the others'."""
+        """Begin to send the slices of this rank's partial of this number, if it has one, and to receive the others'."""
         transport, mine = self.transport, self._sizes[self.transport.rank]
         arrive = [mine if row < len(nodes) else 0 for nodes in subtrees]
         arriving = transport.scratch.take(self._out, sum(arrive))

@@ -1,9 +1,9 @@
 """The transport between ranks with a GPU each: what lies on devices goes over NCCL, all else as between ranks of the CPU.
 
-What ranks tell each other (frames, names, agreements, tensors of the CPU) goes through the transport that they would have
-without GPUs: shared memory on one node, memory and Gloo over several, Gloo alone without the compiled part. It knows who has
-ended. NCCL does not: a rank on the same node that is gone leaves the others' devices waiting. So a thread looks 20 times a
-second, and ends what is under way on this rank's device, whose next exchange then raises `PeerLost`.
+Frames and tensors of the CPU go through the transport that the ranks would have without GPUs: shared memory on one node,
+memory and Gloo over several, Gloo alone without the compiled part. It knows who has ended. NCCL does not: a rank on the same
+node that is gone leaves the others' devices waiting. So a thread looks 20 times a second, and ends what is under way on this
+rank's device, whose next exchange then raises `PeerLost`.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class GpuTransport(GuardedTransport):
             return self.control.all_gather(tensor)
         everyone = tensor.new_empty((self.world_size, *tensor.shape))
         if tensor.numel():
+            # As bytes, because NCCL does not know every dtype.
             moved = everyone.view(-1).view(torch.uint8), tensor.contiguous().view(-1).view(torch.uint8)
             self.wait(self.begin_all_gather(*moved), "all_gather")
         return list(everyone.unbind(0))

@@ -104,7 +104,7 @@ class GuardedTransport(Transport):
 
     @abstractmethod
     def explain(self, error: RuntimeError) -> PeerLost:
-        """What an error of torch's means that tells of another rank's end."""
+        """The loss that an error of torch's means."""
 
     @abstractmethod
     def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:

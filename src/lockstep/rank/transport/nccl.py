@@ -2,7 +2,7 @@
 
 Torch's class for it, without a group of torch.distributed's around it: nothing here is a name or an entry there that would
 have to be taken away, and other ranks need not know of it. What was begun is over for the *device* when `wait` returns: the
-host goes on, and stands still where it reads a result. Only `abort` ends what waits there for a rank that is gone.
+host continues, and waits where it reads a result. Only `abort` ends what waits there for a rank that is gone.
 
 NCCL only moves bytes for exact numerics, so its own settings (NCCL_ALGO, NCCL_PROTO, rings or trees) cannot change a bit.
 """
@@ -49,7 +49,8 @@ class Nccl:
         self._world_size = world_size
 
     def connect(self) -> None:
-        """Connect the ranks now, when all are here: `abort` ends what is under way, but not this. Collective."""
+        """Connect the ranks. Collective: call it on every rank."""
+        # NCCL would connect at the first exchange, and `abort` does not end that. Now all ranks are here.
         device = torch.device("cuda", torch.cuda.current_device())
         everyone = torch.empty(self._world_size, dtype=torch.uint8, device=device)
         self.all_gather(everyone, torch.zeros(1, dtype=torch.uint8, device=device)).wait()

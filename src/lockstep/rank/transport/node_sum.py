@@ -80,6 +80,7 @@ class NodeSum(Pending):
         if self._group is None:
             self._send()
         else:
+            # The node's sum takes time, in which the script's backward continues: another thread waits for it.
             transport.sender.do(self._send_when_added)
 
     def _pieces(self, part: int) -> list[slice]:
@@ -184,7 +185,7 @@ class NodeSum(Pending):
                 self._works.append((across.send(out[mine], peer, self._tag), peer))
 
     def _spread(self, terms: Sequence[Tensor], program: bytes, scale: float) -> None:
-        """Begin to hand around in the node what this rank carries."""
+        """Begin to send to the node's ranks what this rank carries."""
         assert self._group is not None
         self._handing = self._group.begin_spread(terms, self._carried, self._out, program, scale)
         self.transport.handing.append((self._group, self._handing))
@@ -221,7 +222,7 @@ class NodeRows:
         self._num_parts = max(nodes.sizes)
 
     def exchange_small(self, rows: Tensor, tag: int) -> None:
-        """Fill in the other nodes' rows; only the nodes' first ranks exchange: latency decides."""
+        """Fill in the other nodes' rows; only the nodes' first ranks exchange, because latency decides."""
         if self._rank == self._first:
             receives = [self._across.receive(rows[node], node, tag, small=True) for node in self._others]
             sends = [self._across.send(rows[self._node], node, tag, small=True) for node in self._others]

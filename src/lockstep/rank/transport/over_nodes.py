@@ -3,8 +3,8 @@
 A sum goes three ways. In its node's memory each rank adds up the slice that it carries of all the node's partials; it
 exchanges that slice with the ranks that carry the same one on the other nodes, adds what came in the lane tree's order, and
 scales once; then the node's ranks take the slices from each other. So the bytes that leave a node are those of a ring
-(`protocol.layout.crossing`), and all ranks carry some. Small things are gathered in the node, exchanged by the nodes' first
-ranks, and handed around.
+(`protocol.layout.crossing`), and all ranks carry some. Small messages are gathered in the node, exchanged by the nodes'
+first ranks, and broadcast in the node.
 
 A rank that learns that another is gone gives the whole transport up: it ends its connections, and breaks its node's
 groups, so every rank on every node raises `PeerLost`, wherever it waits.
@@ -117,7 +117,7 @@ class OverNodesTransport(GuardedTransport):
         return [row.clone().view(tensor.dtype).view(tensor.shape) for row in rows]
 
     def _gather(self, mine: Tensor, *, is_small: bool) -> list[Tensor]:
-        """Every rank's bytes, of equal number: gather them in the node, exchange the nodes' blocks, hand these around."""
+        """Every rank's bytes, of equal number: gather them in the node, exchange the nodes' blocks, broadcast these."""
         block = mine.numel() * max(self.nodes.sizes)
         tag = self._next_frame_tag()
         everyone = mine.new_zeros((self.nodes.num_nodes, block))
@@ -193,7 +193,10 @@ class OverNodesTransport(GuardedTransport):
         return SeveralSums(begun)
 
     def settle(self) -> None:
-        """Take part in what the node's ranks hand around, before this one waits for another node."""
+        """Finish what the node's ranks send each other, before this one waits for another node."""
+        # [Note: why a rank settles before it waits for another node]
+        # An exchange in memory moves on only while its ranks are inside the library. A mate whose part needs this rank would
+        # wait for as long as the other node takes, and that node may wait for the mate.
         while self.handing:
             group, operation = self.handing.pop()
             group.wait(operation)
@@ -256,7 +259,8 @@ class OverNodesTransport(GuardedTransport):
 
 
 def _rendezvous_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -> tuple[Transport, Transport]:
-    """Make two groups of this node's ranks: frames come at other times among sums that began early."""
+    """Make two groups of this node's ranks, for frames and for sums."""
+    # The operations of one group have one order on all ranks; frames come at other times among sums that began early.
     node = nodes.node_of(rank)
     mates = nodes.ranks(node)
     place, problem = rank - mates.start, ""
@@ -273,8 +277,8 @@ def _rendezvous_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[i
         problem = str(error)
     if place == 0:
         store.set(f"memory/{node}", problem)
-    for told in read_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
-        if told:
-            raise EnvironmentFailure(told.decode())
+    for problem_there in read_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
+        if problem_there:
+            raise EnvironmentFailure(problem_there.decode())
     frames, sums = made
     return frames, sums

@@ -65,7 +65,7 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
         except compiled.GroupError as error:
             raise _error_for(*error.args) from None
         except OSError as error:
-            # A limit of this process, as of descriptors.
+            # A limit of this process, of descriptors or of memory.
             raise EnvironmentFailure(f"{error}. {MORE_MEMORY}") from None
 
     return guarded
@@ -80,7 +80,7 @@ def _error_for(trouble: int, text: str) -> LockstepError:
 
 
 def _where() -> str:
-    """The calling line, and what the exchange is about; asked for only when ranks wait for long, or something is wrong."""
+    """The calling line, and what the exchange is about; called only when ranks wait for long, or something is wrong."""
     return subject.with_line(where())
 
 
@@ -186,7 +186,8 @@ class SharedMemoryTransport(Transport):
     @_guarded
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         message = self._group.send(data.data_ptr(), data.nbytes, BYTE, destination, tag)
-        self._under_way = [(other, kept) for other, kept in self._under_way if not other.finished]
+        # The receiver reads the tensor's own memory, so it must live until then.
+        self._under_way = [(other, sent) for other, sent in self._under_way if not other.finished]
         self._under_way.append((message, data))
         return _Sent(self._group, message, self._names[destination])
 
@@ -258,7 +259,7 @@ class SharedMemoryTransport(Transport):
 
     @_guarded
     def wait(self, operation: compiled.Operation, about: Callable[[], str] | None = None) -> None:
-        """Wait until it is over. `about` tells what it is part of, to who looks."""
+        """Wait until it is over. `about` returns what it is part of, for traces."""
         with range_of_wait("the exchange of gradients in the node", about=about):
             self._group.wait(operation, FOREVER_S)
 

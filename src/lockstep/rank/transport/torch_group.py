@@ -1,12 +1,13 @@
 """The transport between CPU ranks over Gloo, flat: where they share no memory.
 
 The exact order costs no more wire than a ring: each rank gets one slice of every partial (all-to-all), adds the parts
-in the lane tree's order, and hands the sum around (all-gather), as messages between pairs. For 40 MiB over two ranks
+in the lane tree's order, and sends the sum to all (all-gather), as messages between pairs. For 40 MiB over two ranks
 this took 32 ms; Gloo's own all-to-all and all-gather took 40 ms, and its all-reduce, which has no fixed order, 28 ms.
 Below `SMALL_BYTES`, one all-gather of everything and a sum on every rank is faster, because latency decides; the bits
 are the same, because the sum is element by element.
 
-Gloo sometimes forgets one who waits when the connection ends, so `Across` waits for it, and a thread watches the connections.
+Gloo sometimes does not wake a waiting thread when the connection ends, so `Across` waits for it, and a thread watches the
+connections.
 """
 
 from __future__ import annotations
@@ -186,10 +187,7 @@ class GroupTransport(GuardedTransport):
         """
         parts = [*out.view(self.world_size, -1).unbind(0)]
         return [
-            (
-                self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], patient(AllgatherOptions())),
-                None,
-            )
+            (self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], patient(AllgatherOptions())), None)
         ]
 
     def begin_sum(self, data: Tensor) -> Sequence[Work]:
@@ -207,7 +205,7 @@ class GroupTransport(GuardedTransport):
 
 
 class _SlicedSum(Pending):
-    """A sum in which rank r adds slice r of every partial and hands it around. Gloo's collectives copy more."""
+    """A sum in which rank r adds slice r of every partial and sends it to all. Gloo's collectives copy more."""
 
     def __init__(
         self, transport: GroupTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor

@@ -52,7 +52,7 @@ Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
 """For each lane, as JSON: the entries it changed that end as a mean or a sum; those that end as a maximum, with their
 value; a digest of each other one. Sets of entries are the bits of a hexadecimal number."""
 _COUNTED = "+"
-"""Behind the digest of an entry that the first lane changed as a counter."""
+"""Appended to the digest of an entry that the first lane changed as a counter."""
 
 
 class BufferPass:
@@ -92,7 +92,7 @@ class BufferPass:
             self._changed[lane] = changes
 
     def apart(self) -> Tensor | None:
-        """Whether ranks began with different statistics, on their device; None where frames tell it. After `finish`."""
+        """Whether ranks began with different statistics, on their device; None where frames report it. After `finish`."""
         return self._statistics.apart() if self._statistics is not None else None
 
     def sums_of_ranks(self, placement: Placement) -> list[Mapping[str, str]]:
@@ -119,7 +119,7 @@ class BufferPass:
         return format(added, "x"), {str(value): format(mask, "x") for value, mask in maxima.items()}, others
 
     def _word(self, index: int, changes: Changes, *, is_first: bool) -> str:
-        """What tells whether all lanes left the same value, and whether the first one counted."""
+        """A digest of the value, to compare over lanes, and a mark if the first lane counted."""
         segment = self._bank.entries[index].segment
         value = changes.part(segment).cpu()
         if is_first and value.dtype in COUNTING:
@@ -148,6 +148,7 @@ class BufferPass:
         # The largest is written last, over the smaller ones of other lanes.
         for value in sorted(maxima):
             self._bank.fill(_members(maxima[value]), value)
+        # In one order on every rank: each may broadcast.
         for index in sorted(others):
             self._settle_equal(index, others[index], transport, placement)
         self._begin_sums(added, transport, placement)

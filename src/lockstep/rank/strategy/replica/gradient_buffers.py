@@ -1,9 +1,8 @@
 """What a lane's backward writes into, and what the ranks reduce.
 
-Every lane gets a *buffer*: a flat buffer per (dtype, device), with a view per trainable parameter that serves as `p.grad`
-while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an accumulated one
-differ in the sign of some zeros. (A run with one lane has one lane on any number of ranks, and needs no buffer:
-`only_lane`.) Finished lanes are merged as the lane tree allows, so a rank with k lanes holds at most log2(k) + 1 buffers.
+Every lane gets a gradient buffer: flat memory per (dtype, device), with a view per trainable parameter that serves as
+`p.grad` while the lane runs. A run with one lane has one lane on any number of ranks, and needs none (`OnlyLane`). Finished
+lanes are merged as the lane tree allows, so a rank with k lanes holds at most log2(k) + 1 buffers.
 """
 
 from __future__ import annotations
@@ -128,7 +127,8 @@ class GradientBufferPool:
         return buffer
 
     def take_unfilled(self, *, zeroed: bool = True) -> GradientBuffer:
-        """Take a buffer that nothing else can see; only `GradientBuffer.zeroed` is certain to be zero, if `zeroed` says so."""
+        """Take a buffer that nothing else can see; only `GradientBuffer.zeroed` is sure to be zero, with `zeroed`."""
+        # Gradients start from zeros in every strategy: a stolen gradient and an accumulated one differ in the sign of some zeros.
         buffer = self._unheld()
         if buffer is None:
             return self._buffer(private_zeros)
@@ -260,6 +260,7 @@ class PartialSums:
                 part.zero_()
             rows = {number: Rows.none(pool.parameters[number], buffer.views[number].dtype) for number in pool.tables}
         wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in buffer.flats]
+        # Halves are added up in float32: a transport may round after each addition or once.
         self._buffers[node], self._wide[node] = buffer, wide
         self._rows[node] = {number: one.to(wide[pool.flat_of[number]].dtype) for number, one in rows.items()}
         if self._scaled and weight != 1.0:
@@ -343,7 +344,7 @@ class PartialSums:
         self._base = None
 
 
-KEPT_POOLS = 4
+MOST_POOLS = 4
 """Each pool takes the memory of at least one gradient, so those of patterns not used recently are dropped."""
 
 
@@ -373,7 +374,7 @@ class GradientBufferPools:
             trainable = [parameter for parameter in parameters if parameter.requires_grad]
             pool = GradientBufferPool(trainable, self._transport, self._num_shared, tables=tables)
         self._pools[pattern] = pool
-        if len(self._pools) > KEPT_POOLS:
+        if len(self._pools) > MOST_POOLS:
             self._pools.pop(next(iter(self._pools))).close()
         return pool
 

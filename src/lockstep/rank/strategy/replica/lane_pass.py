@@ -59,7 +59,7 @@ class PassSetting:
     last_pass: tuple[int, int] = (0, 0)
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
-    """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
+    """Backward calls per lane in the last step, by pass number: they decide when a bucket may begin early."""
     abandoned: list[Pass] = field(default_factory=list)
     """Passes that were left early; see [Note: why a pass that was left is retained]."""
 
@@ -73,7 +73,7 @@ class PassSetting:
 
     @property
     def delays_losses(self) -> bool:
-        """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can tell each other."""
+        """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can exchange them."""
         return self.layout.device.type != "cpu" and self.peers.world_size == self.transport.world_size
 
     @property
@@ -161,7 +161,7 @@ class LanePass(Pass):
 
         Args:
             lane: its number.
-            knows_lack: whether `may_lack` says before a backward what it says in it.
+            knows_lack: whether `may_lack` is the same before a backward as in it.
         """
         setting, layout = self.setting, self.setting.layout
         # [Note: why only the first lanes compare bits]
@@ -255,6 +255,7 @@ class LanePass(Pass):
             all_ranks = self._conclude()
             buffer = None if self.setting.has_one_lane else self._reduce(all_ranks)
         except PeerLost:
+            # Only `Transport.exchange` reports a loss by itself; here a sum of tensors may have failed.
             self.setting.transport.lost()
             raise
         self._is_over = True
@@ -290,6 +291,7 @@ class LanePass(Pass):
             whole[number] = False
         needed = {bucket for bucket in {*compress(layout.bucket_of, whole)} if bucket >= 0}
         parts = self._sums.rows(by_rows)
+        # Everything is begun before anything is waited for, so that exchanges overlap.
         self.reduction.begin(self._sums, needed, agreed.begun, agreed.reopened, by_rows)
         self._buffers.begin(agreed.buffers, setting.peers, setting.placement)
         if self._delayed is not None:
@@ -347,7 +349,7 @@ class LanePass(Pass):
             layout.pool.give_back(opened.gradients.buffer)
 
     def let_go(self) -> None:
-        """Drop a pass that is over or goes on as another one: restore nothing of it, and keep no lane alive."""
+        """Drop a pass that is over or continues as another one: restore nothing of it, and keep no lane alive."""
         self._is_over, self._open = True, None
 
     def restore_gradients(self) -> None:

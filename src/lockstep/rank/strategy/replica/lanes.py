@@ -234,6 +234,7 @@ class BufferedLane(Lane):
         self._arrived = [False] * len(self._parameters)
         self._expected: list[Tensor | None] = [*self.buffer.views]
         """What each parameter's `grad` must be."""
+        # Autograd makes a large gradient itself where there is none yet; `gradient_arrived` then moves it into its view.
         for copied in self._copied:
             self._expected[copied] = None
         arrivals.clear()

@@ -14,7 +14,7 @@ HUGE_PAGE = 2 << 20
 
 # [Note: huge pages that come slowly]
 # A virtual machine may give free memory back to its host, in huge pages. One that is used again then costs 4 to 8 ms, where 512
-# small ones, which the machine has kept, cost 1 to 2 ms: 500 MB took 1.8 s instead of 0.3. On other machines a huge page
+# small ones, which the machine still has, cost 1 to 2 ms: 500 MB took 1.8 s instead of 0.3. On other machines a huge page
 # costs 0.1 to 0.3 ms.
 USUAL_S, PATIENCE_S = 1e-3, 20e-3
 """What a huge page may cost on average, and what all may cost beyond that, before the rest comes in small ones."""

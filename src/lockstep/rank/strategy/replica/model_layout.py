@@ -64,12 +64,12 @@ class FlatMove(TorchFunctionMode):
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
         """As of `ParameterArena`: the segments, by number, of those that are where they landed, and the flats."""
-        kept = {
+        retained = {
             number: self._segments[id(one)]
             for number, one in enumerate(parameters)
             if self._moved.get(id(one)) == (one.data_ptr(), one.shape, one.stride())
         }
-        return kept, self._flats if kept else []
+        return retained, self._flats if retained else []
 
 
 def _left_alone(model: nn.Module) -> list[nn.Parameter]:
@@ -100,7 +100,7 @@ class ModelLayout:
         memory: where the parameters are.
         most_held: how many buffers of gradients a pass needs at a time.
         in_one_lane: whether the run has one lane; then only the numbers of arriving gradients are noted.
-        looks: whether embeddings are made to tell which rows they touched.
+        looks: whether embeddings report which rows they touched.
     """
 
     def __init__(
@@ -200,6 +200,7 @@ class ModelLayout:
             compact: free the memory of what this rank no longer holds, by moving what stays.
             place: the device of each parameter that moves.
         """
+        # The pools' views have the shapes of the old arena.
         self._pools.close()
         self.exchanges_by_itself = has_synchronised_norm(model for _, model in self.models)
         memory = self.memory
@@ -275,7 +276,7 @@ class ModelLayout:
                 self._gate.are_noted = False
 
     def report(self, number: int) -> None:
-        """Tell the listener, for a hook of the compiled part."""
+        """Call the listener, for a hook of the compiled part."""
         if self.listener is None:
             raise _misplaced_backward()
         self.listener.gradient_arrived(number, self.bucket_of[number])
@@ -314,11 +315,11 @@ class ModelLayout:
         return self.tables.kept_sparse(self.trainable, self.optimizers)
 
     def listen(self) -> Callable[[], None]:
-        """Let embeddings tell which rows the open lane touches, until what is returned is called."""
+        """Let embeddings report which rows the open lane touches, until what is returned is called."""
         return self.tables.listen(lambda: self.listener is not None)
 
     def let_go_of_result(self) -> None:
-        """Let the last pass's buffer be reused once the script holds no gradient of it any more."""
+        """Let the last pass's buffer be used again once the script holds no gradient of it any more."""
         if self.result is not None:
             self.pool.give_back(self.result)
             self.result = None

@@ -1,4 +1,4 @@
-"""What ranks tell each other about a pass: one small frame each, merged to the same conclusions on every rank."""
+"""What ranks report to each other about a pass: one small frame each, merged to the same conclusions on every rank."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PassReport:
     lanes: dict[int, tuple[float, bool]] = field(default_factory=dict)
     """Lanes that called backward: the weight, and whether it was given with `weight=`."""
     losses: dict[int, float] = field(default_factory=dict)
-    """Empty where they are read late."""
+    """Empty where they are delayed."""
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
     buffers: Header = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Conclusions:
     weights: tuple[float, ...]
     """The weight of each lane; 0.0 without a backward."""
     losses: dict[int, float]
-    """By lane, of those that called backward; None, each of them, where they are read late."""
+    """By lane, of those that called backward; None, each of them, where they are delayed."""
     used: int
     buffers: list[Header]
     notes: dict[int, Any]
@@ -116,7 +116,7 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
 
 
 def conclude_alone(report: PassReport) -> Conclusions:
-    """Conclude from the report of one rank with one lane: there is no rank to tell and nothing to average.
+    """Conclude from the report of one rank with one lane: nothing is exchanged or averaged.
 
     Raises:
         UsageError: when the lane's weight is 0.
@@ -158,7 +158,7 @@ class DelayedLosses:
         self._losses[lane] = loss
 
     def begin(self, flags: dict[int, Tensor], transport: Transport, placement: Placement) -> None:
-        """Tell the other ranks. Collective: call it on every rank.
+        """Begin to exchange them. Collective: call it on every rank.
 
         Args:
             flags: by lane, what `finish` returns too; missing ones are 0.

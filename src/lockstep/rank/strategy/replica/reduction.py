@@ -1,7 +1,7 @@
 """A pass's reduction over the ranks, bucket by bucket, begun during backward where that is safe.
 
 A bucket may begin when all its gradients have arrived in what, judging by the previous step, is the last backward of
-the rank's only lane. A later gradient *reopens* its bucket: the step's frame tells all ranks, and it is reduced again
+the rank's only lane. A later gradient *reopens* its bucket: the step's frame reports it to all ranks, and it is reduced again
 from the start. Buckets begin in one fixed order on every rank.
 """
 
@@ -26,7 +26,7 @@ class Reduction:
         transport: the ranks.
         placement: lanes on ranks.
         buckets: all buckets, in the order in which they begin.
-        name_of: the name of a trainable parameter, by its number; asked for only when a rank waits for long.
+        name_of: the name of a trainable parameter, by its number; called only when a rank waits for long, or somebody looks.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Reduction:
             self._under_way[number] = self._begin_sum(number, [part], part)
 
     def disarm(self) -> None:
-        """End the backward: what has begun goes on, nothing else begins."""
+        """End the backward: what has begun continues, nothing else begins."""
         self._buffer = None
 
     def begin(
@@ -124,6 +124,7 @@ class Reduction:
     def finish(self, scale: float) -> GradientBuffer:
         """Wait for all sums, multiplied by `scale`; return the buffer that holds them."""
         assert self._result is not None
+        # All are advanced before the first is finished: its result travels while the others are added up.
         try:
             for number, pending in self._under_way.items():
                 subject.of = partial(self._text_of, number)

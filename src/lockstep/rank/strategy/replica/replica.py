@@ -1,7 +1,7 @@
 """`single` and `ddp`: every rank holds the whole model; gradients are reduced after a pass's lanes.
 
 Synchronisation depends on gradients and not on `forward`, so any method of the model may be called any number of times.
-What a rank must tell the others about a pass (weights, losses, which parameters were used, buffers) travels in one
+What a rank must report to the others about a pass (weights, losses, which parameters were used, buffers) travels in one
 frame; only buckets that some lane used are reduced.
 """
 
@@ -103,7 +103,7 @@ class Replica(Strategy):
         return LanePass(self._setting, cut, where, begins_early=begins_early, **lacks)
 
     def begin_again(self, before: LanePass, may_lack: Callable[[], bool]) -> LanePass:
-        """Begin a pass from which nothing has left this rank once more, on another layout."""
+        """Begin once more, on another layout, a pass of which this rank has sent nothing."""
         self._setting.last_pass = before.follows
         return self.begin_pass(before.cut, before.where, may_lack=may_lack)
 

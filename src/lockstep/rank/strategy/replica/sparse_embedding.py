@@ -2,8 +2,8 @@
 
 `nn.Embedding(sparse=True)` makes such gradients by itself. Without `sparse`, autograd makes the whole table, full of
 zeros, in each backward, of which a lane may touch few rows. So while a lane is open, the embeddings of large tables get a
-backward that makes only the rows, with the same bits. Where it cannot be sure that nobody but us sees them, it makes the
-whole table like torch.
+backward that makes only the rows, with the same bits. Where something else may see the gradient, it makes the whole table
+like torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rows:
 
     @classmethod
     def summed(cls, index: Tensor, values: Tensor) -> Rows:
-        """Add up `values`, row by row in their order onto zeros, where `index` (int64, 1-D) says; it may repeat rows."""
+        """Add up `values`, row by row in their order onto zeros, at the rows `index` (int64, 1-D), which may repeat rows."""
         rows, places = torch.unique(index, return_inverse=True)
         return cls(rows, values.new_zeros((rows.numel(), *values.shape[1:])).index_add_(0, places, values))
 
@@ -89,7 +89,7 @@ class Rows:
 
 
 def is_rows(gradient: Tensor | None) -> bool:
-    """Whether a gradient says itself which rows it has."""
+    """Whether a gradient is sparse, with its rows."""
     return gradient is not None and gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1
 
 

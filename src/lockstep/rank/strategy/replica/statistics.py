@@ -67,7 +67,7 @@ class WriteCounters:
 
 
 def unseen(names: Sequence[str]) -> UsageError:
-    """The error when the device found a change that the counters did not tell, in one of the buffers `names`."""
+    """The error when the device found a change that the counters did not show, in one of the buffers `names`."""
     shown = ", ".join(map(repr, names[:3])) + ", ..." * (len(names) > 3)
     return UsageError(
         f"A buffer (of {shown}) was changed in a lane of an earlier step in a way that torch does not count, as through "
@@ -93,6 +93,7 @@ class LaneTable:
         if transport.world_size == 1:
             return
         num_partials = len(placement.subtrees(transport.rank))
+        # This rank's rows are complete, so its first partial has all of them, and the others are zeros.
         partials = [rows.view(-1), *(torch.zeros_like(rows).view(-1) for _ in range(1, num_partials))]
         self._all = torch.empty_like(rows)
         self._pending = transport.begin_all_reduce(partials[:num_partials], placement, self._all.view(-1))
@@ -184,6 +185,7 @@ class Statistics:
         self._left[lane] = left = [one.flat.clone() for one in self._moving]
         pairs = zip(self._moving, left, strict=True)
         largest = [value[one.places.starts].to(torch.int64) for one, value in pairs if not one.is_mean]
+        # What the pass began with is the same after each of its lanes.
         if self._held is None:
             self._held = torch.cat([one.places.sums(one.start) for one in self._moving])
         self._rows[lane] = torch.cat([self._held, *changed, *largest])

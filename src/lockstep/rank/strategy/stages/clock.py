@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SURE = 0.9
-"""Of the time until the last pass's first message: who looks for this one later than it came looks earlier next time."""
+"""Of the time until the last pass's first message: a stage that looks late sees a shorter wait, and looks earlier next time."""
 
 
 class StageClock:

@@ -52,7 +52,7 @@ class Stages(ABC):
     def end_pass(self) -> None:  # noqa: B027
         """End the pass; gradients are complete."""
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:  # noqa: B027
+    def take_optimizer(self, optimizer: Optimizer, declared: str | None) -> None:  # noqa: B027
         """See `Strategy.take_optimizer`."""
 
     def before_update(self, optimizer: Optimizer) -> None:  # noqa: B027

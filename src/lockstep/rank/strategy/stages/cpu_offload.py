@@ -1,8 +1,8 @@
 """Parameters that stay on the host until the model is cut, because all of them do not fit the device.
 
-The first lane runs on the whole model. Where its parameters lie on the host, each operation gets copies on the device,
-which come when they are needed and go when the room is needed for others: in the backward too, where autograd has kept
-them. Every operation runs on the device, so the lane has the bits that it would have there. Their gradients go home.
+The first lane runs on the whole model. Where its parameters are on the host, each operation gets copies on the device, which
+are loaded when they are needed and evicted for others: in the backward too, where autograd has saved them. Every operation
+runs on the device, so the lane has the bits that it would have there. Gradients go to the host.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fits(model: nn.Module, device: torch.device) -> bool:
 
 
 class _DeviceCopy:
-    """One parameter's copy, whose memory comes and goes. Who watches the operations of the forward sees none of it."""
+    """One parameter's copy, whose memory is freed and allocated again, unseen by who watches the forward's operations."""
 
     def __init__(self, parameter: nn.Parameter, device: torch.device) -> None:
         with _unseen():
@@ -124,6 +124,7 @@ class HostOffload(TorchFunctionMode):
             return leaf
         name, parameter = self._parameters[id(leaf)]
         key = (id(leaf), torch.is_grad_enabled() and parameter.requires_grad)
+        # Two copies of a parameter: one with a graph that leads to it, and one for operations without gradients.
         copied = self._copies.get(key)
         if copied is None:
             copied = self._copies[key] = _DeviceCopy(parameter, self._device)
@@ -134,7 +135,7 @@ class HostOffload(TorchFunctionMode):
         return copied.copy
 
     def _forget(self, parameter: Tensor) -> None:
-        """Let a parameter's copies come again at the next use."""
+        """Let a parameter's copies be loaded again at the next use."""
         for key in ((id(parameter), False), (id(parameter), True)):
             if key in self._copies and self._copies[key].place in self._present:
                 self._present.pop(self._copies[key].place).evict()
@@ -146,7 +147,7 @@ class HostOffload(TorchFunctionMode):
         self._present.move_to_end(copied.place)
 
     def _make_room(self, in_use: Sequence[_DeviceCopy]) -> None:
-        """Let those go that were not used for the longest time, as long as there are more than may be."""
+        """Evict the least recently used ones, as long as they take more room than they may."""
         taken = sum(copied.size for copied in self._present.values())
         for place, copied in list(self._present.items()):
             if taken <= self._room:

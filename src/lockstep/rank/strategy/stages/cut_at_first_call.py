@@ -133,12 +133,13 @@ class CutAtFirstCall:
         """After the open lane, which every rank of the replica has computed: agree, cut, and keep what belongs here.
 
         Returns:
-            The pass and the lane that go on in this rank's stage.
+            The pass and the lane that continue in this rank's stage.
         """
         assert self._first is not None
         lane, layout = opened.gradients, self._replica.layout
         opened.check()
         trainable = layout.trainable
+        # Taken before the cut, which gives `grad` of the parameters back to what it was before the pass.
         arrived = zip(trainable, lane.arrived(), strict=True)
         gradients = [parameter.grad if is_there else None for parameter, is_there in arrived]
         decided = self._first.decide(self._stages.num_stages, self._wanted)
@@ -157,7 +158,7 @@ class CutAtFirstCall:
         return again, here
 
     def behind_pass(self, current: LanePass) -> LanePass:
-        """After a pass in which only other ranks' lanes may have called the model: return the pass that goes on."""
+        """After a pass in which only other ranks' lanes may have called the model: return the pass that continues."""
         cut = self._agree(-1, "", None)
         return current if cut is None else self._apply(cut, current)
 
@@ -171,7 +172,7 @@ class CutAtFirstCall:
     def _put_back(
         self, lane: Lane, opened: ReplicaLane, gradients: Mapping[int, Tensor], buffers: Mapping[Any, Tensor]
     ) -> None:
-        """Let the lane that was computed on the whole model go on in this rank's stage of it."""
+        """Let the lane that was computed on the whole model continue in this rank's stage of it."""
         here, layout = opened.gradients, self._replica.layout
         here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
         for number, parameter in enumerate(layout.trainable):

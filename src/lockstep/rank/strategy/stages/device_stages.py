@@ -60,7 +60,7 @@ class DeviceStages(Stages):
         for optimizer in self._optimizers:
             follow_parameters(optimizer)
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:  # noqa: ARG002 - it updates all
+    def take_optimizer(self, optimizer: Optimizer, declared: str | None) -> None:  # noqa: ARG002 - it updates all
         self._optimizers.append(optimizer)
 
     def _run(self, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +96,7 @@ class DeviceStages(Stages):
         return passing
 
     def _draw_on(self, device: torch.device) -> None:
-        """Let the device's generator go on where the one of the stage before has stopped, as on one device."""
+        """Let the device's generator continue where the one of the stage before has stopped, as on one device."""
         if device != self._drawing:
             torch.cuda.set_rng_state(torch.cuda.get_rng_state(self._drawing), device)
             self._drawing = device
@@ -111,12 +111,10 @@ class DeviceStages(Stages):
 
 
 def _coming_back_to(device: torch.device) -> Passing:
-    """For a layer that is computed again in the backward: its random numbers are those that it drew before.
-
-    Checkpoints put the generators back of the devices where its arguments are.
-    """
+    """For a layer that is computed again in the backward: its random numbers are those that it drew before."""
 
     def passing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        # A checkpoint restores the generators of the devices where its arguments are, which is the stage before.
         places = {leaf.device for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)} - {device}
         for place in (place for place in places if place.type == "cuda"):
             torch.cuda.set_rng_state(torch.cuda.get_rng_state(place), device)

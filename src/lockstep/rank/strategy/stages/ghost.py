@@ -56,6 +56,7 @@ class Ghosts(TorchFunctionMode):
         self._kept.extend(gone)
         self._gone = set(map(memory_of, self._kept))
         self.on = True
+        # The mode stays entered where another mode was entered above it; see `end`.
         if not any(mode is self for mode in function_modes()):
             self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -115,7 +116,7 @@ def _followed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
             args, kwargs = pytree.tree_map(_widest, (args, kwargs))
         elif "deterministic" not in str(error):
             raise
-    # For some operations torch checks another device's kernel when it is asked for deterministic ones; a ghost has no bits.
+    # For some operations torch checks another device's kernel when deterministic ones are required; a ghost has no bits.
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")
     try:
@@ -183,7 +184,7 @@ class GhostLayer:
         is_usual = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
         leaves = args if is_usual else pytree.tree_leaves((args, kwargs))
         # [Note: which calls are remembered]
-        # A call is told by the shapes of its tensors and by plain values. With any other argument (a cache that it fills) it is
+        # A call is recognised by the shapes of its tensors and by plain values. With any other argument (a cache that it fills) it is
         # followed in full each time.
         if not is_usual and not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
             return self._forward(*args, **kwargs)

@@ -132,7 +132,7 @@ def let_go(name: str, parameter: nn.Parameter, home: torch.device) -> None:
     Args:
         name: of the parameter.
         parameter: other ranks hold it.
-        home: the device that it says it is on.
+        home: the device that it reports.
 
     Raises:
         UsageError: when something keeps a weak reference to it.
@@ -158,6 +158,7 @@ def swap(one: Tensor, other: Tensor) -> None:
 
     The graphs keep the same tensors, which are now the other objects.
     """
+    # `torch.utils.swap_tensors` refuses tensors with further references, which a graph's are.
     for attribute in ("__class__", "__dict__"):
         mine, others = getattr(one, attribute), getattr(other, attribute)
         setattr(one, attribute, others)

@@ -140,6 +140,7 @@ class PipelinePass(OrderedPass):
         try:
             loss = loss_of()
         except HandedOver:
+            # The next stage computes the rest of the lane's forward.
             pass
         finally:
             setting.precision.leave()
@@ -179,10 +180,10 @@ class PipelinePass(OrderedPass):
 
 
 def _backward_from(call: Call, opened: ReplicaLane, gradients: GradientExchange) -> None:
-    """Run the backward of what this stage handed over."""
+    """Run the backward of what this stage sent."""
     opened.weigh(None)
     back = gradients.get_back(call) if any(call.flags) else []
-    pairs = [(t, g) for t, g in zip(call.handed, back, strict=False) if g is not None]
+    pairs = [(t, g) for t, g in zip(call.sent, back, strict=False) if g is not None]
     if pairs:
         opened.run_backward(lambda: torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs]))
 

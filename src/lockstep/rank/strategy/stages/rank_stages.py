@@ -45,6 +45,7 @@ class RankStages(Stages):
         self.peers = transport.split([mesh.peers(stage) for stage in range(mesh.stages)])
         """The ranks that hold the same stage."""
         replicas = [mesh.members(replica) for replica in range(mesh.replicas)]
+        # NCCL keeps one order between two ranks and knows no tags, so each kind of message has a transport there.
         inside = [transport.split(replicas) for _ in range(3 if device.type == "cuda" else 1)]
         self._groups = [self.peers, *inside]
         self.links = Links((inside * 3)[:3], device)
@@ -64,7 +65,7 @@ class RankStages(Stages):
         """The stage of each parameter and written buffer, by identity."""
 
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], layout: ModelLayout) -> None:
-        """Keep this rank's stage; let go of the rest."""
+        """Retain this rank's stage; free the rest."""
         stage, last = self.links.stage, self.num_stages - 1
         # torch swaps no tensor that has weak references, and recurrent layers keep some to their weights.
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
@@ -131,8 +132,8 @@ class RankStages(Stages):
             self._guarded.append(optimizer)
             self._guards.append(optimizer.register_state_dict_pre_hook(_refuse_partial_optimizer))
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:
-        updates_by(optimizer, said, self.mesh.strategy)
+    def take_optimizer(self, optimizer: Optimizer, declared: str | None) -> None:
+        updates_by(optimizer, declared, self.mesh.strategy)
         self._optimizers.append(optimizer)
         hidden: dict[Tensor, Tensor] = {}
         watch = StepWatch(
@@ -145,7 +146,7 @@ class RankStages(Stages):
         self._guards.append(watch)
 
     def _hide_absent(self, optimizer: Optimizer, hidden: dict[Tensor, Tensor]) -> None:
-        """Let the engine skip parameters without a gradient. The script's hooks around it see that one is elsewhere."""
+        """Let the engine skip absent parameters. The script's hooks around it see gradients on the meta device."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in self._absent and parameter.grad is not None:

@@ -104,7 +104,7 @@ def _with_attributes(value: Any, new: Callable[[Tensor], Tensor], is_outermost: 
         return value
     other = copy.copy(value)
     for name, one in changed.items():
-        # Dataclasses may be frozen.
+        # A frozen dataclass refuses `setattr`.
         object.__setattr__(other, name, one)
     return other
 
@@ -168,6 +168,7 @@ class Results:
         new: dict[int, Tensor] = {}
         met: set[int] = set()
         for place, is_present in zip(places, present, strict=True):
+            # A ghost becomes its value, so whoever holds it has that too; a parameter is replaced in the result only.
             if is_present:
                 value = next(arrived)
                 if id(place) not in met and not (place.is_meta and becomes(place, value)):

@@ -31,7 +31,7 @@ CUT_ELSEWHERE = "Cut elsewhere with run.prepare(..., cut=[...]), or use --strate
 
 
 class HandedOver(BaseException):
-    """Raised to leave the user's loss function: the next stage goes on. `except Exception` must not catch it."""
+    """Raised to leave the user's loss function: the next stage continues. `except Exception` must not catch it."""
 
 
 class _Arrived(NamedTuple):
@@ -49,7 +49,7 @@ class StageRunner:
         cut: the model's.
         links: to the other stages.
         streams: travel with the activations.
-        in_lane: whether a call belongs to a lane, so a backward may follow; nothing is kept of other calls.
+        in_lane: whether a call belongs to a lane, so a backward may follow; of other calls nothing is retained.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class StageRunner:
     def _follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the user's forward; what other stages compute are ghosts in it."""
         ghosts = self._ghosts = Ghosts(self._streams.device)
-        kept = [buffers[key] for buffers, key in self._buffers]
+        before = [buffers[key] for buffers, key in self._buffers]
         if self._stage.entry is not None:
             ghosts.begin()
         try:
@@ -164,7 +164,7 @@ class StageRunner:
         finally:
             ghosts.end()
             self.tied.put_back()
-            for (buffers, key), buffer in zip(self._buffers, kept, strict=True):
+            for (buffers, key), buffer in zip(self._buffers, before, strict=True):
                 # A layer of another stage made itself a new buffer, here of ghosts.
                 if (now := buffers[key]) is not None and now.is_meta:
                     buffers[key] = buffer
@@ -218,7 +218,7 @@ class StageRunner:
             )
         # [Note: why a ghost becomes its value]
         # Forward may have put the ghost anywhere: into a list, a closure, an attribute. The object itself gets the memory that
-        # arrived, so each of them has the value. Both carry it, as a checkpoint may have kept either.
+        # arrived, so each of them has the value. Both carry it, as a checkpoint may hold either.
         swap(place, value)
         states = self._streams.states()
         place.arrived = _Arrived(place, states)  # type: ignore[attr-defined]
@@ -243,7 +243,7 @@ class StageRunner:
         return replace_arguments(args, kwargs, {number: one.value for number, one in arrived.items()})
 
     def _leave(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Leave the stage at the next one's first layer: that stage goes on, and this one follows."""
+        """Leave the stage at the next one's first layer: that stage continues, and this one follows."""
         assert self._next is not None
         assert self._next.entry is not None
         assert self._call is not None
@@ -259,8 +259,8 @@ class StageRunner:
             )
         passed_on, news = self.tied.to_hand_over()
         grad = torch.is_grad_enabled()
-        self._call.handed = [*carried, *passed_on]
-        self._call.flags = [grad and value.requires_grad for value in self._call.handed]
+        self._call.sent = [*carried, *passed_on]
+        self._call.flags = [grad and value.requires_grad for value in self._call.sent]
         words, states = self._streams.pack()
         sent = [*carried, *(value for value, is_new in zip(passed_on, news, strict=True) if is_new), *states]
         call = self._call

@@ -81,7 +81,7 @@ class Share:
         return self._depth > 0
 
     def begins(self) -> bool:
-        """Begin a step; return whether it is not inside another one."""
+        """Begin a step; return whether it is the outermost one."""
         self._depth += 1
         return self._depth == 1
 
@@ -106,10 +106,8 @@ class Share:
         return True
 
     def _has_dropped_gradients(self) -> bool:
-        """Whether the step ended with `zero_grad()`, which reached only this rank's part.
-
-        The others tell a rank without a part.
-        """
+        """Whether the step ended with `zero_grad()`, which reached only this rank's part."""
+        # A rank that updates nothing cannot see it, so the others report it; the same on every rank.
         dropped = bool(self._views.has_dropped())
         if self._somebody_has_none():
             dropped = not self._transport.all(not dropped, "optimizer.step()")

@@ -185,14 +185,14 @@ class SpreadState(defaultdict[Any, Entry]):
         """Whether the engine is running and finds its entries by the parameters themselves."""
 
     def key_by_parameters(self, pieces: Sequence[Piece]) -> None:
-        """Keep entries of whole pieces under the parameters until `key_by_pieces`, for an engine that knows these."""
+        """Key entries of whole pieces by the parameters until `key_by_pieces`, for an engine that knows only these."""
         self._is_keyed_by_parameters = True
         for piece in pieces:
             if dict.__contains__(self, piece.tensor):
                 dict.__setitem__(self, piece.parameter, dict.pop(self, piece.tensor))
 
     def key_by_pieces(self, pieces: Sequence[Piece]) -> Tensor | None:
-        """Keep entries under the pieces again; return a parameter outside `pieces` that got one, if any."""
+        """Key entries by the pieces again; return a parameter outside `pieces` that got one, if any."""
         self._is_keyed_by_parameters = False
         for piece in pieces:
             if dict.__contains__(self, piece.parameter):
@@ -256,7 +256,7 @@ class SpreadState(defaultdict[Any, Entry]):
         self.__deepcopy__({})
 
     def _refuse(self, key: object) -> bool:
-        """Raise if another rank may have what is asked for, else return False."""
+        """Raise if another rank may have what is requested, else return False."""
         if self.is_spread and id(key) in self.parameters and not self._is_keyed_by_parameters:
             raise UsageError(
                 "Under zero1, optimizer.state[parameter] is on the rank that updates the parameter, and may be cut.",
@@ -345,7 +345,7 @@ class ParameterViews(ABC):
 
 
 class ShardViews(ParameterViews):
-    """Lending by which the groups' lists hold this rank's pieces."""
+    """The groups' lists hold this rank's pieces."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -360,7 +360,7 @@ class ShardViews(ParameterViews):
         self._groups, self._pieces = division.groups, division.pieces
         self._of, self._tensors = [one.parameter for one in self._pieces], [one.tensor for one in self._pieces]
 
-    def enter(self, state: SpreadState) -> None:  # noqa: ARG002 - it is kept by pieces
+    def enter(self, state: SpreadState) -> None:  # noqa: ARG002 - entries are keyed by pieces
         parts = [
             None if gradient is None else _part_of(gradient, piece)
             for gradient, piece in zip(map(_grad, self._of), self._pieces, strict=True)
@@ -386,10 +386,7 @@ class ShardViews(ParameterViews):
 
 
 class WholeParameters(ParameterViews):
-    """Lending by which the groups' lists stay; this rank's parameters are over the memory that all ranks get.
-
-    The others have no gradient.
-    """
+    """The groups' lists stay. This rank's parameters are over the memory that all ranks get; the others have no gradient."""
 
     def __init__(self) -> None:
         self._division: Division | None = None
@@ -428,16 +425,16 @@ class WholeParameters(ParameterViews):
         for parameter, gradient in hidden:
             parameter.grad = gradient
         self._homes, self._had = [], []
-        if (stranger := state.key_by_pieces(self._division.pieces)) is not None:
+        if (foreign := state.key_by_pieces(self._division.pieces)) is not None:
             raise UsageError(
-                f"The optimizer made a state for a parameter of shape {tuple(stranger.shape)} that has no gradient on "
+                f"The optimizer made a state for a parameter of shape {tuple(foreign.shape)} that has no gradient on "
                 "this rank, so under zero1 it would update what other ranks update.",
                 "Use --strategy ddp.",
             )
 
 
 def _part_of(gradient: Tensor, piece: Piece) -> Tensor:
-    """This rank's part of a gradient that has its own layout."""
+    """This rank's part of a gradient, which may have another layout than the parameter."""
     dense = gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
     if piece.is_whole:
         return dense

@@ -1,6 +1,6 @@
 """Put together the state of an optimizer whose parts are on several ranks.
 
-Ranks tell each other in one frame what they hold; then tensors travel one at a time.
+Ranks report in one frame what they hold; then tensors travel one at a time.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def assemble(
         words = reports[first].get(number)
         if words is None:
             continue
+        # An uncut state that only the first holder needs is there already.
         if everyone or len(parts) > 1:
             _refuse(words)
             collected = _Collected(division.likes[number], parts, transport, everyone)

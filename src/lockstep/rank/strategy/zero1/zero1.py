@@ -86,6 +86,7 @@ class Zero1(DelegatingStrategy):
             return
         if share.has_strayed(self.layout.here):
             self.layout.lay_out_changed()
+        # Sharing out reads the arena, so it comes after the arena has followed the script.
         share.settle(self.layout.arena)
         sums = self.layout.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
         share.updated, any_wrote = require_agreement(

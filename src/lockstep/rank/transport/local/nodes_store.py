@@ -24,7 +24,7 @@ from lockstep.rank.transport.local.shared_store import PythonStore, as_bytes, aw
 
 _LENGTH_BYTES = 4
 _given: list[Store] = []
-"""All stores that were given away, kept forever: torch keeps no Python object alive."""
+"""All stores that torch has, kept forever: torch keeps no Python object alive."""
 
 
 def store_of_all_nodes(seat: Seat, patience: dt.timedelta) -> Store:
@@ -127,7 +127,7 @@ class NodesStore(PythonStore):
         return own.end
 
     def _drop(self, end: socket.socket) -> None:
-        """Take a new connection next time: on this one an answer may come late."""
+        # On this connection an answer may still come, to a question that nobody asks any more.
         self._own.connection = None
         end.close()
 
@@ -146,13 +146,13 @@ class _Connection:
 
 
 def _exactly(end: socket.socket, size: int) -> bytes:
-    came = bytearray()
-    while len(came) < size:
-        piece = end.recv(min(size - len(came), 1 << 20))
+    received = bytearray()
+    while len(received) < size:
+        piece = end.recv(min(size - len(received), 1 << 20))
         if not piece:
             raise ConnectionAbortedError("it has ended")
-        came += piece
-    return bytes(came)
+        received += piece
+    return bytes(received)
 
 
 def read_all(store: Store, keys: Sequence[str]) -> list[bytes]:

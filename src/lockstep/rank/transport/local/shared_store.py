@@ -90,8 +90,8 @@ class SharedStore(PythonStore):
         """
         patience: dt.timedelta = self.timeout if timeout is None else timeout  # type: ignore[attr-defined]
         with waits(awaited(keys)):
-            came = self._table.wait(keys, patience.total_seconds())
-        if not came:
+            are_there = self._table.wait(keys, patience.total_seconds())
+        if not are_there:
             missing = [key for key in keys if not self._table.has_all([key])]
             raise DistStoreError(
                 f"wait timeout after {patience.total_seconds() * 1000:.0f}ms, keys: {', '.join(missing or keys)}"
@@ -128,7 +128,7 @@ def as_bytes(value: str | bytes) -> bytes:
 
 
 _given: list[SharedStore] = []
-"""All stores that were given away, kept forever: torch keeps no Python object alive."""
+"""All stores that torch has, kept forever: torch keeps no Python object alive."""
 
 
 def inherited_store(variables: Mapping[str, str] = os.environ) -> SharedStore | None:

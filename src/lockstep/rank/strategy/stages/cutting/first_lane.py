@@ -166,7 +166,7 @@ class FirstLane:
         return {name: one.nbytes * (1 + one.requires_grad) for name, one in self._model.named_parameters()}
 
     def forget(self) -> None:
-        """Let go of what was watched."""
+        """Drop what was watched."""
         if self._watched is not None:
             self._watched.forget()
             self._watched = None

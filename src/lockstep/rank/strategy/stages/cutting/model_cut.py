@@ -185,6 +185,7 @@ def decide_cut(
         num_stages: how many stages.
         weights: what is balanced, as long as `costs`; by default these.
     """
+    # A stage begins with a candidate's call, so the bounds are numbers of the costs between candidates.
     bounds = (0, *balance(costs if weights is None else weights, num_stages), len(costs))
     entries: list[Candidate | None] = [None, *(candidates[bound - 1] for bound in bounds[1:-1])]
     begins = [candidate.event if candidate is not None else 0 for candidate in entries]
@@ -196,6 +197,7 @@ def decide_cut(
     used = {name: (stage_of(min(events)), stage_of(max(events))) for name, events in trace.parameters.items()}
     holders = {name: first for name, (first, _) in used.items()}
     holders |= {name: stage_of(min(events)) for name, events in trace.written.items()}
+    # A buffer that nobody writes may be on several stages; one with a single user is on that stage alone.
     for name, events in trace.constants.items():
         if len(users := {stage_of(event) for event in events}) == 1:
             holders[name] = users.pop()

@@ -102,6 +102,7 @@ class _Marker:
             return type(value), value
         if isinstance(value, float):
             return value.hex()
+        # Each object is looked at once, though many places lead to it.
         if id(value) not in self._known:
             # A container may hold itself.
             self._known[id(value)] = _Same(value)

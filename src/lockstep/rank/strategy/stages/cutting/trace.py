@@ -1,7 +1,7 @@
 """A watched forward of a model: where it may be cut into stages, and which layers and parameters are between the cuts.
 
 A model may be cut before a layer's call when everything that was computed from parameters so far and is needed later,
-by whatever, goes into that call. A skip connection around the call, or a value kept aside, forbids it. So models may
+by whatever, goes into that call. A skip connection around the call, or a value that is used later, forbids it. So models may
 have any form: `nn.Sequential`, lists of blocks, and any `forward` are treated alike. What depends only on the batch (a
 mask, positions) may be used on both sides: every stage computes it again.
 """
@@ -289,6 +289,7 @@ def _made_between(watch: Watch, begin: int, end: int) -> bool:
 
 def _objection(call: Entered, carried: Sequence[Tensor], watch: Watch) -> str:
     """Why the model cannot be cut before a call; empty when it can."""
+    # Whatever is needed later must go into the call, or the next stage would not have it.
     inside = set(map(id, carried))
     past = [life for life in watch.alive(call.begin) if id(life.tensor) not in inside]
     if call.objection:

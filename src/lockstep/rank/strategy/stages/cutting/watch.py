@@ -48,7 +48,7 @@ _PURE = frozenset(
         "cat",
     )
 )
-"""Operations that only read their inputs, make new outputs, and choose kernels. Schemas do not tell: that of
+"""Operations that only read their inputs, make new outputs, and choose kernels. Schemas do not show it: that of
 `native_batch_norm` does not mention the statistics that it writes."""
 
 
@@ -74,6 +74,7 @@ class OperationClock:
             began = self._now()
             result = func(*args, **kwargs)
             seconds = self._now() - began
+        # A first run pays for caches, threads and a kernel's choice; operations of one kind cost the same afterwards.
         kind = _kind(func, args, kwargs)
         self._noted.append((position, kind))
         if kind in self._first:

@@ -34,21 +34,22 @@ class UpdatesBy(StrEnum):
     """At most a parameter, as the script declares; its code is not known here, so it gets the parameters themselves."""
 
 
+_BY_ELEMENT = (
+    optim.SGD,
+    optim.Adam,
+    optim.AdamW,
+    optim.Adamax,
+    optim.NAdam,
+    optim.RAdam,
+    optim.Adagrad,
+    optim.Adadelta,
+)
+_MORE_BY_ELEMENT = (optim.RMSprop, optim.Rprop, optim.ASGD)
+_BY_PARAMETER = (optim.Adafactor, optim.SparseAdam, *((optim.Muon,) if hasattr(optim, "Muon") else ()))
+
 KNOWN: dict[type[Optimizer], UpdatesBy] = {
-    optim.SGD: UpdatesBy.ELEMENT,
-    optim.Adam: UpdatesBy.ELEMENT,
-    optim.AdamW: UpdatesBy.ELEMENT,
-    optim.Adamax: UpdatesBy.ELEMENT,
-    optim.NAdam: UpdatesBy.ELEMENT,
-    optim.RAdam: UpdatesBy.ELEMENT,
-    optim.Adagrad: UpdatesBy.ELEMENT,
-    optim.Adadelta: UpdatesBy.ELEMENT,
-    optim.RMSprop: UpdatesBy.ELEMENT,
-    optim.Rprop: UpdatesBy.ELEMENT,
-    optim.ASGD: UpdatesBy.ELEMENT,
-    optim.Adafactor: UpdatesBy.PARAMETER,
-    optim.SparseAdam: UpdatesBy.PARAMETER,
-    **({optim.Muon: UpdatesBy.PARAMETER} if hasattr(optim, "Muon") else {}),
+    **dict.fromkeys((*_BY_ELEMENT, *_MORE_BY_ELEMENT), UpdatesBy.ELEMENT),
+    **dict.fromkeys(_BY_PARAMETER, UpdatesBy.PARAMETER),
 }
 
 CUTTABLE = (torch.float32, torch.float64)

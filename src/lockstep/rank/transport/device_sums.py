@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from lockstep.protocol.layout.tree import Node, fold
 from lockstep.rank.transport.across import gradients
 from lockstep.rank.transport.contract import Pending
 from lockstep.rank.transport.loss import all_or_lost
-from lockstep.rank.transport.torch_group import GroupTransport, add
+from lockstep.rank.transport.torch_group import CollectiveTransport, GroupTransport, add
 
 if TYPE_CHECKING:
     from lockstep.rank.transport.gpu_ranks import GpuTransport
@@ -30,20 +30,10 @@ class BackendOrderTransport(GroupTransport):
         return BackendSum(self, partials, out)
 
 
-class AddsUp(Protocol):
-    """What it needs of a transport; see `GroupTransport` and `GpuTransport`."""
-
-    def begin_sum(self, data: Tensor) -> Sequence[Any]:
-        """Begin to add `data` over the ranks, in place and in the backend's order."""
-
-    def wait(self, works: Sequence[Any], what: str) -> None:
-        """Wait until all have ended."""
-
-
 class BackendSum(Pending):
     """A sum that the backend adds up."""
 
-    def __init__(self, transport: AddsUp, partials: Sequence[Tensor], out: Tensor) -> None:
+    def __init__(self, transport: CollectiveTransport, partials: Sequence[Tensor], out: Tensor) -> None:
         total = partials[0].clone() if partials else out.new_zeros(out.shape)
         for partial in partials[1:]:
             total.add_(partial)

@@ -23,14 +23,14 @@ from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
 from lockstep.rank.transport.device_sums import BackendSum, SlicedOnDevices
-from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
+from lockstep.rank.transport.loss import GuardedMessage, Loss, all_or_lost
 from lockstep.rank.transport.nccl import Nccl, abort_default_group
-from lockstep.rank.transport.torch_group import SMALL_BYTES, GatheredSum
+from lockstep.rank.transport.torch_group import SMALL_BYTES, CollectiveTransport, GatheredSum
 
 LEFT = "another rank left in the middle of an exchange"
 
 
-class GpuTransport(GuardedTransport):
+class GpuTransport(CollectiveTransport):
     """Ranks with a GPU each. Collective: construct it on every rank.
 
     Args:
@@ -140,21 +140,13 @@ class GpuTransport(GuardedTransport):
         self.control.close()
 
     def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Any]:  # noqa: ARG002
-        """Begin to collect equal parts into `out`, in rank order."""
         return [self.nccl.all_gather(out, data)]
 
     def begin_sum(self, data: Tensor) -> Sequence[Any]:
-        """Begin to add `data` over the ranks, in place and in NCCL's order."""
         return [self.nccl.add_up(data)]
 
     def wait(self, works: Sequence[Any], what: str, peers: Sequence[int] = ()) -> None:
-        """Wait until all have ended, for the device.
-
-        Args:
-            works: what has begun.
-            what: what the rank waits for.
-            peers: the other ranks; by default all.
-        """
+        """See `CollectiveTransport`: what has begun is over for the device. `peers` are the other ranks, by default all."""
         with waits(what, [self._names[peer] for peer in peers or range(self.world_size) if peer != self.rank]):
             for work in works:
                 work.wait()

@@ -13,8 +13,9 @@ connections.
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,16 +35,26 @@ SMALL_BYTES = 32 * 1024
 """Partials up to this size are all-gathered whole."""
 
 
-class Gathers(Protocol):
-    """What it needs of a transport; see `GroupTransport` and `GpuTransport`."""
+class CollectiveTransport(GuardedTransport):
+    """A transport over collectives of a backend of torch's."""
 
-    world_size: int
-
+    @abstractmethod
     def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Any]:
-        """Begin to collect equal parts into `out`, in rank order."""
+        """Begin to collect equal parts into `out`, in rank order.
 
+        Args:
+            out: of all ranks.
+            data: this rank's.
+            is_sum: whether it is part of a sum, which ranks may begin earlier or later among other exchanges.
+        """
+
+    @abstractmethod
+    def begin_sum(self, data: Tensor) -> Sequence[Any]:
+        """Begin to add `data` over the ranks, in place and in the backend's order."""
+
+    @abstractmethod
     def wait(self, works: Sequence[Any], what: str) -> None:
-        """Wait until all have ended."""
+        """Wait for what has begun. Raises `PeerLost` when another rank is gone; `what` is what the rank waits for."""
 
 
 def add(left: Tensor, right: Tensor) -> Tensor:
@@ -54,7 +65,9 @@ def add(left: Tensor, right: Tensor) -> Tensor:
 class GatheredSum(Pending):
     """A sum in which every rank gets every partial and adds them."""
 
-    def __init__(self, transport: Gathers, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor) -> None:
+    def __init__(
+        self, transport: CollectiveTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
+    ) -> None:
         self.transport, self._subtrees, self._out = transport, subtrees, out
         rows = max(map(len, subtrees))
         mine = out.new_zeros((rows, out.numel()))
@@ -89,7 +102,7 @@ _numbers = itertools.count()
 """Of the transports that this process has made; the same on all ranks, which make them together."""
 
 
-class GroupTransport(GuardedTransport):
+class GroupTransport(CollectiveTransport):
     """Ranks of the default process group, or of a part of it. Collective: construct it on every rank.
 
     Args:
@@ -178,29 +191,15 @@ class GroupTransport(GuardedTransport):
         return [(call(one, peer, self._tag), peer) for call, some in calls for one, peer in some if one.numel()]
 
     def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Work]:
-        """Begin to collect equal parts into `out`, in rank order.
-
-        Args:
-            out: of all ranks.
-            data: this rank's.
-            is_sum: whether it is part of a sum, which ranks may begin earlier or later among other exchanges.
-        """
         parts = [*out.view(self.world_size, -1).unbind(0)]
         return [
             (self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], patient(AllgatherOptions())), None)
         ]
 
     def begin_sum(self, data: Tensor) -> Sequence[Work]:
-        """Begin to add `data` over the ranks, in place and in the backend's order."""
         return [(self.across.group(small=False).allreduce([data], patient(dist.AllreduceOptions())), None)]
 
     def wait(self, works: Sequence[Work], what: str) -> None:
-        """Wait until all have ended. Raises `PeerLost` when another rank is gone.
-
-        Args:
-            works: what has begun.
-            what: what the rank waits for.
-        """
         self.across.wait(works, what)
 
 

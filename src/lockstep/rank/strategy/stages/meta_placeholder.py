@@ -17,26 +17,18 @@ from torch import Tensor, nn
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import DisableTorchFunctionSubclass, pytree, swap_tensor_impl
 
-_DRAW = frozenset(
-    [
-        "normal_",
-        "uniform_",
-        "bernoulli_",
-        "exponential_",
-        "random_",
-        "cauchy_",
-        "geometric_",
-        "log_normal_",
-        "bernoulli",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "normal",
-        "poisson",
-        "dropout",
-        "multinomial",
-    ]
+_DRAW_IN_PLACE = (
+    "normal_",
+    "uniform_",
+    "bernoulli_",
+    "exponential_",
+    "random_",
+    "cauchy_",
+    "geometric_",
+    "log_normal_",
 )
+_DRAW_ANEW = ("bernoulli", "rand_like", "randn_like", "randint_like", "normal", "poisson", "dropout", "multinomial")
+_DRAW = frozenset((*_DRAW_IN_PLACE, *_DRAW_ANEW))
 """Functions that draw random numbers: on meta they draw none, so the stages' streams would diverge."""
 
 

@@ -23,31 +23,21 @@ REPEATS = 2
 """The number of extra runs."""
 WORTH_REPEATING_S = 20e-6
 
-_PURE = frozenset(
-    getattr(torch.ops.aten, name).default
-    for name in (
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "convolution",
-        "convolution_backward",
-        "embedding",
-        "embedding_dense_backward",
-        "native_layer_norm",
-        "native_layer_norm_backward",
-        "native_batch_norm_backward",
-        "max_pool2d_with_indices",
-        "max_pool2d_with_indices_backward",
-        "_softmax",
-        "_softmax_backward_data",
-        "_log_softmax",
-        "_log_softmax_backward_data",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        "clone",
-        "cat",
-    )
+_PRODUCTS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "convolution",
+    "convolution_backward",
+    "embedding",
+    "embedding_dense_backward",
 )
+_NORMS = ("native_layer_norm", "native_layer_norm_backward", "native_batch_norm_backward")
+_POOLS = ("max_pool2d_with_indices", "max_pool2d_with_indices_backward")
+_SOFTMAX = ("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data")
+_OTHERS = ("_scaled_dot_product_flash_attention_for_cpu_backward", "clone", "cat")
+_PURE = frozenset(getattr(torch.ops.aten, name).default for name in (*_PRODUCTS, *_NORMS, *_POOLS, *_SOFTMAX, *_OTHERS))
 """Operations that only read their inputs, make new outputs, and choose kernels. Schemas do not show it: that of
 `native_batch_norm` does not mention the statistics that it writes."""
 

@@ -193,6 +193,7 @@ def undistributed(sampler: Any) -> Any:
 def plan_epoch(loader: DataLoader[Any]) -> EpochPlan:
     """Draw the epoch's order. Call it with the epoch's random stream set."""
     batch_sampler = loader.batch_sampler
+    # A subclass may make batches in its own way, so it is iterated.
     if type(batch_sampler) is BatchSampler:
         sampler = undistributed(batch_sampler.sampler)
         size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last

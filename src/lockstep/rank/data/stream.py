@@ -206,6 +206,7 @@ class PreparedStream(PreparedLoader):
         at_first = max(self.num_workers, 1)
 
         def wanted() -> Iterator[Request]:
+            # Where the stream ends is known only when it has ended, so there is always another request.
             for number in itertools.count():
                 resumption = first.resumption if number < at_first else None
                 yield replace(first, block=(block := first.block + number), spans=spans(block), resumption=resumption)
@@ -281,6 +282,7 @@ class StreamedSteps:
         """Begin to read; by the data set's own state only if the step that follows is then the one that followed."""
         if self.done and saved is not None and self._loader.has_state:
             resumption = Resumption(self.done, saved.position, order, saved.state)
+            # The first block shows whether the data set continues with the samples that came next once.
             first = self._try(resumption)
             if first is not None and (first.size, first.after) == (saved.size, saved.after):
                 self._next, self.goes_on_by = first, "its own load_state_dict"

@@ -190,6 +190,7 @@ def monitored_barrier(exchange: Exchange, rank: int, timeout: dt.timedelta | Non
     patience = exchange.patience if timeout is None else timeout
     operation = exchange.begin_barrier()
     try:
+        # `wait` would take 0 for the group's own timeout.
         exchange.wait(operation, max(patience, dt.timedelta(microseconds=1)))
     except CollectiveFailed as error:
         text = _sentence(exchange.native.behind(operation), rank, patience, wait_all_ranks)

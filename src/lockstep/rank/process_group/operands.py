@@ -70,17 +70,21 @@ def _has_memory(tensor: Tensor) -> bool:
         return False
 
 
+def check_device(tensor: Tensor) -> None:
+    if not tensor.is_cpu:
+        raise CollectiveMisused(
+            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
+            "Move it with .cpu(), or use a group of another backend for it.",
+        )
+
+
 def check_place(tensor: Tensor) -> None:
     """Refuse what is not in the memory of the process.
 
     Raises:
         CollectiveMisused: for tensors on another device, and sparse ones.
     """
-    if not tensor.is_cpu:
-        raise CollectiveMisused(
-            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
-            "Move it with .cpu(), or use a group of another backend for it.",
-        )
+    check_device(tensor)
     if tensor.layout is not _STRIDED:
         raise CollectiveMisused(f"This tensor has the layout {tensor.layout}.", "Use .to_dense() first.")
 

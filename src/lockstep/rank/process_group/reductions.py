@@ -26,7 +26,15 @@ from lockstep.rank.process_group.arguments import (
 )
 from lockstep.rank.process_group.exchange import TROUBLES
 from lockstep.rank.process_group.membership import Membership
-from lockstep.rank.process_group.operands import Buffers, copy_of, overlap, share_memory, unspoilt, with_numbers
+from lockstep.rank.process_group.operands import (
+    Buffers,
+    check_device,
+    copy_of,
+    overlap,
+    share_memory,
+    unspoilt,
+    with_numbers,
+)
 from lockstep.rank.process_group.watched import seen
 from lockstep.rank.process_group.work import DONE, Handle, complete_inner_future
 
@@ -39,11 +47,7 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
     Raises:
         CollectiveMisused: on every rank, when the shapes differ; here, when the tensor is not on the CPU.
     """
-    if not tensor.is_cpu:
-        raise CollectiveMisused(
-            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
-            "Move it with .cpu(), or use a group of another backend for it.",
-        )
+    check_device(tensor)
     mine = tensor.detach().coalesce()
     indices, values = mine.indices(), mine.values()
     about = torch.tensor([values.shape[0], tensor.sparse_dim(), *tensor.shape], device="cpu")

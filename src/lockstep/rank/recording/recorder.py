@@ -205,6 +205,7 @@ class Recorder:
         names: dict[int, str] = {}
         for name, parameter in named(taken.models, "parameters"):
             self._recorder.tensor_item(step, f"{before}parameter {name}{suffix}", parameter)
+            # A parameter that two models share has the name that it has in the first.
             names.setdefault(id(parameter), name)
         optimizers = [thing for thing in taken.things if isinstance(thing, Optimizer)]
         for number, optimizer in enumerate(optimizers, 1):

@@ -205,6 +205,7 @@ def apply(calls: Sequence[Callable[..., Any]], shares: Sequence[tuple[tuple[Any,
     for thread in threads:
         thread.join()
     if errors:
+        # The first replica's error, whichever thread was faster.
         number, error = min(errors.items())
         error.add_note(f"in replica {number} of {len(calls)} (dp)")
         raise error

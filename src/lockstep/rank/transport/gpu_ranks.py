@@ -52,6 +52,7 @@ class GpuTransport(CollectiveTransport):
         self._watch = Watch(None, [control], self.give_up, lambda: False)
 
     def _end(self, lost: PeerLost) -> None:
+        # What waits on this rank's device must end, whatever comes of the other transport.
         try:
             self.control.give_up(lost)
         finally:

@@ -162,6 +162,7 @@ class SharedMemoryTransport(Transport):
 
     @_guarded
     def broadcast(self, tensor: Tensor, source: int) -> None:
+        # The source reads this memory, and the others write it.
         address = tensor.data_ptr()
         with range_of_wait("broadcast", [self._names[source]] if source != self.rank else ()):
             self._group.run(BROADCAST, BYTE, 0, source, tensor.nbytes, [address], [address])

@@ -69,6 +69,7 @@ class GatheredSum(Pending):
         self, transport: CollectiveTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
     ) -> None:
         self.transport, self._subtrees, self._out = transport, subtrees, out
+        # An all-gather takes equal parts: a rank with fewer partials than others sends rows that are not added.
         rows = max(map(len, subtrees))
         mine = out.new_zeros((rows, out.numel()))
         for row, partial in zip(mine, partials, strict=False):
@@ -212,6 +213,7 @@ class _SlicedSum(Pending):
         self.transport, self._subtrees, self._partials, self._out = transport, subtrees, partials, out
         size = -(-out.numel() // transport.world_size)
         self._slices = [slice(start, min(start + size, out.numel())) for start in range(0, out.numel(), size)]
+        # With more ranks than elements the last ones add up nothing.
         self._slices += [slice(0, 0)] * (transport.world_size - len(self._slices))
         mine = self._slices[transport.rank]
         self._received = {

@@ -92,6 +92,7 @@ class Replica(Strategy):
     def begin_pass(
         self, cut: StepCut, where: str, *, may_lack: Callable[[], bool] | None = None, begins_early: bool = True
     ) -> LanePass:
+        # Other ranks may still wait in that pass for what this one left out.
         if self._setting.abandoned:
             raise UsageError(
                 "The lane loop was exited early, after run.backward had already started sending gradients, so this "
@@ -119,6 +120,7 @@ class Replica(Strategy):
     def checksums(self, *, only_moving: bool = False) -> list[int]:
         if not only_moving:
             return self.layout.checksums()
+        # Where GPUs compare statistics themselves, `PassLoss.apart` reports it.
         compares = self._setting.delays_losses and not self._setting.has_one_lane and self.layout.bank.on_device
         return [] if compares else self.layout.bank.checksums(only_moving=True)
 

@@ -82,6 +82,7 @@ class CutModel(DelegatingStrategy):
 
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
         require_norm_type(norm_type)
+        # Each rank scales what it holds, by the norm over all stages.
         here = self._stages.here(parameters)
         norm = self._stages.gradient_norm(here, norm_type)
         clip([parameter.grad for parameter in here if parameter.grad is not None], norm, max_norm)

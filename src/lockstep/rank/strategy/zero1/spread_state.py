@@ -104,6 +104,7 @@ def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank
         number = place[id(parameter)]
         return arena.segments[number].flat, arena.segments[number].offset, number
 
+    # In memory order, so that a rank's share is few stretches.
     parameters = sorted(found, key=position)
     may_cut = [kind is UpdatesBy.ELEMENT and parameter.dtype in CUTTABLE for parameter in parameters]
     parts = shares([parameter.numel() for parameter in parameters], may_cut, world_size)
@@ -204,6 +205,7 @@ class SpreadState(defaultdict[Any, Entry]):
         return bool(self.order)
 
     def __missing__(self, key: Any) -> Entry:
+        # The engine asks for the entry of a piece that it updates for the first time.
         self._refuse(key)
         entry: Entry = {}
         self[key] = entry
@@ -269,6 +271,7 @@ class SpreadState(defaultdict[Any, Entry]):
         """Take out the entries for whole parameters."""
         keys = [key for key in self.keys() if id(key) in self.parameters]
         self.has_whole = False
+        # Inside the comprehension `super()` would not find this object.
         take = super().pop
         return {key: take(key) for key in keys}
 

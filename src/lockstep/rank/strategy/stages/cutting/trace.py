@@ -195,6 +195,7 @@ def traced(
     Raises: whatever the model raises.
     """
     parameters = {id(tensor): name for name, tensor in model.named_parameters()}
+    # Copies show by their bits which buffers the forward writes to.
     buffers = {name: (tensor, tensor.clone()) for name, tensor in model.named_buffers()}
     named = parameters | {id(tensor): name for name, (tensor, _) in buffers.items()}
     watch = Watch(named, clock, streams, copies)

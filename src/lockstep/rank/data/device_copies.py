@@ -109,16 +109,11 @@ class Pinnable:
         self.batch = batch
 
     def pin_memory(self) -> Pinnable:
-        """Lock what can be locked."""
         return Pinnable(pinned(self.batch))
 
 
 class CollatePinnable:
-    """A `collate_fn` for workers.
-
-    Args:
-        collate_fn: makes the batch.
-    """
+    """A `collate_fn` for workers."""
 
     def __init__(self, collate_fn: Callable[[Any], Any]) -> None:
         self._collate_fn = collate_fn

@@ -42,7 +42,7 @@ class LaneDataset(Dataset[Any]):
     Args:
         dataset: the user's; every other attribute is looked up there.
         seed_process: sets the process's random streams from a key.
-        under_way: where workers write what they fetch; None if there are no workers.
+        progress: where workers write what they fetch; None if there are no workers.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class LaneDataset(Dataset[Any]):
         return self.dataset[index]
 
     def __getitems__(self, indices: LaneIndices) -> list[Any]:
-        """Return the samples of one lane."""
         self.present = indices
         if self.progress is not None:
             self.progress.enter(indices.place)
@@ -111,7 +110,6 @@ class Collate:
 
     Args:
         dataset: what fetches the samples, in the same process.
-        collate_fn: the user's, or torch's.
     """
 
     def __init__(self, dataset: LaneDataset, collate_fn: Callable[[list[Any]], Any]) -> None:

@@ -120,7 +120,6 @@ class CopiedBatches(Batches):
 
     Args:
         fetched: the DataLoader's iterator.
-        copies: the copying stream.
         ahead: whether the next batch may be fetched before it is requested, as loader workers do.
     """
 
@@ -184,7 +183,6 @@ class StepPlan:
 
     @property
     def num_mine(self) -> int:
-        """The number of this rank's samples."""
         return sum(len(part.indices) for part in self.parts)
 
 
@@ -209,7 +207,7 @@ class PreparedLoader(DataLoader[Any]):
 
     Args:
         loader: the user's loader; it is not changed.
-        standing: what the loader needs to know about the run and this rank.
+        context: what the loader needs to know about the run and this rank.
         evaluate: what plain iteration does.
 
     Raises:

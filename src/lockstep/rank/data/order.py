@@ -31,7 +31,6 @@ class LazyList(Sequence[T]):
 
     Args:
         make: of an item's number.
-        length: how many there are.
     """
 
     def __init__(self, make: Callable[[int], T], length: int) -> None:

@@ -118,7 +118,6 @@ class PreparedStream(PreparedLoader):
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of a full step."""
         assert self.batch_size is not None
         return self.batch_size
 
@@ -152,7 +151,6 @@ class PreparedStream(PreparedLoader):
         """Read an epoch from `place` on.
 
         Args:
-            epoch: its number.
             place: where in it.
             saved: how the data set can continue there by itself.
             with_state: whether its own state is wanted before each step.
@@ -378,7 +376,6 @@ class StreamedSteps:
 
     @property
     def mine(self) -> list[int]:
-        """As of `PlannedSteps`."""
         return [self._mine, 0]
 
     def account(self) -> dict[str, Any]:

@@ -81,13 +81,10 @@ class StreamDataset(Dataset[Any]):
     """The user's data set behind `__getitem__`, which the DataLoader calls with one `Request` at a time.
 
     Args:
-        dataset: the user's.
-        seed: the run's.
         seed_process: sets the process's random streams from a key.
         batch_size: samples of a block.
         drop_last: whether a last block that is short is left out.
-        collate_fn: the user's.
-        under_way: where workers write what they fetch; None if there are no workers.
+        progress: where workers write what they fetch; None if there are no workers.
     """
 
     def __init__(

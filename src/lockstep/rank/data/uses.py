@@ -21,11 +21,7 @@ MASK = (1 << 64) - 1
 
 
 class Uses:
-    """The samples of steps that are added one after the other.
-
-    Args:
-        num_samples: of the data set.
-    """
+    """The samples of steps that are added one after the other."""
 
     def __init__(self, num_samples: int) -> None:
         self._seen = np.zeros(num_samples, np.bool_)
@@ -36,11 +32,9 @@ class Uses:
 
     @property
     def distinct(self) -> int:
-        """How many different ones."""
         return int(np.count_nonzero(self._seen)) + len(self._others)
 
     def add(self, steps: Iterable[Sequence[Any]]) -> None:
-        """Count the samples of these steps."""
         flat = list(chain.from_iterable(steps))
         self.samples += len(flat)
         # A byte for each sample of the data set, as long as indices are such numbers.

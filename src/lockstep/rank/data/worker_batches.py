@@ -262,7 +262,7 @@ class InnerLoader(DataLoader[Any]):
     """A stock DataLoader that reports dead workers.
 
     Args:
-        under_way: where its workers write what they fetch.
+        progress: where its workers write what they fetch.
         settings: as of a DataLoader; with workers.
     """
 

@@ -130,7 +130,6 @@ class Exchange:
         return self._started([self.begin_barrier()], Buffers(), [], opts)
 
     def begin_barrier(self) -> compiled.Operation:
-        """Begin a barrier, without waiting."""
         self.num_begun += 1
         try:
             return self.native.begin(BARRIER, 0, 0, -1, 0, [], [])

@@ -106,7 +106,6 @@ class Membership(dist.ProcessGroup):
         self.exchange.close()
 
     def abort(self) -> None:
-        """Break the group for every rank."""
         self.exchange.native.abort(f"Rank {self._rank} called abort.")
         self.exchange.close()
 
@@ -179,7 +178,6 @@ def monitored_barrier(exchange: Exchange, rank: int, timeout: dt.timedelta | Non
 
     Args:
         exchange: the group's.
-        rank: this one in the group.
         timeout: how long; None is the group's.
         wait_all_ranks: whether rank 0 names all ranks that are late, not only the first.
 

@@ -160,7 +160,6 @@ class Handle(PythonCallbackWork):
         self._future: Promise | None = None
 
     def wait(self, timeout: dt.timedelta = _NO_TIME) -> bool:
-        """Finish it; see `Transfer.wait`."""
         return self.transfer.wait(timeout)
 
     def synchronize(self) -> None:

@@ -55,7 +55,6 @@ class EvidenceFile:
         self._items.setdefault(item, "none" if value is None else float(value).hex())
 
     def text_item(self, item: str, text: str) -> None:
-        """Record a hash or another text."""
         self._items.setdefault(item, text)
 
     def tensor_item(self, step: int, item: str, tensor: Tensor) -> None:
@@ -114,7 +113,6 @@ def stride_of(num_elements: int) -> int:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """The dtype without `torch.`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -65,11 +65,9 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Lanes whose losses depend on the lane before, by the line that uses it."""
 
     def begin(self) -> None:
-        """Enter the mode, for good."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def begin_lane(self) -> None:
-        """Begin another lane."""
         self._lane += 1
         # Memory that was freed may come back at the same address, for something else.
         self._made = {address: made for address, made in self._made.items() if not made.memory.expired()}  # type: ignore[no-untyped-call]

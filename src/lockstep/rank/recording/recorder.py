@@ -53,8 +53,6 @@ class Recorder:
     """Records the evidence of one rank.
 
     Args:
-        folder: the run folder.
-        rank: this rank.
         wanted: `steps` (record this many); `to_the_end` (then let the loops end as if the data were over, and record
             the end too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture`
             (write the values of one item at one step); `norms` (write the norm of each tensor too); `watch` (look for
@@ -138,10 +136,8 @@ class Recorder:
         """Record a pass whose gradients are complete.
 
         Args:
-            step: the run's.
             number: counts the step's passes from 1.
             numbers: the loss, and the norm of all gradients.
-            models: the prepared ones.
         """
         loss, norm = numbers
         if self.lanes is not None and step == 1 and number == 1:

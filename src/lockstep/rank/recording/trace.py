@@ -32,7 +32,6 @@ class Trace:
 
     Args:
         path: where it goes.
-        rank: this rank.
         num_steps: how many steps are in it.
     """
 

@@ -52,10 +52,8 @@ class LaneObserver:
         """Called when a lane is over.
 
         Args:
-            lane: its number.
             gradients: before they are weighted; one flat tensor for each dtype and device.
             weight: what the lane counts, as the step will use it.
-            explicit: whether the script passed `weight=`.
         """
 
 

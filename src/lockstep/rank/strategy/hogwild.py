@@ -103,7 +103,6 @@ class Hogwild(DelegatingStrategy):
 
     Args:
         transport: the ranks; used in `adopt` and before an evaluation.
-        placement: lanes on ranks.
     """
 
     takes_closures = False

@@ -61,7 +61,6 @@ def updates_by(optimizer: Optimizer, declared: str | None, strategy: str = "zero
     """How `optimizer` may be shared out.
 
     Args:
-        optimizer: any optimizer.
         declared: what the script declared about optimizers that are not known here.
         strategy: what messages call the strategy that shares out.
 
@@ -127,7 +126,6 @@ def moved(state: dict[str, Any], device: torch.device, *, counts_there: bool) ->
 
     Args:
         state: of any form: LBFGS holds lists.
-        device: the parameter's.
         counts_there: whether kernels count the steps there (`fused`, `capturable`); else `step` stays on the CPU.
     """
 

@@ -26,7 +26,6 @@ class Scaling:
     """The scale and its history.
 
     Args:
-        value: the factor.
         good_steps: optimizer updates since it last changed.
         skipped_in_a_row: updates skipped since the last good one.
     """

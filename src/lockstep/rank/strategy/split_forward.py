@@ -112,7 +112,6 @@ class SplitForward:
     """A replacement in `model.__dict__["forward"]`, where `model(...)` finds it; class, hooks and state_dict stay.
 
     Args:
-        model: the model.
         devices: one for each replica, at least two; the first one holds the model.
     """
 

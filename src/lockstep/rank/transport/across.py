@@ -45,11 +45,7 @@ LAST_TASK_S = 0.5
 
 
 class BackgroundThread:
-    """A thread that runs tasks in order. It starts with the first one, and sleeps while there is none.
-
-    Args:
-        name: of the thread.
-    """
+    """A thread that runs tasks in order. It starts with the first one, and sleeps while there is none."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -119,7 +115,6 @@ class Across:
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
         names: the ranks' numbers in the run.
         leaders: the ranks that exchange small messages for their nodes, on connections of their own.
 

@@ -23,7 +23,6 @@ class Channel:
     """One direction of messages; every pair of ranks has its own order.
 
     Args:
-        transport: the ranks.
         tag: distinguishes this channel from others on the same transport.
         device: where received tensors live, unless they were sent from the CPU.
     """

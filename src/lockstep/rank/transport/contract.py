@@ -42,7 +42,6 @@ class Frame(NamedTuple):
     """The payload's full size; the `payload` of a decoded frame holds at most `INLINE_BYTES` of it."""
 
     def encode(self) -> bytes:
-        """Encode to `FRAME_BYTES` bytes."""
         # Of a long path the end is shown.
         head = _HEAD.pack(len(self.payload), self.operation.encode()[:28], self.where.encode()[-100:])
         return (head + self.payload[:INLINE_BYTES]).ljust(FRAME_BYTES, b"\0")

@@ -36,8 +36,6 @@ class Nccl:
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
-        world_size: the number of ranks.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int) -> None:

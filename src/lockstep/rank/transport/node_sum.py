@@ -208,10 +208,7 @@ class NodeRows:
     """How one rank takes part. Collective: call the methods on every rank, with this node's row filled in on each.
 
     Args:
-        nodes: which ranks are on which node.
-        rank: this one.
         across: the connections to other nodes.
-        frames: the ranks of this node.
     """
 
     def __init__(self, nodes: Nodes, rank: int, across: Across, frames: Transport) -> None:

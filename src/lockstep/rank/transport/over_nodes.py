@@ -49,8 +49,6 @@ class OverNodesTransport(GuardedTransport):
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
-        nodes: which ranks are on which node.
         names: the numbers of these ranks in the run; by default counted from 0.
 
     Raises:

@@ -129,8 +129,6 @@ class SharedMemoryTransport(Transport):
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
-        world_size: the number of ranks.
         names: the numbers of these ranks in the run; by default counted from 0.
 
     Raises what `meet` raises.

@@ -22,9 +22,7 @@ class Together:
     """What has gone wrong on this rank so far, until the ranks agree.
 
     Args:
-        transport: between the ranks.
         operation: what the ranks are doing, for `Transport.exchange`.
-        where: the user's source line.
     """
 
     def __init__(self, transport: Transport, operation: str, where: str) -> None:
@@ -72,6 +70,5 @@ def encode(trouble: LockstepError | None) -> list[str] | None:
 
 
 def decode(encoded: list[str]) -> LockstepError:
-    """The inverse of `encode`."""
     kind, *words = encoded
     return {one.__name__: one for one in (UsageError, EnvironmentFailure, InternalError)}[kind](*words)

@@ -269,7 +269,6 @@ class ParameterArena:
 
     @property
     def addresses(self) -> list[int]:
-        """Where each parameter was put."""
         return self._layout[0]
 
     def master(self, number: int) -> Tensor:

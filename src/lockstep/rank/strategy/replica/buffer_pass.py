@@ -62,8 +62,7 @@ class BufferPass:
 
     Args:
         bank: the buffers; every lane starts from their current values.
-        cut: the step's.
-        reads_late: whether `unnoticed` will be looked at, on GPUs.
+        delays_losses: whether `unnoticed` will be looked at, on GPUs.
     """
 
     def __init__(self, bank: BufferBank, cut: StepCut, *, delays_losses: bool = False) -> None:

@@ -340,7 +340,6 @@ class BufferBank:
         return largest
 
     def fill(self, indices: Sequence[int], value: int) -> None:
-        """Set entries to one number."""
         for run, _ in self.runs(indices):
             _part(self._flats[run.flat], run).fill_(value)
 

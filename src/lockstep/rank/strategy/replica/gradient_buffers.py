@@ -243,7 +243,6 @@ class PartialSums:
         """Add finished lane `lane` with its gradients. Lanes must come in order.
 
         Args:
-            lane: its number.
             buffer: the lane's, but for `rows`; None: zeros, of an empty lane.
             weight: what the lane counts.
             rows: by number, the tables of which the lane has rows.
@@ -365,7 +364,6 @@ class GradientBufferPools:
         """Return the pool for those of `parameters`, always the same list, that are trainable now.
 
         Args:
-            parameters: all of them.
             tables: see `GradientBufferPool`.
         """
         pattern = tuple(parameter.requires_grad for parameter in parameters), tables

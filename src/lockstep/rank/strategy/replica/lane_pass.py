@@ -102,9 +102,6 @@ class LanePass(Pass):
     """See `Pass`. Constructing one begins it.
 
     Args:
-        setting: the replica's.
-        cut: the step's.
-        where: the user's source line.
         may_lack: whether the running backward may reach parameters with nothing, because a later stage had nothing.
         begins_early: whether a bucket may begin during backward.
     """
@@ -160,7 +157,6 @@ class LanePass(Pass):
         """Begin a lane whose forward has been computed already, or elsewhere.
 
         Args:
-            lane: its number.
             knows_lack: whether `may_lack` is the same before a backward as in it.
         """
         setting, layout = self.setting, self.setting.layout
@@ -362,7 +358,6 @@ class ReplicaLane(OpenLane, Listener):
     """See `OpenLane`; made by `LanePass`.
 
     Args:
-        of: the pass.
         gradients: what the lane's backward writes into.
         checksums: those of the parameters before the lane, if they are compared.
         knows_lack: whether the pass's `may_lack` stays the same while a backward runs.

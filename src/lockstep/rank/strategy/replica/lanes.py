@@ -20,11 +20,7 @@ from lockstep.rank.strategy.replica.sparse_embedding import Rows, is_rows, sum_o
 
 
 class Lane(ABC):
-    """One lane between `begin_lane` and `end_lane`. It uses the `grad` of the trainable parameters.
-
-    Args:
-        number: the lane's.
-    """
+    """One lane between `begin_lane` and `end_lane`. It uses the `grad` of the trainable parameters."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -79,7 +75,6 @@ class Lane(ABC):
 
 
 def gradients_touched() -> UsageError:
-    """The error of `Lane.check_untouched`."""
     return UsageError(
         "Gradients were changed inside a step's lanes (zero_grad, clipping or an optimizer step), where they are not "
         "complete yet.",
@@ -103,7 +98,6 @@ class OnlyLane(Lane):
     """One lane between `begin_lane` and the end of its pass.
 
     Args:
-        number: the lane's.
         parameters: the trainable ones; their `grad` is used until the pass ends.
         arrivals: gets the number of each parameter that a backward reaches, from the parameters' watcher.
         sparse: the parameters whose gradients stay sparse.
@@ -216,7 +210,6 @@ class BufferedLane(Lane):
     """One lane between `begin_lane` and `end_lane`.
 
     Args:
-        number: the lane's.
         pool: where the buffer comes from; its parameters' `grad` is used until the lane ends.
         arrivals: gets the number of each small parameter that a backward reaches, where that is all there is to do.
         sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
@@ -250,7 +243,6 @@ class BufferedLane(Lane):
         """Take parameter `number`'s new gradient. A large first one moves into its place, as if added to zeros there.
 
         Args:
-            number: of the parameter.
             may_lack: whether autograd may have reached the parameter with nothing, because a later stage had nothing.
 
         Returns:

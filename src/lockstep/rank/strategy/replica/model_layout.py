@@ -97,7 +97,6 @@ class ModelLayout:
 
     Args:
         peers: the ranks that hold the same parameters.
-        memory: where the parameters are.
         most_held: how many buffers of gradients a pass needs at a time.
         in_one_lane: whether the run has one lane; then only the numbers of arriving gradients are noted.
         looks: whether embeddings report which rows they touched.
@@ -151,14 +150,12 @@ class ModelLayout:
         """Every parameter that a prepared model ever had, by identity; kept alive, so no identity is reused."""
 
     def bring(self, model: nn.Module, device: torch.device) -> None:
-        """See `Strategy.bring`."""
         move = FlatMove(model, device)
         with move:
             model.to(device)
         self._flat_moves.append(move)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
-        """See `Strategy.adopt`."""
         self.models = [(f"{type(model).__name__}{number or ''}", model) for number, model in enumerate(models)]
         refuse_unsupported(self.models)
         check_same_models(self.models, self._peers)
@@ -226,7 +223,6 @@ class ModelLayout:
 
     @property
     def addresses(self) -> set[int]:
-        """Where parameters and buffers were put."""
         return {*self.arena.addresses, *self.bank.addresses}
 
     @property

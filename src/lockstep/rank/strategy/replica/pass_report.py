@@ -25,7 +25,6 @@ def mask_of(flags: Sequence[bool]) -> int:
 
 
 def flags_of(mask: int, size: int) -> list[bool]:
-    """The inverse of `mask_of`."""
     return [bit == "1" for bit in reversed(format(mask, f"0{size}b"))] if size else []
 
 
@@ -145,7 +144,6 @@ class DelayedLosses:
 
     Args:
         device: where the table of all lanes is.
-        num_lanes: the run's.
     """
 
     def __init__(self, device: torch.device, num_lanes: int) -> None:
@@ -162,8 +160,6 @@ class DelayedLosses:
 
         Args:
             flags: by lane, what `finish` returns too; missing ones are 0.
-            transport: the ranks.
-            placement: lanes on ranks.
         """
         # Every number has one rank that knows it; the others have zeros, whose bits as integers change no sum.
         rows = torch.zeros((self._num_lanes, 2), dtype=torch.float64, device=self._device)

@@ -23,8 +23,6 @@ class Reduction:
     """The reduction of one pass.
 
     Args:
-        transport: the ranks.
-        placement: lanes on ranks.
         buckets: all buckets, in the order in which they begin.
         name_of: the name of a trainable parameter, by its number; called only when a rank waits for long, or somebody looks.
     """

@@ -33,8 +33,6 @@ class Replica(Strategy):
 
     Args:
         name: `single` or `ddp`, or the strategy that holds it.
-        transport: the ranks.
-        placement: lanes on replicas.
         peers: the ranks that hold the same parameters, in the order of the replicas; by default all.
         part_of: for each rank, which part of the model it holds; by default all hold the same.
         memory: where the parameters are; by default in this rank's own memory.

@@ -59,7 +59,6 @@ class Rows:
         return values.index_copy_(0, torch.searchsorted(union, self.index), self.values)
 
     def plus(self, other: Rows) -> Rows:
-        """The sum of both tables."""
         union = torch.unique(torch.cat([self.index, other.index]))
         return Rows(union, self.spread(union).add_(other.spread(union)))
 
@@ -68,11 +67,9 @@ class Rows:
         return Rows(self.index, self.values * weight if weight else torch.zeros_like(self.values))
 
     def to(self, dtype: torch.dtype) -> Rows:
-        """The same in another dtype."""
         return Rows(self.index, self.values.to(dtype))
 
     def fill(self, table: Tensor) -> None:
-        """Write the whole table."""
         table.zero_()
         table.index_copy_(0, self.index, self.values.to(table.dtype))
 
@@ -214,7 +211,6 @@ class EmbeddingTables:
 
     @property
     def numbers(self) -> frozenset[int]:
-        """Those of all tables."""
         return self.sparse | {number for _, number in self.embeddings}
 
     @classmethod
@@ -372,7 +368,6 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of `weight`."""
         (indices,), (gradient,) = ctx.saved_tensors, gradients
         # [Note: when the whole table is made]
         # Somebody else may look at the gradient: a hook, a graph of this backward, a backward that is not the lane's. They

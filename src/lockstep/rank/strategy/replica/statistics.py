@@ -81,8 +81,6 @@ class LaneTable:
 
     Args:
         rows: int64, (lanes, numbers); zeros in the rows of other ranks' lanes.
-        transport: the ranks.
-        placement: lanes on ranks.
 
     Construct it on every rank; that begins it.
     """
@@ -112,7 +110,6 @@ class EntryPlaces:
 
     Args:
         segments: of the entries, in order.
-        flat: theirs.
     """
 
     def __init__(self, segments: Sequence[Segment], flat: Tensor) -> None:
@@ -165,7 +162,6 @@ class Statistics:
 
     Args:
         moving: the flats, the same ones on every rank, all on one device.
-        cut: the step's.
     """
 
     def __init__(self, moving: Sequence[Moving], cut: StepCut) -> None:

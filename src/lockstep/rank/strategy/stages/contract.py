@@ -30,9 +30,8 @@ class Stages(ABC):
 
         Args:
             model: the whole one; the same object stays.
-            cut: the model's.
             used: names of tensors whose memory has other users.
-            laid: where parameters and buffers are laid out.
+            layout: where parameters and buffers are laid out.
         """
 
     def begin_pass(self) -> None:  # noqa: B027 - nothing to do
@@ -63,19 +62,15 @@ class Stages(ABC):
         return parameters
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
-        """See `Strategy.gradient_norm`."""
         return gradient_norm([p.grad for p in parameters if p.grad is not None], norm_type)
 
     def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002
-        """See `Strategy.holder_of`."""
         return None
 
     def take_waited_s(self) -> float:
-        """See `Strategy.take_waited_s`."""
         return 0.0
 
     def report(self) -> dict[str, Any] | None:
-        """See `Strategy.report`."""
         return None
 
     @abstractmethod
@@ -88,7 +83,6 @@ class Elsewhere:
 
     Args:
         model: the whole model, with layers of other stages.
-        stage: this stage.
         changing: the state that a call of the model changes.
     """
 

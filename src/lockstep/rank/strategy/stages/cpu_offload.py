@@ -62,7 +62,6 @@ class HostOffload(TorchFunctionMode):
 
     Args:
         model: its buffers are on the device, its parameters on the host.
-        device: where they compute.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:

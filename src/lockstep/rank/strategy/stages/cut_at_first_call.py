@@ -34,9 +34,7 @@ class CutAtFirstCall:
     Args:
         replica: holds the model.
         stages: where the parts go.
-        transport: all ranks.
         looks: whether this rank decides for all; one in each replica does.
-        device: this rank's.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class CutAtFirstCall:
         """The open lane, until the model is cut."""
 
     def name_cuts(self, layers: Sequence[str]) -> None:
-        """See `Strategy.name_cuts`."""
         self._wanted = (*self._wanted, *layers)
 
     def bring(self, model: nn.Module, device: torch.device) -> None:

@@ -107,7 +107,6 @@ def ghost(value: Any) -> Any:
 
 
 def _followed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], casts: bool) -> Any:
-    """Apply an operation to ghosts."""
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:

@@ -188,7 +188,6 @@ class GradientExchange:
     """One stage's exchange of gradients. See `hand_over.Exchange`.
 
     Args:
-        links: to the other stages.
         tied: for layers to find again in a backward, for activation checkpointing.
         model: what messages call the model.
     """

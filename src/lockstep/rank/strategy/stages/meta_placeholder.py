@@ -122,7 +122,6 @@ def let_go(name: str, parameter: nn.Parameter, home: torch.device) -> None:
     """Make a parameter absent: the same object, on the meta device. Its memory is freed when no graph refers to it.
 
     Args:
-        name: of the parameter.
         parameter: other ranks hold it.
         home: the device that it reports.
 

@@ -52,7 +52,6 @@ class StagedPass(Pass):
         self.forget_lane()
 
     def forget_lane(self) -> None:
-        """Forget the open lane."""
         self.cutting.forget_lane()
         self.stages.is_in_lane = False
         self.stages.end_lane()
@@ -93,7 +92,6 @@ class PipelinePass(OrderedPass):
     """A pass in which stages work on different lanes at the same time.
 
     Args:
-        inner: the replica's pass.
         cutting: cuts the model after the first lane, which is computed whole.
         stages: those of this rank and the others of its replica.
     """

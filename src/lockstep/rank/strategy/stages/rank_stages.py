@@ -33,13 +33,7 @@ from lockstep.rank.transport.contract import Transport
 
 
 class RankStages(Stages):
-    """A replica's model in stages, one on each of its ranks.
-
-    Args:
-        mesh: stages and replicas.
-        transport: all ranks.
-        device: this rank's.
-    """
+    """A replica's model in stages, one on each of its ranks."""
 
     def __init__(self, mesh: Mesh, transport: Transport, device: torch.device) -> None:
         self.peers = transport.split([mesh.peers(stage) for stage in range(mesh.stages)])

@@ -120,9 +120,7 @@ class Results:
     """The results of one model's calls.
 
     Args:
-        links: between the stages.
         streams: sent with the values.
-        exchange: of gradients.
         model: what messages call the model.
     """
 

@@ -46,8 +46,6 @@ class StageRunner:
 
     Args:
         model: its parameters of other stages are on the meta device.
-        cut: the model's.
-        links: to the other stages.
         streams: travel with the activations.
         in_lane: whether a call belongs to a lane, so a backward may follow; of other calls nothing is retained.
     """

@@ -34,10 +34,8 @@ class Share:
     """One rank's share of one optimizer.
 
     Args:
-        optimizer: the user's.
         kind: how fine it may be shared out.
         arena: where its parameters are.
-        transport: the ranks.
         require_same: raises if ranks do not pass equally often; takes what was called.
     """
 

@@ -82,7 +82,6 @@ def listed_in(optimizer: Optimizer) -> list[list[int]]:
 
 
 def places_of(parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Address and strides of each parameter."""
     return list(map(Tensor.data_ptr, parameters)), list(map(Tensor.stride, parameters))
 
 

@@ -26,10 +26,8 @@ def assemble(
     """Return the states of whole parameters. Collective: call it on every rank.
 
     Args:
-        sharing: how `state` is cut.
+        division: how `state` is cut.
         state: this rank's part; not changed.
-        transport: between the ranks.
-        where: the user's source line.
         everyone: whether every rank gets everything; otherwise a parameter's state is put together on the first rank
             that holds a part of it, and only what is cut travels.
 

@@ -38,10 +38,7 @@ def require_agreement(
     """Raise `UsageError` on every rank if options, gradients or `sums` differ. Collective: call it on every rank.
 
     Args:
-        optimizer: about to update.
         parameters: all of its parameters, in an order that is the same on every rank.
-        transport: between the ranks.
-        where: the user's source line.
         sums: more numbers that must be equal, over the bits of the model. Empty: they are not compared.
         wrote: whether this rank's script wrote to parameters; may differ between ranks.
 

@@ -32,8 +32,6 @@ class Zero1(DelegatingStrategy):
     """A strategy where every rank holds the model and updates a share of it.
 
     Args:
-        transport: the ranks.
-        placement: lanes on ranks.
         visibility: the parameters' memory, and how new values become visible to all ranks.
     """
 

@@ -41,7 +41,6 @@ except ImportError as error:
 
 
 def available() -> bool:
-    """Whether `compiled` is there."""
     return _problem is None
 
 

@@ -51,7 +51,6 @@ class NodesStore(PythonStore):
         self._own = threading.local()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Write a key."""
         self._ask("set", [key], as_bytes(value))
 
     def get(self, key: str) -> bytes:
@@ -81,21 +80,18 @@ class NodesStore(PythonStore):
         return self._ask("compare_set", [key], old + new, sizes=[len(old)])[1]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there now."""
         return bool(self._ask("check", keys)[0]["found"])
 
     def delete_key(self, key: str) -> bool:
         return bool(self._ask("delete", [key])[0]["found"])
 
     def list_keys(self) -> list[str]:
-        """All keys, in no order."""
         return [str(key) for key in self._ask("list", [])[0]["found"]]
 
     def num_keys(self) -> int:
         return len(self.list_keys())
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Append `value` to what is there."""
         self._ask("append", [key], as_bytes(value))
 
     def _ask(

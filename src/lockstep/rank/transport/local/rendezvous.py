@@ -207,7 +207,6 @@ def meet(
     Args:
         store: shared by these ranks; nothing else uses its keys.
         rank: from 0, in the group.
-        world_size: the number of ranks in the group.
         where: returns the calling source line, for errors; called only when something is wrong.
         patience: how long to wait for a rank, here and in every operation.
         names: the numbers by which the user knows these ranks: those of the default group. By default counted from 0.

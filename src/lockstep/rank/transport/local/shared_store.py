@@ -44,7 +44,6 @@ class PythonStore(Store):
         return self.num_keys()
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Write several keys."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)  # type: ignore[arg-type]  # these stores take both
 
@@ -98,7 +97,6 @@ class SharedStore(PythonStore):
             )
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there now."""
         return self._table.has_all(keys)
 
     def delete_key(self, key: str) -> bool:
@@ -108,11 +106,9 @@ class SharedStore(PythonStore):
         return self._table.num_keys()
 
     def list_keys(self) -> list[str]:
-        """All keys, in no order."""
         return self._table.keys()
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Append `value` to what is there."""
         self._table.append(key, as_bytes(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
@@ -145,7 +141,6 @@ def inherited_store(variables: Mapping[str, str] = os.environ) -> SharedStore | 
 
 
 def has_inherited(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether `inherited_store` returns a store."""
     return _place(variables) is not None
 
 

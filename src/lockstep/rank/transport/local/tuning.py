@@ -86,7 +86,6 @@ def tuning_of(ranks: Iterable[RankProcess], here: RankProcess) -> compiled.Tunin
 
     Args:
         ranks: all that are known, of this group and of others: they compute on the same CPUs.
-        here: this one.
     """
     rooms = [Room(_as_set(rank.cpus), rank.threads) for rank in ranks if rank.boot == here.boot]
     crowded = is_crowded(rooms, cpu_quota())

@@ -32,9 +32,7 @@ class WatchedCall:
     """A call of `model`, made by `forward`.
 
     Args:
-        model: the whole model.
         forward: calls its layers.
-        device: where it computes.
         copies: parameters' names by the identity of their copies; may grow during the call.
 
     Raises: whatever the model raises.
@@ -104,9 +102,7 @@ class FirstLane:
     """The first lane, until the model is cut.
 
     Args:
-        model: the whole model.
         looks: whether this rank watches.
-        device: where it computes.
         copies: parameters' names by the identity of their copies; may grow during a call.
     """
 
@@ -166,7 +162,6 @@ class FirstLane:
         return {name: one.nbytes * (1 + one.requires_grad) for name, one in self._model.named_parameters()}
 
     def forget(self) -> None:
-        """Drop what was watched."""
         if self._watched is not None:
             self._watched.forget()
             self._watched = None

@@ -188,7 +188,6 @@ def traced(
     Args:
         model: the layers.
         forward: calls them.
-        clock: times the operations.
         streams: returns the states of torch's random streams.
         copies: parameters' names by the identity of their copies; may grow during the call.
 

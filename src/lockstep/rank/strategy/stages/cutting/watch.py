@@ -59,7 +59,6 @@ class OperationClock:
         """Of each kind that came several times, the least seconds since the first."""
 
     def run(self, position: int, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call `func` and return its result."""
         with _uncollected():
             began = self._now()
             result = func(*args, **kwargs)
@@ -94,11 +93,7 @@ class OperationClock:
 
 
 class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that times a backward's operations at the positions in the forward that they belong to.
-
-    Args:
-        clock: notes them.
-    """
+    """A mode that times a backward's operations at the positions in the forward that they belong to."""
 
     def __init__(self, clock: OperationClock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -169,7 +164,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         named: parameters and buffers by identity.
-        clock: runs the operations.
         streams: returns the states of torch's random streams.
         copies: parameters' names by the identity of their copies, which stand for them; may grow.
     """

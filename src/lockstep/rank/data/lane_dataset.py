@@ -152,7 +152,7 @@ class DieWithRank:
         if worker is not None and isinstance(worker.dataset, LaneDataset):
             if worker.dataset.progress is not None:
                 worker.dataset.progress.be_worker(worker_id)
-            # The user's function and data set expect the user's data set there; torch lets nobody set it.
+            # The user's function and data set expect the user's data set there, which torch makes read-only.
             object.__setattr__(worker, "dataset", worker.dataset.dataset)
         if self._worker_init_fn is not None:
             self._worker_init_fn(worker_id)

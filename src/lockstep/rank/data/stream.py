@@ -344,7 +344,7 @@ class StreamedSteps:
     def read_again(self) -> bool:
         """Whether the first epoch has the same samples in its first step when it is read again; True for later epochs.
 
-        Call it once no step is left. Where a rank reads alone, nobody else would notice.
+        Call it once no step is left. Where a rank reads alone, there is no other comparison.
         """
         if self._epoch or self._is_resumed or self._loader.num_workers > 1:
             return True

@@ -48,7 +48,7 @@ class Interruptible:
         if threading.current_thread() is threading.main_thread():
             _listen()
             _waits.append(self)
-        # A signal that came before had nobody to interrupt.
+        # A signal that came before found no wait to interrupt.
         if self._has_lost():
             self._leave()
             raise ChildEnded
@@ -63,7 +63,7 @@ class Interruptible:
     def look(self) -> None:
         """Raise `ChildEnded`, at most once, if it has come to that."""
         if self._has_lost():
-            # Leave first: whoever catches the exception may be in our own `__exit__`.
+            # Leave first: the exception may be caught in our own `__exit__`.
             self._leave()
             raise ChildEnded
 
@@ -284,7 +284,7 @@ class FetchedByWorkers(Iterator[Any]):
     """The batches of one epoch, or of one evaluation; workers begin with the first at once.
 
     Args:
-        inner: nobody else iterates it meanwhile.
+        inner: not iterated elsewhere meanwhile.
         most: how many there are, if that is known: after the last one nothing is waited for, so workers may end.
 
     Raises:

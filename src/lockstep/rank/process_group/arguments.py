@@ -226,7 +226,7 @@ def for_moving(dtype: torch.dtype) -> tuple[int, int]:
 def tensors() -> compiled.Tensors:
     """The reader of tensors; one object per process."""
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    # While one of these is not False, calls do not go the short way, so that whoever looks sees them.
+    # While one of these is not False, calls do not take the short way, so that the watcher sees them.
     watchers = [
         (vars(dispatching), "_is_in_torch_dispatch_mode"),
         (vars(profiler), "_is_profiler_enabled"),

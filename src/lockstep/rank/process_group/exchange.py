@@ -27,7 +27,7 @@ NAMES = ("barrier", "all_reduce", "reduce", "reduce_scatter", "broadcast", "all_
 
 _NO_TIME = dt.timedelta(0)
 LAST_PATIENCE_S = 5.0
-"""How long a group that ends waits for works under way that nobody has waited for: the others are as far, as a rule."""
+"""How long a group that ends waits for works under way that were not waited for: the others are as far, as a rule."""
 LOOK_S = 0.0005
 """Between two looks at them."""
 
@@ -172,11 +172,11 @@ class Exchange:
         return handle
 
     def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Handle:
-        """Make a work for them. Its tensors stay alive until it is finished, even if nobody keeps the work."""
+        """Make a work for them. Its tensors stay alive until it is finished, even if the work is dropped."""
         transfer = Transfer(self, pendings, buffers, results)
         with self._lock:
             if len(self._under_way) >= self._most_kept:
-                # All of them: one that nobody answers (a message about the end of training) may precede finished ones.
+                # All of them: one that gets no answer (a message about the end of training) may precede finished ones.
                 self._under_way = [other for other in self._under_way if not other.is_over()]
                 self._most_kept = 2 * len(self._under_way) + 1
             self._under_way.append(transfer)

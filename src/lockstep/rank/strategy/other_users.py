@@ -144,7 +144,7 @@ def used_elsewhere(tensors: Sequence[Tensor], our_memory: Container[int] = ()) -
         return storage is not None and _num_users(storage) > ours[storage._cdata]  # noqa: SLF001
 
     if any(map(has_others, storages)):
-        # A view in a cycle that nobody reaches is no user.
+        # A view in an unreachable cycle is no user.
         gc.collect()
     return [
         has_others(storage) or (storage is not None and tensor.data_ptr() not in our_memory and _is_foreign(storage))

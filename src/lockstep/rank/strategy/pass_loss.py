@@ -1,4 +1,4 @@
-"""The loss of a pass over a step's lanes. On a GPU it may be delayed: who reads it waits for it."""
+"""The loss of a pass over a step's lanes. On a GPU it may be delayed: reading it waits."""
 
 from __future__ import annotations
 

@@ -88,15 +88,8 @@ JOIN = dt.timedelta(seconds=60)
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
 
-
-def patient(options: Any) -> Any:
-    """Options of a collective that waits as long."""
-    options.timeout = PATIENCE
-    return options
-
-
 LOOK_S = 0.5
-"""Between two looks whether the connections were cut; `cut` wakes who waits, too."""
+"""Between two looks whether the connections were cut; `cut` wakes waiting threads, too."""
 
 GOODBYE_S = 2.0
 """How long a rank that leaves waits until the others have received its goodbye."""
@@ -184,7 +177,7 @@ class Across:
         return (self._leaders if small else self._all).recv([bytes_of(out)], peer, tag)
 
     def group(self, *, small: bool) -> Any:
-        """For collectives, whose order is the same on all ranks; who waits for one passes it to `wait`, without a peer."""
+        """For collectives, whose order is the same on all ranks; pass a collective to `wait` without a peer."""
         return self._leaders if small else self._all
 
     def wait(self, works: Sequence[tuple[Any, int | None]], what: str) -> None:
@@ -305,6 +298,12 @@ def gradients() -> str:
     """What a rank waits for that waits for a sum."""
     what = "the exchange of gradients"
     return what if subject.of is None else f"{what} ({subject.with_line(where())})"
+
+
+def patient(options: Any) -> Any:
+    """Options of a collective that waits for `PATIENCE`."""
+    options.timeout = PATIENCE
+    return options
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

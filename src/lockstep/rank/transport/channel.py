@@ -122,7 +122,7 @@ class Scratch:
         self._idle: dict[tuple[int, torch.dtype], list[Tensor]] = {}
 
     def take(self, like: Tensor, size: int) -> Tensor:
-        """A 1-D buffer of `size` elements; what is in it is anybody's guess."""
+        """A 1-D buffer of `size` elements, uninitialised."""
         idle = self._idle.get((size, like.dtype))
         return idle.pop() if idle else like.new_empty(size)
 

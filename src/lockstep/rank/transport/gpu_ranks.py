@@ -1,7 +1,7 @@
 """The transport between ranks with a GPU each: what lies on devices goes over NCCL, all else as between ranks of the CPU.
 
 Frames and tensors of the CPU go through the transport that the ranks would have without GPUs: shared memory on one node,
-memory and Gloo over several, Gloo alone without the compiled part. It knows who has ended. NCCL does not: a rank on the same
+memory and Gloo over several, Gloo alone without the compiled part. It knows which ranks have ended. NCCL does not: a rank on the same
 node that is gone leaves the others' devices waiting. So a thread looks 20 times a second, and ends what is under way on this
 rank's device, whose next exchange then raises `PeerLost`.
 """

@@ -143,7 +143,7 @@ class SharedMemoryTransport(Transport):
         self._splits = 0
         self._windows: dict[int, compiled.Window] = {}
         self._under_way: list[tuple[compiled.Message, Tensor]] = []
-        """Messages that are not delivered yet, and their tensors, which must live even if nobody waits any more."""
+        """Messages that are not delivered yet, and their tensors, which must live even without a waiter."""
         self._programs: dict[Placement, tuple[bytes, bytes]] = {}
         self._everyone = range(world_size)
         self.shares_memory = self.all(compiled.can_tell_writes(), "shares_memory")

@@ -83,7 +83,7 @@ class Holders:
         self._counts = self._objects() if self._quick is None else []
 
     def same(self) -> bool:
-        """Whether nobody else holds one of them, as when this was made."""
+        """Whether there are no further references, as when this was made."""
         if self._memory() != self._uses:
             return False
         if self._quick is not None:

@@ -71,7 +71,7 @@ class BufferPass:
         self._pending: list[tuple[Pending, Callable[[], None]]] = []
         self._statistics = Statistics(bank.on_device, cut) if bank.on_device and len(cut.samples) > 1 else None
         self.unnoticed: dict[int, Tensor] = {}
-        """By lane, on GPUs: whether it changed buffers that nobody saw it write to; they were given their old values."""
+        """By lane, on GPUs: whether it changed buffers without a counted write; these have their old values again."""
         bank.remember()
 
     def after_lane(self, lane: int) -> None:

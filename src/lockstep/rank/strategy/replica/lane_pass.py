@@ -73,7 +73,7 @@ class PassSetting:
 
     @property
     def delays_losses(self) -> bool:
-        """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can exchange them."""
+        """Whether losses stay on GPUs until they are read: all ranks are peers, so GPUs can exchange them."""
         return self.layout.device.type != "cpu" and self.peers.world_size == self.transport.world_size
 
     @property
@@ -88,7 +88,7 @@ def _never() -> bool:
 
 
 def _nothing() -> None:
-    """Do nothing: nobody listens."""
+    """Do nothing: no embedding reports."""
 
 
 def _gradients_of(number: int, setting: PassSetting) -> Lane:

@@ -24,7 +24,7 @@ class Reduction:
 
     Args:
         buckets: all buckets, in the order in which they begin.
-        name_of: the name of a trainable parameter, by its number; called only when a rank waits for long, or somebody looks.
+        name_of: the name of a trainable parameter, by its number; called only when a rank waits for long, or in traces.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ def added_over_ranks(
     ranks: tuple[Transport, Placement],
     dtypes: tuple[Mapping[torch.dtype, torch.dtype], float],
 ) -> dict[int, Rows]:
-    """Add up tables over the ranks, only the rows that somebody has. Collective: call it on every rank.
+    """Add up tables over the ranks, only the rows that some rank has. Collective: call it on every rank.
 
     Args:
         parts: for each table, this rank's part of each of its subtrees.
@@ -337,7 +337,7 @@ class _RowReporter:
 
 
 def _is_plain(module: nn.Module, indices: Any, output: Any) -> bool:
-    """Whether `output` comes from a look-up of `indices` in the parameter itself, and nobody has it yet."""
+    """Whether `output` comes from a look-up of `indices` in the parameter itself, and has no other user yet."""
     made_by = getattr(output, "grad_fn", None)
     if type(output) is not Tensor or made_by is None or made_by.name() != "EmbeddingBackward0":
         return False
@@ -384,5 +384,5 @@ class _LookUp(torch.autograd.Function):
 
 
 def _is_seen(weight: Tensor) -> bool:
-    """Whether somebody else looks at this gradient: a hook of the script, or a graph of this backward."""
+    """Whether something else sees this gradient: a hook of the script, or a graph of this backward."""
     return torch.is_grad_enabled() or bool(weight._backward_hooks) or len(weight._post_accumulate_grad_hooks or ()) > 1  # noqa: SLF001

@@ -61,7 +61,7 @@ class WriteCounters:
         return self._is_right and self._num_compared >= COMPARED_LANES and not self.counted()
 
     def learn(self, counted: set[int], changed: set[int]) -> None:
-        """Bits were compared: those that `changed` since `note`, and what was `counted` before anybody else wrote."""
+        """Bits were compared: those that `changed` since `note`, and what was `counted` before any other write."""
         self._is_right = self._is_right and changed <= counted
         self._num_compared += 1
 

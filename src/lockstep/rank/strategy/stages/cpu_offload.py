@@ -37,7 +37,7 @@ def fits(model: nn.Module, device: torch.device) -> bool:
 
 
 class _DeviceCopy:
-    """One parameter's copy, whose memory is freed and allocated again, unseen by who watches the forward's operations."""
+    """One parameter's copy, whose memory is freed and allocated again, unseen by modes that watch operations."""
 
     def __init__(self, parameter: nn.Parameter, device: torch.device) -> None:
         with _unseen():

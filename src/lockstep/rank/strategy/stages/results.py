@@ -166,7 +166,7 @@ class Results:
         new: dict[int, Tensor] = {}
         met: set[int] = set()
         for place, is_present in zip(places, present, strict=True):
-            # A ghost becomes its value, so whoever holds it has that too; a parameter is replaced in the result only.
+            # A ghost becomes its value, so every reference to it sees that too; a parameter is replaced in the result only.
             if is_present:
                 value = next(arrived)
                 if id(place) not in met and not (place.is_meta and becomes(place, value)):

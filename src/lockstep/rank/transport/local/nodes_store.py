@@ -123,7 +123,7 @@ class NodesStore(PythonStore):
         return own.end
 
     def _drop(self, end: socket.socket) -> None:
-        # On this connection an answer may still come, to a question that nobody asks any more.
+        # On this connection an answer may still come, to a request that has timed out.
         self._own.connection = None
         end.close()
 

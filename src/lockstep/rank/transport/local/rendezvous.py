@@ -148,7 +148,7 @@ class Round:
             # A wait that ends without the key is no error: the caller looks again.
             with suppress(RuntimeError):
                 self._waking.wait([key], SLEEP)
-                # From now on this key wakes nobody, even if ranks that mean a smaller group have written it.
+                # From now on this key wakes no thread, even if ranks that mean a smaller group have written it.
                 self._come.add(key)
             return
         time.sleep(self._pause_s)

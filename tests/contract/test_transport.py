@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lockstep.errors import PeerLost, UsageError
+from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.layout.placement import place, place_shares
 from lockstep.protocol.layout.tree import fold
 from lockstep.rank.run import start
@@ -336,3 +337,16 @@ def test_ranks_with_different_tensor_operations_hear_what_each_of_them_does():
     assert "rank 0: all_reduce(sum) of 3 float32 at test_transport.py:" in sentence
     assert "rank 1: all_reduce(sum) of 4 float32 at test_transport.py:" in sentence
     assert "rank 2: broadcast of 16 uint8 from rank 0 at test_transport.py:" in sentence
+
+
+def tracks_of_a_sum(transport):
+    spans.take()
+    ones = torch.ones(100_000)
+    transport.all_reduce([ones], place(transport.world_size, transport.world_size), torch.empty_like(ones))
+    return {track for track, *_ in spans.taken()}
+
+
+@COMPILED
+@pytest.mark.ranks
+def test_a_trace_has_a_track_for_each_thread_that_exchanges():
+    assert over_two_nodes(tracks_of_a_sum, 4) == [{"waits", "lockstep sender", "lockstep waiter"}] * 4

@@ -193,4 +193,4 @@ def views_taken_while_training():
 def num_that_stay():
     run = lockstep.init(seed=3, lanes=4)
     run.prepare(seeded(mlp))
-    return len(run._run.components.strategy.laid.stay)
+    return len(run._run.components.strategy.layout.stay)

@@ -131,7 +131,7 @@ def trains(is_synchronised):
     counts = counts_so_far()
     counts.subtract(before)
     bits = hashlib.sha256(b"".join(one.detach().cpu().numpy().tobytes() for one in model.parameters())).hexdigest()
-    return bits, nccl_calls(counts), len(start._present[0].components.strategy.laid.pool.buckets)
+    return bits, nccl_calls(counts), len(start._present[0].components.strategy.layout.pool.buckets)
 
 
 def test_buckets_that_begin_early_take_two_calls_each_and_have_the_bits_of_one_rank():

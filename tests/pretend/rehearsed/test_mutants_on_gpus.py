@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.rank.data.device_copies import Copy, CopyStream
 from lockstep.rank.init.streams import Streams
-from lockstep.rank.strategy.pass_loss import Late
+from lockstep.rank.strategy.pass_loss import DelayedValues
 from lockstep.rank.transport.device_sums import SlicedOnDevices
 from lockstep.rank.transport.gpu_ranks import GpuTransport
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
@@ -81,7 +81,7 @@ def test_sums_that_nobody_waited_for_are_not_those_of_one_rank():
 
 def losses(*, waits=True):
     if not waits:
-        Late.read = lambda self: self._values.tolist()
+        DelayedValues.read = lambda self: self._values.tolist()
     run = lockstep.init(seed=1, lanes=2)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -12,12 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.protocol.journal.ring import WAITING_OFFSET, map_ring, name_process, publish
-from lockstep.protocol.journal.spans import spans
+from lockstep.protocol.journal.spans import NO_RANGE, NoRange, spans
 from lockstep.protocol.journal.waiting import Waiting, pack
 
 
@@ -103,12 +103,25 @@ def waits(what: str, behind: Iterable[int] = ()) -> Iterator[None]:
         what: in which operation.
         behind: for whom, by their numbers in the run; empty when nobody knows.
     """
-    if _mine is None:
+    with range_of_wait(what, behind), nullcontext() if _mine is None else _mine.waits(what, behind):
         yield
-        return
-    began = spans.begin()
-    try:
-        with _mine.waits(what, behind):
-            yield
-    finally:
-        spans.end("waits", what, began)
+
+
+MOST_NAMED = 4
+"""Of more ranks, a range has the number."""
+
+
+def range_of_wait(what: str, behind: Iterable[int] = (), about: Callable[[], str] | None = None) -> NoRange:
+    """The range of a wait that needs no note: `the exchange of gradients (bucket 2, first fc.weight), for rank 3`.
+
+    Args:
+        what: in which operation.
+        behind: as of `waits`.
+        about: what the exchange is about; `subject.of`.
+    """
+    if not spans.are_shown():
+        return NO_RANGE
+    ranks = sorted(behind)
+    names = ", ".join(map(str, ranks)) if len(ranks) <= MOST_NAMED else f"{len(ranks)} others"
+    title = f"{what} ({about()})" if about is not None else what
+    return spans.range("waits", f"{title}, for {'rank ' * (len(ranks) == 1)}{names}" if ranks else title)

@@ -1,4 +1,4 @@
 """Samples: their order, their cut into lanes, the loader that fetches lanes, and the way to the device.
 
-The feed is told which lanes this rank carries; it never asks another rank.
+A loader knows which lanes this rank carries; it never asks another rank.
 """

@@ -1,4 +1,4 @@
-"""The way of a batch to the rank's device: moved as a whole, from page-locked memory, on a stream of its own."""
+"""How a batch gets to the rank's device: moved as a whole, from page-locked memory, on a stream of its own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def tensors_in(batch: Any) -> list[Tensor] | None:
 
 def _rebuilt(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     try:
-        if isinstance(value, MutableMapping):  # its class may have more to it than its items
+        # A mapping's class may have more to it than its items.
+        if isinstance(value, MutableMapping):
             clone = copy.copy(value)
             clone.update(items)
             return clone
@@ -96,7 +97,8 @@ def _locked(value: Any) -> Any:
         return value.pin_memory() if can_be else value
     try:
         return value.pin_memory()
-    except RuntimeError:  # it holds a tensor of a device
+    except RuntimeError:
+        # It holds a tensor of a device, which cannot be pinned.
         return value
 
 
@@ -107,16 +109,11 @@ class Pinnable:
         self.batch = batch
 
     def pin_memory(self) -> Pinnable:
-        """Lock what can be locked."""
         return Pinnable(pinned(self.batch))
 
 
 class CollatePinnable:
-    """A `collate_fn` for workers.
-
-    Args:
-        collate_fn: makes the batch.
-    """
+    """A `collate_fn` for workers."""
 
     def __init__(self, collate_fn: Callable[[Any], Any]) -> None:
         self._collate_fn = collate_fn
@@ -130,7 +127,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Copy:
-    """A batch on its way."""
+    """A batch whose copy has begun."""
 
     source: Any
     batch: Any
@@ -177,6 +174,7 @@ class CopyStream:
             compute = self._streams.current_stream()
             compute.wait_event(copy.done)
             for tensor in tensors_in(copy.batch) or []:
+                # torch's allocator must not give the memory to the copying stream while the compute stream reads it.
                 if tensor.is_cuda:
                     tensor.record_stream(compute)
         return copy.batch

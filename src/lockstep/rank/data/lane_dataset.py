@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import Dataset, get_worker_info
 
 from lockstep.errors import SAMPLE_NOTE
-from lockstep.rank.data.under_way import COLLATING, ONE, SEVERAL, UnderWay, note
+from lockstep.rank.data.worker_progress import COLLATING, ONE, SEVERAL, WorkerProgress, note
 
 PR_SET_PDEATHSIG = 1
 MOST_SHOWN = 8
@@ -42,13 +42,15 @@ class LaneDataset(Dataset[Any]):
     Args:
         dataset: the user's; every other attribute is looked up there.
         seed_process: sets the process's random streams from a key.
-        under_way: where workers write what they fetch; None if there are no workers.
+        progress: where workers write what they fetch; None if there are no workers.
     """
 
-    def __init__(self, dataset: Any, seed_process: Callable[[int], None], under_way: UnderWay | None = None) -> None:
+    def __init__(
+        self, dataset: Any, seed_process: Callable[[int], None], progress: WorkerProgress | None = None
+    ) -> None:
         self.dataset = dataset
         self._seed_process = seed_process
-        self.under_way = under_way
+        self.progress = progress
         self.present = LaneIndices((), 0)
         """What was fetched last."""
 
@@ -59,22 +61,21 @@ class LaneDataset(Dataset[Any]):
         return self.dataset[index]
 
     def __getitems__(self, indices: LaneIndices) -> list[Any]:
-        """Return the samples of one lane."""
         self.present = indices
-        if self.under_way is not None:
-            self.under_way.enter(indices.place)
+        if self.progress is not None:
+            self.progress.enter(indices.place)
         try:
             return self._lane(indices)
         finally:
-            if self.under_way is not None:
-                self.under_way.end()
+            if self.progress is not None:
+                self.progress.end()
 
     def _lane(self, indices: LaneIndices) -> list[Any]:
         self._seed_process(indices.key)
         together = getattr(self.dataset, "__getitems__", None)
         if together is not None and indices.sample_keys is None:
-            if self.under_way is not None:
-                self.under_way.begin(indices[0], SEVERAL if len(indices) > 1 else ONE)
+            if self.progress is not None:
+                self.progress.begin(indices[0], SEVERAL if len(indices) > 1 else ONE)
             return self._together(together, list(indices))
         keys: Sequence[int | None] = indices.sample_keys or [None] * len(indices)
         return [self._one(index, key) for index, key in zip(indices, keys, strict=True)]
@@ -82,8 +83,8 @@ class LaneDataset(Dataset[Any]):
     def _one(self, index: Any, key: int | None) -> Any:
         if key is not None:
             self._seed_process(key)
-        if self.under_way is not None:
-            self.under_way.begin(index)
+        if self.progress is not None:
+            self.progress.begin(index)
         try:
             return self.dataset[index]
         except Exception as error:
@@ -98,6 +99,7 @@ class LaneDataset(Dataset[Any]):
             raise
 
     def __getattr__(self, name: str) -> Any:
+        # Unpickling asks for attributes before there are any; looking them up in `dataset` would never end.
         if name in ("dataset", "_seed_process", "under_way", "present"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -108,24 +110,23 @@ class Collate:
 
     Args:
         dataset: what fetches the samples, in the same process.
-        collate_fn: the user's, or torch's.
     """
 
     def __init__(self, dataset: LaneDataset, collate_fn: Callable[[list[Any]], Any]) -> None:
         self._dataset, self._collate_fn = dataset, collate_fn
 
     def __call__(self, samples: list[Any]) -> Any:
-        indices, under_way = self._dataset.present, self._dataset.under_way
-        if under_way is not None and indices:
-            under_way.begin(indices[0], COLLATING)
+        indices, progress = self._dataset.present, self._dataset.progress
+        if progress is not None and indices:
+            progress.begin(indices[0], COLLATING)
         try:
             return self._collate_fn(samples)
         except Exception as error:
             error.add_note(note(COLLATE_NOTE, shown(indices), indices.place))
             raise
         finally:
-            if under_way is not None:
-                under_way.end()
+            if progress is not None:
+                progress.end()
 
 
 def shown(indices: Sequence[Any]) -> str:
@@ -134,23 +135,24 @@ def shown(indices: Sequence[Any]) -> str:
     return ", ".join(map(str, indices[:MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
-class DieWithRank:
-    """A `worker_init_fn` that ties the worker's life to its rank's, then calls the user's.
+def die_with_rank() -> None:
+    """Tie a worker's life to its rank's: torch's own watchdog takes 3.5 s to notice that the rank is gone, the kernel none."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    torch's own watchdog takes 3.5 seconds to notice that the rank is gone; the kernel takes none.
-    """
+
+class DieWithRank:
+    """A `worker_init_fn` that calls the user's in a worker that ends with its rank."""
 
     def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
         self._worker_init_fn = worker_init_fn
 
     def __call__(self, worker_id: int) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_rank()
         worker = get_worker_info()
         if worker is not None and isinstance(worker.dataset, LaneDataset):
-            if worker.dataset.under_way is not None:
-                worker.dataset.under_way.be_worker(worker_id)
-            object.__setattr__(
-                worker, "dataset", worker.dataset.dataset
-            )  # what the user's function and data set expect there
+            if worker.dataset.progress is not None:
+                worker.dataset.progress.be_worker(worker_id)
+            # The user's function and data set expect the user's data set there, which torch makes read-only.
+            object.__setattr__(worker, "dataset", worker.dataset.dataset)
         if self._worker_init_fn is not None:
             self._worker_init_fn(worker_id)

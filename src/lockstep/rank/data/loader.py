@@ -20,11 +20,11 @@ from torch.utils.data.distributed import DistributedSampler
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.cut import Cut, StepCut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.rank.data.device_copies import CollatePinnable, Copy, CopyStream
+from lockstep.rank.data.device_copies import CPU, CollatePinnable, Copy, CopyStream
 from lockstep.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from lockstep.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
-from lockstep.rank.data.under_way import UnderWay
 from lockstep.rank.data.worker_batches import FetchedByWorkers, InnerLoader
+from lockstep.rank.data.worker_progress import WorkerProgress
 
 OWN_ORDER_FIX = "Leave generator= out: lockstep keys the order by the run's seed and the epoch."
 
@@ -109,8 +109,9 @@ class Batches(Iterator[Any]):
         return next(self._fetched)
 
     def look_ahead(self) -> None:
-        """Begin with the next batch, now that the current lane's work is queued. Draws from the process's random
-        streams, so the caller sets them afterwards.
+        """Begin with the next batch, now that the current lane's work is queued.
+
+        Draws from the process's random streams, so the caller sets them afterwards.
         """
 
 
@@ -119,10 +120,7 @@ class CopiedBatches(Batches):
 
     Args:
         fetched: the DataLoader's iterator.
-        copies: the copying stream.
-        ahead: whether the next batch may be fetched before it is asked for. True with loader workers, which fetch
-            ahead anyway. Without them, ranks with many lanes, but not the others, would read a data set too early that
-            the script changes between steps.
+        ahead: whether the next batch may be fetched before it is requested, as loader workers do.
     """
 
     def __init__(self, fetched: Iterator[Any], copies: CopyStream, *, ahead: bool) -> None:
@@ -148,11 +146,8 @@ class CopiedBatches(Batches):
             self._failure = failure
 
 
-CPU = torch.device("cpu")
-
-
 @dataclass(frozen=True)
-class Standing:
+class LoaderContext:
     """Everything that a loader needs to know about the run."""
 
     seed: int
@@ -188,7 +183,6 @@ class StepPlan:
 
     @property
     def num_mine(self) -> int:
-        """The number of this rank's samples."""
         return sum(len(part.indices) for part in self.parts)
 
 
@@ -213,7 +207,7 @@ class PreparedLoader(DataLoader[Any]):
 
     Args:
         loader: the user's loader; it is not changed.
-        standing: what the loader needs to know about the run and this rank.
+        context: what the loader needs to know about the run and this rank.
         evaluate: what plain iteration does.
 
     Raises:
@@ -221,16 +215,14 @@ class PreparedLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self,
-        loader: DataLoader[Any],
-        standing: Standing,
-        evaluate: Callable[[PreparedLoader], Iterator[Any]],
+        self, loader: DataLoader[Any], context: LoaderContext, evaluate: Callable[[PreparedLoader], Iterator[Any]]
     ) -> None:
         refuse_unsupported(loader)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's own DataLoader has already given these warnings
+            # The user's own DataLoader has already given these warnings.
+            warnings.simplefilter("ignore")
             super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
-        self.standing = standing
+        self.context = context
         self.epochs_begun = 0
         self.evaluated: list[Any] = []
         """Data-set indices of the samples that this rank got in the last evaluation."""
@@ -251,13 +243,13 @@ class PreparedLoader(DataLoader[Any]):
         return self._plan(step, 1)
 
     def _plan(self, number: int, kind: int) -> EpochPlan:
-        standing = self.standing
-        standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, number, kind))
+        context = self.context
+        context.seed_process(stream_key(context.seed, Domain.EPOCH, context.number, number, kind))
         return plan_epoch(self)
 
     def cut(self, plan: EpochPlan, first_step: int) -> Sequence[StepPlan]:
         """What this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
-        cut = Cut(plan.batch_size, self.standing.num_lanes)
+        cut = Cut(plan.batch_size, self.context.num_lanes)
 
         def planned(number: int) -> StepPlan:
             samples = plan.steps[number]
@@ -268,7 +260,7 @@ class PreparedLoader(DataLoader[Any]):
 
     def parts(self, plan: EpochPlan, steps: Sequence[StepPlan]) -> Sequence[LanePart]:
         """What is fetched for `steps`, those of `plan`, in order."""
-        cut, lanes = Cut(plan.batch_size, self.standing.num_lanes), self.standing.lanes
+        cut, lanes = Cut(plan.batch_size, self.context.num_lanes), self.context.lanes
         parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in set(plan.sizes)}
         return LazyIterable(
             lambda: (part for step in steps for part in step.parts), sum(parts_of[size] for size in plan.sizes)
@@ -277,44 +269,49 @@ class PreparedLoader(DataLoader[Any]):
     def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:
         return tuple(
             LanePart(number, lane, self._tagged(lanes[lane], first_step + number, lane, evaluation=False))
-            for lane in self.standing.lanes
+            for lane in self.context.lanes
             if lanes[lane]
         )
 
     def share(self, plan: EpochPlan) -> list[LanePart]:
         """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. A single rank has them all."""
-        dealt = ((batch, batch % self.standing.num_lanes) for batch, size in enumerate(plan.sizes) if size)
+        # Whole batches, so that a mean that the script takes of one is over the same samples on any number of ranks.
+        dealt = ((batch, batch % self.context.num_lanes) for batch, size in enumerate(plan.sizes) if size)
         return [
             LanePart(batch, lane, self._tagged(plan.steps[batch], batch, lane, evaluation=True))
             for batch, lane in dealt
-            if lane in self.standing.lanes
+            if lane in self.context.lanes
         ]
 
     def _tagged(self, indices: Sequence[Any], step: int, lane: int, evaluation: bool) -> LaneIndices:
-        standing = self.standing
-        place = (standing.number, step, lane, int(evaluation))
+        context = self.context
+        place = (context.number, step, lane, int(evaluation))
         sample_keys = None
-        if standing.per_sample:
-            sample_keys = [stream_key(standing.seed, Domain.FETCH, str(index)) for index in indices]
+        if context.per_sample:
+            sample_keys = [stream_key(context.seed, Domain.FETCH, str(index)) for index in indices]
         where = f"evaluation, batch {step + 1}" if evaluation else f"epoch {self.epochs_begun}, step {step}"
-        return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys, where)
+        return LaneIndices(indices, stream_key(context.seed, Domain.FETCH, *place), sample_keys, where)
 
     def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
         """Fetch the batches of `parts`, in order, to the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
         assigned.assign(parts)
         fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
-        if self.standing.device.type == "cpu":
+        if self.context.device.type == "cpu":
             return Batches(fetched)
-        self._copies = self._copies or CopyStream(self.standing.device)
+        self._copies = self._copies or CopyStream(self.context.device)
+        # [Note: why batches are fetched ahead only with workers]
+        # Without workers the rank reads the data set itself, and the script may change it between steps. Ranks with many
+        # lanes would read some of it too early, the others would not.
         return CopiedBatches(fetched, self._copies, ahead=self.num_workers > 0)
 
     def pinning(self, collate_fn: Callable[[Any], Any]) -> dict[str, Any]:
-        """What an inner loader does so that its batches are copied while the GPU computes; see `pinning`."""
-        if self.standing.device.type != "cuda":
+        """The arguments with which an inner loader's batches can be copied while the GPU computes."""
+        if self.context.device.type != "cuda":
             return {"collate_fn": collate_fn}
         if not self.num_workers:
-            return {"collate_fn": collate_fn, "pin_memory": False}  # CopyStream does it
+            # Without workers there is no pinning thread; `CopyStream` pins instead.
+            return {"collate_fn": collate_fn, "pin_memory": False}
         return {"collate_fn": CollatePinnable(collate_fn), "pin_memory": True}
 
     def has_fetched(self, purpose: str) -> bool:
@@ -327,18 +324,18 @@ class PreparedLoader(DataLoader[Any]):
             settings = _fetching(self)
             if self.num_workers:
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
-            under_way = UnderWay(self.num_workers) if self.num_workers else None
-            dataset = LaneDataset(self.dataset, self.standing.seed_process, under_way)
+            progress = WorkerProgress(self.num_workers) if self.num_workers else None
+            dataset = LaneDataset(self.dataset, self.context.seed_process, progress)
             collate_fn = Collate(dataset, self.collate_fn)
             settings |= {"batch_sampler": assigned, **self.pinning(collate_fn), "in_order": True}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                inner = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)
+                inner = InnerLoader(dataset, progress, **settings) if progress else DataLoader(dataset, **settings)
             self._inner[purpose] = (inner, assigned)
         return self._inner[purpose]
 
 
-_FETCHING = (
+FETCHING = (
     "num_workers",
     "collate_fn",
     "pin_memory",
@@ -363,4 +360,4 @@ def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _fetching(loader: DataLoader[Any]) -> dict[str, Any]:
-    return {name: getattr(loader, name) for name in _FETCHING if hasattr(loader, name)}
+    return {name: getattr(loader, name) for name in FETCHING if hasattr(loader, name)}

@@ -23,15 +23,14 @@ from lockstep.protocol.layout.cut import num_steps, steps_of
 
 T = TypeVar("T")
 KEPT = 256
-"""Items that are kept: workers fetch ahead of the loop that takes them."""
+"""The number of items that are cached: workers fetch ahead of the loop that takes them."""
 
 
 class LazyList(Sequence[T]):
-    """Items that are made one by one; the last ones are kept.
+    """Items that are made one by one; the last ones are cached.
 
     Args:
         make: of an item's number.
-        length: how many there are.
     """
 
     def __init__(self, make: Callable[[int], T], length: int) -> None:
@@ -193,6 +192,7 @@ def undistributed(sampler: Any) -> Any:
 def plan_epoch(loader: DataLoader[Any]) -> EpochPlan:
     """Draw the epoch's order. Call it with the epoch's random stream set."""
     batch_sampler = loader.batch_sampler
+    # A subclass may make batches in its own way, so it is iterated.
     if type(batch_sampler) is BatchSampler:
         sampler = undistributed(batch_sampler.sampler)
         size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
@@ -216,6 +216,7 @@ def drawn_at_once(sampler: Any) -> Numbers | None:
     size = len(sampler.data_source)
     if sampler.replacement or sampler.generator is not None or sampler.num_samples != size:
         return None
+    # As RandomSampler does: one number from the global generator seeds the one that draws the permutation.
     generator = torch.Generator()
     generator.manual_seed(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
     return torch.randperm(size, generator=generator, device="cpu").numpy()

@@ -14,8 +14,6 @@ class PlannedSteps:
     """The steps of an epoch that are left.
 
     Args:
-        loader: the prepared one.
-        plan: the epoch's order.
         first_step: the run's number of the epoch's first step.
         done: how many steps a loaded state has behind it; nothing of them is fetched.
     """
@@ -32,12 +30,10 @@ class PlannedSteps:
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is left."""
         return self.done == self.length
 
     @property
     def order(self) -> str:
-        """The hash of the epoch's order."""
         return self._plan.digest
 
     def take(self) -> tuple[StepPlan, Batches]:
@@ -47,7 +43,6 @@ class PlannedSteps:
 
     @property
     def num_samples(self) -> int:
-        """The samples of the epoch."""
         return self._plan.num_samples
 
     @property
@@ -58,9 +53,9 @@ class PlannedSteps:
     @property
     def mine(self) -> list[int]:
         """The same for this rank's lanes; steps from before a resume count as if this rank had made them."""
-        standing = self._loader.standing
-        bounds = Cut(self._plan.batch_size, standing.num_lanes).bounds
-        mine = self._plan.between(bounds[standing.lanes.start], bounds[standing.lanes.stop], self.done)
+        context = self._loader.context
+        bounds = Cut(self._plan.batch_size, context.num_lanes).bounds
+        mine = self._plan.between(bounds[context.lanes.start], bounds[context.lanes.stop], self.done)
         return [len(mine), sum_of_hashes(mine)]
 
     def account(self) -> dict[str, Any]:

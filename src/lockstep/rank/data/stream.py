@@ -23,29 +23,28 @@ from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.data.device_copies import CopyStream
 from lockstep.rank.data.lane_dataset import LaneIndices
-from lockstep.rank.data.loader import Batches, CopiedBatches, LanePart, PreparedLoader, Standing, StepPlan
+from lockstep.rank.data.loader import (
+    FETCHING,
+    Batches,
+    CopiedBatches,
+    LanePart,
+    LoaderContext,
+    PreparedLoader,
+    StepPlan,
+)
 from lockstep.rank.data.stream_dataset import (
     NOTHING_READ,
-    Kept,
+    LaneSpan,
     OneWorker,
     Request,
     Resumption,
     StreamDataset,
     as_it_is,
 )
-from lockstep.rank.data.under_way import UnderWay
 from lockstep.rank.data.worker_batches import FetchedByWorkers, InnerLoader
+from lockstep.rank.data.worker_progress import WorkerProgress
 
-PASSED_ON = (
-    "num_workers",
-    "pin_memory",
-    "timeout",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-)
+PASSED_ON = tuple(name for name in FETCHING if name not in ("collate_fn", "worker_init_fn", "in_order"))
 """Arguments of the user's DataLoader that its reading has too."""
 HOW_TO_SHUFFLE = (
     "Shuffle with the global generators of torch, NumPy or Python, which lockstep seeds, or with a fixed seed."
@@ -82,7 +81,7 @@ class Place:
 
 @dataclass(frozen=True)
 class SavedStream:
-    """What a state keeps of a data set that has a `state_dict`."""
+    """What a state holds of a data set that has a `state_dict`."""
 
     state: Any
     position: int
@@ -106,20 +105,19 @@ class PreparedStream(PreparedLoader):
     """A prepared loader whose data set is iterated."""
 
     def __init__(
-        self, loader: DataLoader[Any], standing: Standing, evaluate: Callable[[PreparedLoader], Iterator[Any]]
+        self, loader: DataLoader[Any], context: LoaderContext, evaluate: Callable[[PreparedLoader], Iterator[Any]]
     ) -> None:
-        super().__init__(loader, standing, evaluate)
+        super().__init__(loader, context, evaluate)
         self._readings: dict[str, tuple[DataLoader[Any], _Requests]] = {}
 
     @property
     def digest(self) -> str:
         """Equal on two ranks whose streams are cut the same way."""
-        told = f"{type(self.dataset).__name__} {self.samples_per_step} {self.drop_last}"
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        described = f"{type(self.dataset).__name__} {self.samples_per_step} {self.drop_last}"
+        return hashlib.blake2b(described.encode(), digest_size=8).hexdigest()
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of a full step."""
         assert self.batch_size is not None
         return self.batch_size
 
@@ -153,11 +151,10 @@ class PreparedStream(PreparedLoader):
         """Read an epoch from `place` on.
 
         Args:
-            epoch: its number.
             place: where in it.
             saved: how the data set can continue there by itself.
             with_state: whether its own state is wanted before each step.
-            elsewhere: keeps what the process draws while it reads apart.
+            elsewhere: leaves the process's random streams as they were before it reads.
 
         Raises:
             UsageError: when the samples before `place` are not those that were there once.
@@ -174,41 +171,43 @@ class PreparedStream(PreparedLoader):
         with_state: bool = False,
     ) -> Iterator[Block]:
         """The blocks of a training epoch from number `first` on; after the end, empty ones."""
-        lanes = self.standing.lanes
-        bounds = Cut(self.samples_per_step, self.standing.num_lanes).bounds
+        lanes = self.context.lanes
+        bounds = Cut(self.samples_per_step, self.context.num_lanes).bounds
 
-        def kept(block: int) -> tuple[Kept, ...]:
-            return tuple(Kept(bounds[lane], bounds[lane + 1], self._key(epoch, block, lane)) for lane in lanes)
+        def spans(block: int) -> tuple[LaneSpan, ...]:
+            return tuple(LaneSpan(bounds[lane], bounds[lane + 1], self._key(epoch, block, lane)) for lane in lanes)
 
         request = Request(self._stream(epoch, 0), epoch, first, (), resumption, attempt, with_state)
-        return self._blocks("training", request, kept)
+        return self._blocks("training", request, spans)
 
     def evaluation(self, step: int) -> StreamedShare:
         """This rank's share of an evaluation after `step` steps of training."""
-        mine = self.standing.lanes
+        mine = self.context.lanes
 
-        def kept(block: int) -> tuple[Kept, ...]:
-            lane = block % self.standing.num_lanes
-            return (Kept(0, self.samples_per_step, self._key(step, block, lane, kind=1)),) if lane in mine else ()
+        def spans(block: int) -> tuple[LaneSpan, ...]:
+            lane = block % self.context.num_lanes
+            return (LaneSpan(0, self.samples_per_step, self._key(step, block, lane, kind=1)),) if lane in mine else ()
 
         stream = self._stream(step, 1)
-        blocks = self._blocks("evaluation", Request(stream, 0, 0, ()), kept)
+        blocks = self._blocks("evaluation", Request(stream, 0, 0, ()), spans)
         return StreamedShare(self, blocks, f"{self.digest} {stream}")
 
     def _stream(self, number: int, kind: int) -> int:
-        return stream_key(self.standing.seed, Domain.EPOCH, self.standing.number, number, kind)
+        return stream_key(self.context.seed, Domain.EPOCH, self.context.number, number, kind)
 
     def _key(self, number: int, block: int, lane: int, kind: int = 0) -> int:
-        return stream_key(self.standing.seed, Domain.FETCH, self.standing.number, "stream", number, block, lane, kind)
+        return stream_key(self.context.seed, Domain.FETCH, self.context.number, "stream", number, block, lane, kind)
 
-    def _blocks(self, purpose: str, first: Request, kept: Callable[[int], tuple[Kept, ...]]) -> Iterator[Block]:
+    def _blocks(self, purpose: str, first: Request, spans: Callable[[int], tuple[LaneSpan, ...]]) -> Iterator[Block]:
         reading, requests = self._reading(purpose)
-        at_first = max(self.num_workers, 1)  # each worker gets one of the first requests
+        # Each worker gets one of the first requests.
+        at_first = max(self.num_workers, 1)
 
         def wanted() -> Iterator[Request]:
+            # Where the stream ends is known only when it has ended, so there is always another request.
             for number in itertools.count():
                 resumption = first.resumption if number < at_first else None
-                yield replace(first, block=(block := first.block + number), kept=kept(block), resumption=resumption)
+                yield replace(first, block=(block := first.block + number), spans=spans(block), resumption=resumption)
 
         requests.requests = wanted()
         found = FetchedByWorkers(reading) if isinstance(reading, InnerLoader) else iter(reading)
@@ -219,29 +218,29 @@ class PreparedStream(PreparedLoader):
             settings = {name: getattr(self, name) for name in PASSED_ON if hasattr(self, name)}
             if self.num_workers:
                 settings["worker_init_fn"] = OneWorker(self.worker_init_fn)
-            under_way = UnderWay(self.num_workers) if self.num_workers else None
+            progress = WorkerProgress(self.num_workers) if self.num_workers else None
             dataset = StreamDataset(
                 self.dataset,
-                self.standing.seed,
-                self.standing.seed_process,
+                self.context.seed,
+                self.context.seed_process,
                 self.samples_per_step,
                 drop_last=self.drop_last,
                 collate_fn=self.collate_fn,
-                under_way=under_way,
+                progress=progress,
             )
             requests = _Requests()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 settings |= {"batch_size": None, "sampler": requests, **self.pinning(as_it_is)}
-                reading = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)
+                reading = InnerLoader(dataset, progress, **settings) if progress else DataLoader(dataset, **settings)
             self._readings[purpose] = (reading, requests)
         return self._readings[purpose]
 
     def moved(self, batches: list[Any]) -> Batches:
         """Batches of this rank, to its device."""
-        if self.standing.device.type == "cpu":
+        if self.context.device.type == "cpu":
             return Batches(iter(batches))
-        self._copies = self._copies or CopyStream(self.standing.device)
+        self._copies = self._copies or CopyStream(self.context.device)
         return CopiedBatches(iter(batches), self._copies, ahead=True)
 
 
@@ -259,7 +258,7 @@ class StreamedSteps:
         elsewhere: Elsewhere,
     ) -> None:
         self.done, self.goes_on_by = place.done, ""
-        """Steps that are behind; and, where there were some at the beginning, how the data set came here."""
+        """Steps that are done; and, where there were some at the beginning, how the data set resumed."""
         self._loader, self._epoch, self._elsewhere = loader, epoch, elsewhere
         self._first_step = place.first_step
         self._with_state, self._order = with_state, place.order
@@ -273,14 +272,15 @@ class StreamedSteps:
 
     def _num_mine(self, size: int) -> int:
         """This rank's samples of a step of `size` samples."""
-        standing = self._loader.standing
-        sizes = Cut(self._loader.samples_per_step, standing.num_lanes).sizes(size)
-        return sum(sizes[standing.lanes.start : standing.lanes.stop])
+        context = self._loader.context
+        sizes = Cut(self._loader.samples_per_step, context.num_lanes).sizes(size)
+        return sum(sizes[context.lanes.start : context.lanes.stop])
 
     def _open(self, order: str, saved: SavedStream | None) -> Block:
         """Begin to read; by the data set's own state only if the step that follows is then the one that followed."""
         if self.done and saved is not None and self._loader.has_state:
             resumption = Resumption(self.done, saved.position, order, saved.state)
+            # The first block shows whether the data set continues with the samples that came next once.
             first = self._try(resumption)
             if first is not None and (first.size, first.after) == (saved.size, saved.after):
                 self._next, self.goes_on_by = first, "its own load_state_dict"
@@ -327,10 +327,10 @@ class StreamedSteps:
     def take(self) -> tuple[StepPlan, Batches]:
         """The next step, of which there must be one, and its batches."""
         block, self._next = self.look(), None
-        standing, number = self._loader.standing, self.done
-        cut = Cut(self._loader.samples_per_step, standing.num_lanes)
+        context, number = self._loader.context, self.done
+        cut = Cut(self._loader.samples_per_step, context.num_lanes)
         lanes = cut.lanes_of(range(block.start, block.start + block.size))
-        parts = tuple(LanePart(number, lane, LaneIndices(lanes[lane], 0)) for lane in standing.lanes if lanes[lane])
+        parts = tuple(LanePart(number, lane, LaneIndices(lanes[lane], 0)) for lane in context.lanes if lanes[lane])
         self.done, self._order = number + 1, block.after
         plan = StepPlan(cut.of_step(self._first_step + number, block.size), parts)
         self._samples, self._mine = self._samples + block.size, self._mine + plan.num_mine
@@ -344,7 +344,7 @@ class StreamedSteps:
     def read_again(self) -> bool:
         """Whether the first epoch has the same samples in its first step when it is read again; True for later epochs.
 
-        Call it once no step is left. Where a rank reads alone, nobody else would notice.
+        Call it once no step is left. Where a rank reads alone, there is no other comparison.
         """
         if self._epoch or self._is_resumed or self._loader.num_workers > 1:
             return True
@@ -376,7 +376,6 @@ class StreamedSteps:
 
     @property
     def mine(self) -> list[int]:
-        """As of `PlannedSteps`."""
         return [self._mine, 0]
 
     def account(self) -> dict[str, Any]:
@@ -393,7 +392,7 @@ class StreamedSteps:
 
     @property
     def saved(self) -> SavedStream | None:
-        """What a state keeps here of the data set's own state."""
+        """What a state holds here of the data set's own state."""
         block = self._next
         if block is None or block.state is None:
             return None
@@ -413,7 +412,7 @@ class StreamedShare:
             if block.size == 0:
                 return
             self.num_samples += block.size
-            lane = number % self._loader.standing.num_lanes
+            lane = number % self._loader.context.num_lanes
             indices = LaneIndices(range(block.start, block.start + block.size), 0)
             for batch in self._loader.moved(block.batches):
                 yield LanePart(number, lane, indices), batch

@@ -1,25 +1,23 @@
 """An IterableDataset that is read block by block, a block for each step, with the same samples wherever it is read.
 
-Every rank, and every loader worker of a rank, reads the whole stream from its beginning, keeps the samples of its own
-lanes and lets go of the others. So nobody has to be told where the stream ends, and it ends for all after the same sample. Each
-sample is read with random streams of its own, keyed by the epoch and its place: a shuffle buffer or an augmentation that
-draws from torch, NumPy or `random` draws the same in every process.
+Every rank, and every loader worker of a rank, reads the whole stream from its beginning, retains the samples of its own
+lanes and drops the others. So every process sees where the stream ends, after the same sample. Each sample is read with
+random streams of its own, keyed by the epoch and its place: a shuffle buffer or an augmentation that draws from torch, NumPy
+or `random` draws the same in every process.
 
 What this costs on each rank and worker: reading all samples, about 7 µs each for the random streams, and 10 to 20 for the
 hash that compares what two processes have read (at most 4 KiB of each array).
 
 Runs in: the loader's workers, or the rank where it has none.
 
-An epoch begins with a copy of the data set (`copy.copy`), of which lockstep calls `set_epoch` if there is one. So an epoch is the same
-whether its process has read others before, or was just started.
+An epoch begins with a copy of the data set (`copy.copy`), of which lockstep calls `set_epoch` if there is one. So an epoch is
+the same whether its process has read others before, or was just started.
 """
 
 from __future__ import annotations
 
 import copy
-import ctypes
 import hashlib
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +27,9 @@ from torch.utils.data import Dataset, get_worker_info
 from lockstep.errors import SAMPLE_NOTE
 from lockstep.machine.torch_private import loader_worker
 from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.rank.data.lane_dataset import PR_SET_PDEATHSIG
-from lockstep.rank.data.under_way import UnderWay
+from lockstep.rank.data.lane_dataset import die_with_rank
 from lockstep.rank.data.uses import update_digest
+from lockstep.rank.data.worker_progress import WorkerProgress
 
 NOTHING_READ = "0" * 16
 """The hash of a stream of which nothing is read."""
@@ -40,8 +38,8 @@ MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The samples of a block that are kept: the positions [start, end) in it."""
+class LaneSpan:
+    """The samples of a block that this rank retains: the positions [start, end) in it."""
 
     start: int
     end: int
@@ -71,7 +69,7 @@ class Request:
     epoch: int
     """Its number."""
     block: int
-    kept: tuple[Kept, ...]
+    spans: tuple[LaneSpan, ...]
     resumption: Resumption | None = None
     attempt: int = 0
     """Another one begins the data set anew, too."""
@@ -83,13 +81,10 @@ class StreamDataset(Dataset[Any]):
     """The user's data set behind `__getitem__`, which the DataLoader calls with one `Request` at a time.
 
     Args:
-        dataset: the user's.
-        seed: the run's.
         seed_process: sets the process's random streams from a key.
         batch_size: samples of a block.
         drop_last: whether a last block that is short is left out.
-        collate_fn: the user's.
-        under_way: where workers write what they fetch; None if there are no workers.
+        progress: where workers write what they fetch; None if there are no workers.
     """
 
     def __init__(
@@ -101,9 +96,9 @@ class StreamDataset(Dataset[Any]):
         *,
         drop_last: bool,
         collate_fn: Callable[[list[Any]], Any],
-        under_way: UnderWay | None = None,
+        progress: WorkerProgress | None = None,
     ) -> None:
-        self.dataset, self.under_way = dataset, under_way
+        self.dataset, self.progress = dataset, progress
         self._seed, self._seed_process, self._collate_fn = seed, seed_process, collate_fn
         self._batch_size, self._drop_last = batch_size, drop_last
         self._stream: tuple[int, int] | None = None
@@ -113,8 +108,8 @@ class StreamDataset(Dataset[Any]):
         self._order, self._is_over = NOTHING_READ, False
 
     def __getitem__(self, request: Request) -> dict[str, Any]:
-        """Read on to a block and return it: where it begins, how many samples it has, the hash of the stream before and
-        after it, the collated batches of what is kept, and perhaps the data set's state before it.
+        """Continue to a block and return it: where it begins, how many samples it has, the hash of the stream before and
+        after it, the collated batches of its spans, and perhaps the data set's state before it.
 
         After the end, blocks have no samples.
         """
@@ -124,9 +119,9 @@ class StreamDataset(Dataset[Any]):
             self._read((), with_samples=False)
         state = self._copy.state_dict() if request.with_state and self._position else None
         start, before = self._position, self._order
-        batches = self._read(request.kept, with_samples=True)
-        if self.under_way is not None:
-            self.under_way.end()
+        batches = self._read(request.spans, with_samples=True)
+        if self.progress is not None:
+            self.progress.end()
         size = self._position - start
         return {
             "start": start, "size": size, "before": before, "after": self._order, "batches": batches, "state": state
@@ -150,21 +145,23 @@ class StreamDataset(Dataset[Any]):
         assert self._stream is not None
         self._seed_process(stream_key(self._seed, Domain.FETCH, "stream", self._stream[0], self._position))
 
-    def _read(self, kept: tuple[Kept, ...], *, with_samples: bool) -> list[Any]:
-        """Read a block; return the batches of what is kept of it."""
+    def _read(self, spans: tuple[LaneSpan, ...], *, with_samples: bool) -> list[Any]:
+        """Read a block; return the batches of its spans."""
         samples, start, order = [], self._position, self._order
-        first = min((one.start for one in kept), default=0)
-        last = max((one.end for one in kept), default=0)
+        first = min((one.start for one in spans), default=0)
+        last = max((one.end for one in spans), default=0)
         for place in range(0 if self._is_over else self._batch_size):
             found = self._next()
             if found is None:
                 break
+            # A sample that no lane of this rank has is only counted and hashed.
             samples.append(found[0] if with_samples and first <= place < last else None)
+        # The short block is as if it had never been read: ranks compare the hash up to the last whole one.
         if self._is_over and self._drop_last and len(samples) < self._batch_size:
             samples, self._position, self._order = [], start, order
         self._block += 1
         batches = []
-        for one in kept:
+        for one in spans:
             if mine := samples[one.start : one.end]:
                 self._seed_process(one.key)
                 batches.append(self._collate_fn(mine))
@@ -173,8 +170,8 @@ class StreamDataset(Dataset[Any]):
     def _next(self) -> tuple[Any] | None:
         """The next sample; None at the end."""
         self._seed_sample()
-        if self.under_way is not None:
-            self.under_way.begin(self._position)
+        if self.progress is not None:
+            self.progress.begin(self._position)
         assert self._iterator is not None
         try:
             sample = next(self._iterator)
@@ -189,6 +186,7 @@ class StreamDataset(Dataset[Any]):
         return (sample,)
 
     def __getattr__(self, name: str) -> Any:
+        # As in `LaneDataset`.
         if name in ("dataset", "under_way"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -219,11 +217,11 @@ class OneWorker:
         self._worker_init_fn = worker_init_fn
 
     def __call__(self, worker_id: int) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_rank()
         worker = get_worker_info()
         if worker is not None and isinstance(worker.dataset, StreamDataset):
-            if worker.dataset.under_way is not None:
-                worker.dataset.under_way.be_worker(worker_id)
+            if worker.dataset.progress is not None:
+                worker.dataset.progress.be_worker(worker_id)
             alone: Mapping[str, Any] = {"dataset": worker.dataset.dataset, "id": 0, "num_workers": 1}
             for name, value in alone.items():
                 object.__setattr__(worker, name, value)

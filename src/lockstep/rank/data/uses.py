@@ -21,11 +21,7 @@ MASK = (1 << 64) - 1
 
 
 class Uses:
-    """The samples of steps that are added one after the other.
-
-    Args:
-        num_samples: of the data set.
-    """
+    """The samples of steps that are added one after the other."""
 
     def __init__(self, num_samples: int) -> None:
         self._seen = np.zeros(num_samples, np.bool_)
@@ -36,13 +32,12 @@ class Uses:
 
     @property
     def distinct(self) -> int:
-        """How many different ones."""
         return int(np.count_nonzero(self._seen)) + len(self._others)
 
     def add(self, steps: Iterable[Sequence[Any]]) -> None:
-        """Count the samples of these steps."""
         flat = list(chain.from_iterable(steps))
         self.samples += len(flat)
+        # A byte for each sample of the data set, as long as indices are such numbers.
         numbers = whole_numbers(flat)
         if numbers is not None and (not len(numbers) or (numbers.min() >= 0 and numbers.max() < len(self._seen))):
             self._seen[numbers] = True
@@ -68,7 +63,8 @@ def sum_of_hashes(indices: Sequence[Any] | Numbers) -> int:
     if numbers is None:
         found = (hashlib.blake2b(repr(index).encode(), digest_size=8).digest() for index in indices)
         return sum(int.from_bytes(one, "little") for one in found) & MASK
-    mixed = numbers.astype(np.uint64)  # the steps of splitmix64
+    # The steps of splitmix64.
+    mixed = numbers.astype(np.uint64)
     with np.errstate(over="ignore"):
         mixed += np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -122,5 +118,6 @@ def update_digest(digest: Any, value: Any, most_bytes: int = sys.maxsize) -> Non
 
 
 def _evenly(data: np.ndarray[Any, Any], most_bytes: int) -> bytes:
-    every = -(-len(data) // most_bytes) | 1  # odd, so that it is not always the same byte of each number
+    # Odd, so that it is not always the same byte of each number.
+    every = -(-len(data) // most_bytes) | 1
     return data[::every].tobytes()

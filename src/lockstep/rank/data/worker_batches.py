@@ -1,4 +1,4 @@
-"""torch's iterator over the batches that workers fetch, made to tell of a dead worker where a batch is waited for, and there only.
+"""torch's iterator over the batches that workers fetch, which reports a dead worker only where a batch is waited for.
 
 The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.trigger.last_snapshot`).
 """
@@ -25,11 +25,11 @@ from torch.utils.data import DataLoader
 from lockstep.machine.torch_private import WorkerIterator, remove_worker_pids
 from lockstep.notices import say
 from lockstep.rank.data.device_copies import Pinnable
-from lockstep.rank.data.under_way import UnderWay
+from lockstep.rank.data.worker_progress import WorkerProgress
 
 
 class ChildEnded(Exception):  # noqa: N818 - what happened
-    """A process that was waited for has ended."""
+    """A process has ended on which a wait depends."""
 
 
 class Interruptible:
@@ -48,7 +48,8 @@ class Interruptible:
         if threading.current_thread() is threading.main_thread():
             _listen()
             _waits.append(self)
-        if self._has_lost():  # a signal that came before had nobody to interrupt
+        # A signal that came before found no wait to interrupt.
+        if self._has_lost():
             self._leave()
             raise ChildEnded
 
@@ -62,7 +63,8 @@ class Interruptible:
     def look(self) -> None:
         """Raise `ChildEnded`, at most once, if it has come to that."""
         if self._has_lost():
-            self._leave()  # first: whoever catches it may be in our own `__exit__`
+            # Leave first: the exception may be caught in our own `__exit__`.
+            self._leave()
             raise ChildEnded
 
 
@@ -103,7 +105,7 @@ ENDS_WITHIN_S = 5.0
 LOOKS_EVERY_S = 5.0
 """How often a wait looks for itself, where no signal arrives."""
 STUCK_S = 60.0
-"""How long a sample may take before we say which one it is."""
+"""How long a sample may take before a notice names it."""
 
 TOO_MANY_FILES = (
     "lockstep: this process has as many open files as it may: raise `ulimit -n`, or call "
@@ -124,14 +126,15 @@ class WorkerBatches(WorkerIterator):
 
     def __init__(self, loader: InnerLoader) -> None:
         self.has_arrived = False
-        """Whether something came for the present batch: what is raised then, a worker or the pinning thread passed on."""
-        self._under_way: UnderWay = loader.under_way
+        """Whether something has arrived for the present batch: what is raised then comes from a worker or the pinning thread."""
+        self._under_way: WorkerProgress = loader.progress
         self._since = time.monotonic()
         self._has_said_stuck = False
         super().__init__(loader)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        if self._worker_pids_set:  # from now on torch's handler does not know of them
+        # From now on torch's handler of SIGCHLD does not know the workers, and ours does.
+        if self._worker_pids_set:
             self._worker_pids_set = False
             remove_worker_pids(id(self))
             for worker in self._workers:
@@ -218,7 +221,7 @@ class WorkerBatches(WorkerIterator):
                 worker.join(ENDS_WITHIN_S)
 
     def abandon(self) -> None:
-        """End all workers without asking them. What they have fetched is lost."""
+        """Kill all workers. What they have fetched is lost."""
         if self._shutdown:
             return
         self._shutdown = True
@@ -259,19 +262,19 @@ class InnerLoader(DataLoader[Any]):
     """A stock DataLoader that reports dead workers.
 
     Args:
-        under_way: where its workers write what they fetch.
+        progress: where its workers write what they fetch.
         settings: as of a DataLoader; with workers.
     """
 
-    def __init__(self, dataset: Any, under_way: UnderWay, **settings: Any) -> None:
-        self.under_way = under_way
+    def __init__(self, dataset: Any, progress: WorkerProgress, **settings: Any) -> None:
+        self.progress = progress
         super().__init__(dataset, **settings)
 
     @property
-    def kept(self) -> WorkerBatches | None:
+    def persistent(self) -> WorkerBatches | None:
         """The iterator that lives from epoch to epoch, with `persistent_workers`."""
-        kept: Any = self._iterator
-        return kept  # type: ignore[no-any-return]
+        persistent: Any = self._iterator
+        return persistent  # type: ignore[no-any-return]
 
     def _get_iterator(self) -> Any:
         return WorkerBatches(self)
@@ -281,16 +284,17 @@ class FetchedByWorkers(Iterator[Any]):
     """The batches of one epoch, or of one evaluation; workers begin with the first at once.
 
     Args:
-        inner: nobody else iterates it meanwhile.
-        most: after so many, if that is known, workers may end: nobody asks whether that was the last one.
+        inner: not iterated elsewhere meanwhile.
+        most: how many there are, if that is known: after the last one nothing is waited for, so workers may end.
 
     Raises:
         RuntimeError: as torch's, with the sample, when a worker dies.
     """
 
     def __init__(self, inner: InnerLoader, most: int | None = None) -> None:
-        kept = inner.kept  # torch asks them whether they are ready
-        with _deaths_told(kept), nullcontext() if kept is None else Interruptible(kept.has_lost):
+        # torch waits for workers that persist to begin the next epoch.
+        persistent = inner.persistent
+        with _deaths_reported(persistent), nullcontext() if persistent is None else Interruptible(persistent.has_lost):
             begun: Any = iter(inner)
         self._batches: WorkerBatches | None = begun if most != 0 else None
         self._left = most
@@ -299,7 +303,7 @@ class FetchedByWorkers(Iterator[Any]):
         batches = self._batches
         if batches is None:
             raise StopIteration
-        with _deaths_told(batches), Interruptible(batches.has_lost):
+        with _deaths_reported(batches), Interruptible(batches.has_lost):
             batch = next(batches)
         if self._left is not None:
             self._left -= 1
@@ -309,8 +313,8 @@ class FetchedByWorkers(Iterator[Any]):
 
 
 @contextmanager
-def _deaths_told(waits: WorkerBatches | None) -> Iterator[None]:
-    """Raise what torch raises when a worker is gone, which the launcher knows; add the sample to torch's own errors."""
+def _deaths_reported(waits: WorkerBatches | None) -> Iterator[None]:
+    """Raise what torch raises when a worker is gone, as the launcher recognises it; add the sample to torch's own errors."""
     try:
         yield
     except ChildEnded as ended:

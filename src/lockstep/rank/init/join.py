@@ -22,7 +22,7 @@ from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.device_sums import BackendOrderTransport
 from lockstep.rank.transport.gpu_ranks import GpuTransport, HostMemoryTransport
 from lockstep.rank.transport.local import native
-from lockstep.rank.transport.local.nodes_store import told_by_all
+from lockstep.rank.transport.local.nodes_store import read_all
 from lockstep.rank.transport.local.process import RankProcess
 from lockstep.rank.transport.over_nodes import OverNodesTransport
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport
@@ -43,7 +43,7 @@ def learn_nodes(store: Store, rank: int, world_size: int, name: str) -> Nodes | 
     """
     store.set(f"node of {rank}", name)
     with waits("the ranks' nodes", [other for other in range(world_size) if other != rank]):
-        gathered = told_by_all(store, [f"node of {other}" for other in range(world_size)])
+        gathered = read_all(store, [f"node of {other}" for other in range(world_size)])
     return nodes_of([name.decode() for name in gathered])
 
 

@@ -18,6 +18,7 @@ from torch.nn import Parameter
 
 from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
 from lockstep.machine.torch_private import dispatching
+from lockstep.protocol.journal.spans import spans
 from lockstep.rank.transport.local.native import ABORTED, DISAGREEMENT, LOST, SAME_CALLS, compiled
 from lockstep.rank.transport.shared_memory import DTYPES
 
@@ -48,7 +49,7 @@ def error_for(trouble: int, text: str) -> Exception:
 def options(
     kind: Any, given: Any, *, op: Any = None, root: int | None = None, timeout: dt.timedelta | None = None
 ) -> Any:
-    """The options of a torch call: as given, or made from what its shorter forms pass instead (then it goes on).
+    """The options of a torch call: as given, or made from what its shorter forms pass instead.
 
     Args:
         kind: the class of options.
@@ -185,7 +186,8 @@ def terms_of(op: Any, dtype: torch.dtype) -> Terms:
     """
     code = OP_CODES.get(hash(op))
     factor = None
-    if code is None:  # PREMUL_SUM: torch shows its factor only this way
+    # PREMUL_SUM: torch shows its factor only this way.
+    if code is None:
         code, factor = SUM, op.__getstate__()[1]
         if not dtype.is_floating_point:
             raise CollectiveMisused(
@@ -224,5 +226,10 @@ def for_moving(dtype: torch.dtype) -> tuple[int, int]:
 def tensors() -> compiled.Tensors:
     """The reader of tensors; one object per process."""
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    watchers = [(vars(dispatching), "_is_in_torch_dispatch_mode"), (vars(profiler), "_is_profiler_enabled")]
+    # While one of these is not False, calls do not take the short way, so that the watcher sees them.
+    watchers = [
+        (vars(dispatching), "_is_in_torch_dispatch_mode"),
+        (vars(profiler), "_is_profiler_enabled"),
+        (vars(spans), "is_taken"),
+    ]
     return compiled.Tensors(exchange, [Tensor, Parameter], watchers, list(OP_CODES.items()))

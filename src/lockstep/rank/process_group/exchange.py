@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.protocol.journal.waiting_note import range_of_wait
 from lockstep.rank.process_group.arguments import CollectiveMisused, error_for, tensors
 from lockstep.rank.process_group.operands import Buffers
 from lockstep.rank.process_group.work import DONE, Handle, Transfer
@@ -21,10 +22,12 @@ from lockstep.rank.transport.local.native import SHUT_DOWN, compiled
 
 (BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
 """Kinds of operation, as numbered in native/src/control.hpp."""
+NAMES = ("barrier", "all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather", "gather", "scatter")
+"""The same, in traces."""
 
 _NO_TIME = dt.timedelta(0)
 LAST_PATIENCE_S = 5.0
-"""How long a group that ends waits for works under way that nobody has waited for: the others are as far, as a rule."""
+"""How long a group that ends waits for works under way that were not waited for: the others are as far, as a rule."""
 LOOK_S = 0.0005
 """Between two looks at them."""
 
@@ -60,9 +63,10 @@ class Exchange:
         """Run an operation, or begin it. Addresses, counts and `shape` as `compiled.Group.begin` takes them.
 
         Args:
-            opts: torch's options of the call: whether the caller goes on meanwhile, and how long to wait.
+            opts: torch's options of the call: whether the caller continues meanwhile, and how long to wait.
         """
         self.num_begun += 1
+        # `run` takes no timeout: it has the one that the group was made with.
         if opts.asyncOp or self.is_impatient:
             try:
                 pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, shape)
@@ -70,7 +74,8 @@ class Exchange:
                 self.fail(error)
             return self._started([pending], buffers, results, opts)
         try:
-            self.native.run(kind, dtype, op, root, count, inputs, outputs, shape)
+            with range_of_wait(NAMES[kind]):
+                self.native.run(kind, dtype, op, root, count, inputs, outputs, shape)
         except TROUBLES as error:
             self.fail(error)
         buffers.copy_back()
@@ -101,7 +106,8 @@ class Exchange:
                 self.fail(error)
             return self._started([pending], buffers, results, opts)
         try:
-            self.native.run_all_to_all(dtype, inputs, outputs, sends, receives)
+            with range_of_wait("all_to_all"):
+                self.native.run_all_to_all(dtype, inputs, outputs, sends, receives)
         except TROUBLES as error:
             self.fail(error)
         buffers.copy_back()
@@ -124,7 +130,6 @@ class Exchange:
         return self._started([self.begin_barrier()], Buffers(), [], opts)
 
     def begin_barrier(self) -> compiled.Operation:
-        """Say that this rank is here."""
         self.num_begun += 1
         try:
             return self.native.begin(BARRIER, 0, 0, -1, 0, [], [])
@@ -167,11 +172,11 @@ class Exchange:
         return handle
 
     def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Handle:
-        """Make a work for them. Its tensors stay alive until it is finished, even if nobody keeps the work."""
+        """Make a work for them. Its tensors stay alive until it is finished, even if the work is dropped."""
         transfer = Transfer(self, pendings, buffers, results)
         with self._lock:
             if len(self._under_way) >= self._most_kept:
-                # All of them: one that nobody answers (a message about the end of training) may precede finished ones.
+                # All of them: one that gets no answer (a message about the end of training) may precede finished ones.
                 self._under_way = [other for other in self._under_way if not other.is_over()]
                 self._most_kept = 2 * len(self._under_way) + 1
             self._under_way.append(transfer)
@@ -183,7 +188,8 @@ class Exchange:
     def wait(self, pending: compiled.Pending, patience: dt.timedelta) -> None:
         patience = patience if patience > dt.timedelta(0) else self.patience
         try:
-            self.native.wait(pending, patience.total_seconds())
+            with range_of_wait("the end of a collective"):
+                self.native.wait(pending, patience.total_seconds())
         except TROUBLES as error:
             self._fail_waiting(error)
 
@@ -194,10 +200,8 @@ class Exchange:
             self._fail_waiting(error)
 
     def close(self) -> None:
-        """Leave the group. What is under way is finished if the others come soon, as Gloo's threads do; else given up.
-
-        While an exception is under way the others may never come, so nothing is waited for.
-        """
+        """Leave the group. What is under way is finished if the others come soon, as Gloo's threads do; else given up."""
+        # While an exception is under way the others may never come, so nothing is waited for.
         if sys.exc_info()[0] is None:
             self._finish_under_way()
         self.is_closed = True

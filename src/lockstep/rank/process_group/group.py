@@ -5,7 +5,7 @@ functions call these methods, and torch's C++ (DDP, functional collectives) call
 returns a `dist.Work`.
 
 Methods are named and called as torch calls them; `opts` is torch's object of options for the operation, which carries
-root, reduce op, and whether the caller goes on while the exchange is under way.
+root, reduce op, and whether the caller continues while the exchange is under way.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def num_exchanges() -> int | None:
         return 0
     if isinstance(group, Membership):
         return group.exchange.num_begun
-    try:  # there is no public way
+    try:
+        # torch has no public way to ask.
         backends: list[Any] = [group._get_backend(device) for device in group._device_types]  # noqa: SLF001
         different = {id(backend): backend for backend in backends}.values()
         return sum(int(backend._get_sequence_number_for_group()) for backend in different)  # noqa: SLF001
@@ -83,7 +84,8 @@ _NEAR = 6
 
 def agree_on_new_groups() -> None:
     """Put that in front of torch's function that makes every new group; a second call changes nothing."""
-    original = torch_private.if_there("make_group")  # what new_group, device meshes and functional collectives call
+    # `new_group`, device meshes and functional collectives all call this function.
+    original = torch_private.if_there("make_group")
     if original is not None and not hasattr(original, _MARK):
         torch_private.replace("make_group", _agreed(original))
 
@@ -150,14 +152,15 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     if _withdrawn:
         raise CollectiveMisused(_withdrawn[0].problem, _withdrawn[0].fix)
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
+    store = PrefixStore(f"{NAME}/{_rendezvous_number(options.store, size)}", options.store)
     ranks = list(options.global_ranks_in_group)
     title = f"The group of ranks {ranks}" if ranks else "The default group"
     default = dist.group.WORLD
     known = default.known if isinstance(default, LockstepProcessGroup) else {}
     try:
         native = meet(store, rank, size, where, timeout, names=ranks, known=known, is_watched=True)
-    except compiled.GroupError as error:  # another rank gave up before this one was in
+    except compiled.GroupError as error:
+        # Another rank gave up before this one was in.
         raise error_for(error.args[0], f"{title}: {error.args[1]}") from None
     except UsageError as error:
         raise CollectiveMisused(error.problem, error.fix) from None
@@ -169,7 +172,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     return LockstepProcessGroup(exchange, rank, size, options.store, known)
 
 
-def _meeting_number(store: Store, size: int) -> int:
+def _rendezvous_number(store: Store, size: int) -> int:
     """How often these ranks have met over this store: stores outlive groups, and old addresses must not be read again."""
     arrived: int = store.add(f"{NAME}/arrivals", 1)
     return (arrived - 1) // size
@@ -181,7 +184,7 @@ def register() -> None:
         dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])
     agree_on_new_groups()
     answer_monitored_barrier()
-    # torch's flight recorder uses a part that a group in Python lacks; our own errors name every rank's line
+    # torch's flight recorder uses a part that a group in Python lacks; our own errors name every rank's line.
     if (recorded_elsewhere := torch_private.if_there("recorded_elsewhere")) is not None:
         recorded_elsewhere.add(NAME)
 

@@ -106,7 +106,6 @@ class Membership(dist.ProcessGroup):
         self.exchange.close()
 
     def abort(self) -> None:
-        """Break the group for every rank."""
         self.exchange.native.abort(f"Rank {self._rank} called abort.")
         self.exchange.close()
 
@@ -118,11 +117,11 @@ class Membership(dist.ProcessGroup):
         return self.together(works, is_async=True)
 
     def together(self, works: Sequence[dist.Work], is_async: bool, buffers: Buffers | None = None) -> dist.Work:
-        """One work for several; waits for them when the caller does not go on meanwhile.
+        """One work for several; waits for them unless the caller continues meanwhile.
 
         Args:
             works: in the order in which their results are copied back.
-            is_async: whether the caller goes on.
+            is_async: whether the caller continues.
             buffers: what is copied back after them.
         """
         transfers = [work.transfer for work in works if isinstance(work, Handle)]
@@ -179,16 +178,17 @@ def monitored_barrier(exchange: Exchange, rank: int, timeout: dt.timedelta | Non
 
     Args:
         exchange: the group's.
-        rank: this one in the group.
         timeout: how long; None is the group's.
         wait_all_ranks: whether rank 0 names all ranks that are late, not only the first.
 
     Raises:
         CollectiveFailed: on every rank that came, when one did not. Rank 0 names those that are late, the others rank 0.
     """
-    patience = exchange.patience if timeout is None else timeout  # 0 is a time too
+    # A timeout of 0 is a time too.
+    patience = exchange.patience if timeout is None else timeout
     operation = exchange.begin_barrier()
     try:
+        # `wait` would take 0 for the group's own timeout.
         exchange.wait(operation, max(patience, dt.timedelta(microseconds=1)))
     except CollectiveFailed as error:
         text = _sentence(exchange.native.behind(operation), rank, patience, wait_all_ranks)

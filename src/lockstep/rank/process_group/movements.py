@@ -37,6 +37,7 @@ class Movements(Membership):
         self, tensors: Any, opts: Any = _BROADCAST, timeout: Any = None, *, root: int | None = None
     ) -> Any:
         """All tensors of every rank become the one of the root that `opts.rootTensor` names."""
+        # Nearly every call ends here: plain tensors, and a caller that waits.
         if timeout is root is None and self.exchange.moves(kinds.BROADCAST, None, tensors, opts):
             return DONE
         given = {name: value for name, value in (("timeout", timeout), ("root", root)) if value is not None}
@@ -88,6 +89,7 @@ class Movements(Membership):
                 "Give it a list of outputs for each tensor.",
             )
         first, *others = outputs
+        # torch's lists go rank by rank: every `count`th output belongs to the same input.
         works = [self.all_gather_list(first[index::count], tensor, _ALL_GATHER) for index, tensor in enumerate(given)]
         buffers = Buffers()
         for other in others:
@@ -108,6 +110,7 @@ class Movements(Membership):
             return self.exchange.call(
                 kinds.ALL_GATHER, dtype, 0, -1, counts[0], [address], targets, tensor.shape, buffers, outputs, opts
             )
+        # Of different sizes: each rank sends its whole tensor to all, as in all_to_all.
         size, sends = self.size(), [count * width] * self.size()
         return self.exchange.deal(dtype, [address] * size, targets, sends, counts, buffers, outputs, opts)
 

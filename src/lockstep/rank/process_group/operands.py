@@ -29,7 +29,8 @@ class NoNumbers(CollectiveMisused):
 
 
 def _is_dtensor(tensor: Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # takes half as long to import as torch
+    # Importing this module takes half as long as importing torch.
+    module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
@@ -51,6 +52,7 @@ def with_numbers(tensor: Tensor) -> Tensor:
     Raises:
         NoNumbers: for other tensors without numbers of their own (DTensor, FakeTensor, any wrapper).
     """
+    # A functional collective's result may be inside another one's.
     while type(tensor).__torch_dispatch__ is not ONLY_ITSELF and hasattr(tensor, "trigger_wait"):
         tensor = tensor.trigger_wait()
     if type(tensor).__torch_dispatch__ is ONLY_ITSELF or not tensor.is_cpu or tensor.layout is not _STRIDED:
@@ -63,8 +65,17 @@ def with_numbers(tensor: Tensor) -> Tensor:
 def _has_memory(tensor: Tensor) -> bool:
     try:
         return not isinstance(tensor, FakeTensor) and (not tensor.numel() or tensor.untyped_storage().data_ptr() != 0)
-    except RuntimeError:  # torch has nothing to show
+    except RuntimeError:
+        # torch raises for a storage that has no memory.
         return False
+
+
+def check_device(tensor: Tensor) -> None:
+    if not tensor.is_cpu:
+        raise CollectiveMisused(
+            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
+            "Move it with .cpu(), or use a group of another backend for it.",
+        )
 
 
 def check_place(tensor: Tensor) -> None:
@@ -73,11 +84,7 @@ def check_place(tensor: Tensor) -> None:
     Raises:
         CollectiveMisused: for tensors on another device, and sparse ones.
     """
-    if not tensor.is_cpu:
-        raise CollectiveMisused(
-            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
-            "Move it with .cpu(), or use a group of another backend for it.",
-        )
+    check_device(tensor)
     if tensor.layout is not _STRIDED:
         raise CollectiveMisused(f"This tensor has the layout {tensor.layout}.", "Use .to_dense() first.")
 
@@ -195,7 +202,8 @@ class Buffers:
     def copy_back(self) -> None:
         """Copy results to where they belong. Call once the operation is finished."""
         for target, buffer in self._back:
-            with torch.inference_mode(target.is_inference()):  # such a tensor may only be written in this mode
+            # Such a tensor may only be written in this mode.
+            with torch.inference_mode(target.is_inference()):
                 _once(target).copy_(buffer[tuple(map(slice, _once(target).shape))])
         self._back.clear()
         self._kept.clear()

@@ -26,7 +26,15 @@ from lockstep.rank.process_group.arguments import (
 )
 from lockstep.rank.process_group.exchange import TROUBLES
 from lockstep.rank.process_group.membership import Membership
-from lockstep.rank.process_group.operands import Buffers, copy_of, overlap, share_memory, unspoilt, with_numbers
+from lockstep.rank.process_group.operands import (
+    Buffers,
+    check_device,
+    copy_of,
+    overlap,
+    share_memory,
+    unspoilt,
+    with_numbers,
+)
 from lockstep.rank.process_group.watched import seen
 from lockstep.rank.process_group.work import DONE, Handle, complete_inner_future
 
@@ -39,11 +47,7 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
     Raises:
         CollectiveMisused: on every rank, when the shapes differ; here, when the tensor is not on the CPU.
     """
-    if not tensor.is_cpu:
-        raise CollectiveMisused(
-            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
-            "Move it with .cpu(), or use a group of another backend for it.",
-        )
+    check_device(tensor)
     mine = tensor.detach().coalesce()
     indices, values = mine.indices(), mine.values()
     about = torch.tensor([values.shape[0], tensor.sparse_dim(), *tensor.shape], device="cpu")
@@ -64,7 +68,8 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
         torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, device="cpu", check_invariants=False
     ).coalesce()
     with torch.no_grad():
-        tensor.copy_(total)  # in place; a detached view of a sparse tensor has indices of its own
+        # In place, because a detached view of a sparse tensor has indices of its own.
+        tensor.copy_(total)
     return group.exchange.follow([], Buffers(), [tensor])
 
 
@@ -209,10 +214,11 @@ class Reductions(Membership):
         """One reduction for each rank; the root's own part goes to `output`, and nothing of `source` is written."""
         works = []
         if any(overlap(tensor, output) for root, tensor in enumerate(source) if root != self.rank()):
-            source = [tensor.clone() for tensor in source]  # one of them is read after `output` is written
-        kept = [Buffers() for _ in source]
-        addresses = [[buffers.reads(terms.of(tensor))] for buffers, tensor in zip(kept, source, strict=True)]
-        for root, (tensor, buffers, address) in enumerate(zip(source, kept, addresses, strict=True)):
+            # One of them would be read after `output` is written.
+            source = [tensor.clone() for tensor in source]
+        all_buffers = [Buffers() for _ in source]
+        addresses = [[buffers.reads(terms.of(tensor))] for buffers, tensor in zip(all_buffers, source, strict=True)]
+        for root, (tensor, buffers, address) in enumerate(zip(source, all_buffers, addresses, strict=True)):
             target = [_result(buffers, output, terms)] if root == self.rank() else address
             count = tensor.numel() * terms.width
             works.append(

@@ -53,8 +53,10 @@ def _found() -> str:
 
 
 def _try() -> None:
-    shared = new_store()  # torch does not keep it alive
-    begin = inspect.unwrap(dist.init_process_group)  # not what wraps it in ranks, nor torch's own log
+    # torch does not keep the store alive.
+    shared = new_store()
+    # Neither what wraps it in ranks, nor torch's own log.
+    begin = inspect.unwrap(dist.init_process_group)
     begin(NAME, store=PrefixStore("self-test", shared), rank=0, world_size=1)
     try:
         for call in (_in_place, _one_into_another, _lists, _through_torchs_core, _objects):

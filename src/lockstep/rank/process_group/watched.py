@@ -4,6 +4,8 @@ torch's C++ backends are reached through operations like `c10d::allreduce_`. Wat
 dispatch modes (`CommDebugMode` counts), the profiler, and tensors that stand for others, which hand on the ones inside.
 A process group in Python gets its calls directly, so a watched call goes through the same operation on a group without
 a backend first, and comes back here from it. Without a watcher that costs two reads of a variable.
+
+Runs in: a rank's threads that call the group; an event of a profile ends in a thread of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def seen(num_tensors: int, title: str, name: str = "") -> Callable[[Call], Call]
     """
 
     def decorate(method: Call) -> Call:
-        method.__name__ = name or method.__name__  # what `show` asks torch for
+        # `show` asks torch for the operation of this name.
+        method.__name__ = name or method.__name__
 
         @functools.wraps(method)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,9 +85,11 @@ class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace != "c10d" or any(issubclass(each, FakeTensor) for each in types):
             return func(*args, **(kwargs or {}))
         if any(each is not Tensor for each in types):
-            return NotImplemented  # the tensors hand on what is inside them
+            # The tensors pass on what is inside them.
+            return NotImplemented
         names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - torch has no public name
-        self.result = self._call(args[: names.index("process_group")])  # a barrier's is a tensor of no use
+        # A barrier has a tensor, which means nothing, in the place of arguments.
+        self.result = self._call(args[: names.index("process_group")])
         boxed = self.result.boxed()
         return boxed if len(func._schema.returns) == 1 else (args[0], boxed)  # noqa: SLF001
 
@@ -93,7 +98,8 @@ class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _below_all_modes(arrival: _Arrival) -> Iterator[None]:
     """Have the mode of this call asked after all others of this thread."""
     stack = dispatching._get_current_dispatch_mode_stack()  # noqa: SLF001 - torch has no public way to put one below
-    own_places = [getattr(mode, "_mode_key", None) for mode in stack]  # torch's own are below all others anyway
+    # torch's own modes are below all others anyway.
+    own_places = [getattr(mode, "_mode_key", None) for mode in stack]
     above = [dispatching._pop_mode() for place in own_places if place is None]  # noqa: SLF001
     try:
         with arrival:
@@ -130,7 +136,7 @@ def _recorded(title: str, call: Callable[[], Any]) -> Any:
 
 
 def _end(over: Future[None]) -> None:
-    """End the event from another thread, so the profiler takes it for one that runs beside this thread's calls."""
+    """End the event from another thread, so that the profiler shows it beside this thread's calls, not around them."""
     thread = threading.Thread(target=over.set_result, args=(None,))
     thread.start()
     thread.join()

@@ -54,7 +54,8 @@ def uncompiled(kind: type[_T]) -> type[_T]:
     DDP calls its group from C++ while the compiler watches (buckets made anew, from `forward`). The compiler then takes
     the method for a piece of the model, and raises at the first attribute of a group that it doesn't know.
     """
-    with suppress(EnvironmentFailure):  # of a torch without these names
+    # A torch without these names has no compiler that would come here.
+    with suppress(EnvironmentFailure):
         never = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
         for method in (method for each in kind.__mro__ for method in vars(each).values()):
             if isinstance(method, FunctionType):
@@ -150,7 +151,7 @@ class Handle(PythonCallbackWork):
     """What torch gets for a transfer.
 
     torch may keep the C++ half of this object alone (DDP does so with the work of `join`) and wait there. That half owns
-    `Transfer.wait`, and so the transfer, as long as anybody can wait for it.
+    `Transfer.wait`, and so the transfer, as long as anything can wait for it.
     """
 
     def __init__(self, transfer: Transfer) -> None:
@@ -159,7 +160,6 @@ class Handle(PythonCallbackWork):
         self._future: Promise | None = None
 
     def wait(self, timeout: dt.timedelta = _NO_TIME) -> bool:
-        """Finish it; see `Transfer.wait`."""
         return self.transfer.wait(timeout)
 
     def synchronize(self) -> None:
@@ -235,11 +235,11 @@ def _complete(future: Future[Any], results: list[Tensor]) -> None:
 
 
 def complete_after_backward(transfer: Transfer, holder: Callable[[], Handle | None] = lambda: None) -> None:
-    """Finish it at the end of this thread's backward pass, unless somebody does earlier; there must be a pass.
+    """Finish it at the end of this thread's backward pass, unless it is finished earlier; there must be a pass.
 
     Args:
-        transfer: what somebody has a future of.
-        holder: returns the handle with which somebody may wait later; then nothing is done. None when it is gone.
+        transfer: a future of it exists.
+        holder: returns the handle by which it may be waited for later; then nothing is done. None when it is gone.
     """
     number = graph_task_id()
     promised = _promised.get(number)
@@ -251,7 +251,7 @@ def complete_after_backward(transfer: Transfer, holder: Callable[[], Handle | No
 
 
 class Promised(list[tuple[Transfer, Callable[[], Handle | None]]]):
-    """Transfers of one backward pass whose futures somebody may have. The pass holds it; when the pass fails, both are gone."""
+    """Transfers of one backward pass that may have futures. The pass holds it; when the pass fails, both are gone."""
 
 
 _promised: WeakValueDictionary[int, Promised] = WeakValueDictionary()
@@ -293,7 +293,8 @@ class Promise(Future[Any]):
 
     def then(self, callback: Callable[[Future[Any]], Any]) -> Future[Any]:
         following = Promise(self.transfer)
-        following.is_kept = True  # by this promise's callback
+        # This promise's callback completes it.
+        following.is_kept = True
 
         def follow(_: Future[Any]) -> None:
             try:

@@ -20,6 +20,7 @@ from lockstep.machine.torch_private import TorchDispatchMode, if_imported
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.init.streams import Streams, generators, states
 from lockstep.rank.run.position.moment import LoopPosition, Region
+from lockstep.rank.strategy.stages.cutting.watch import written_by
 
 _SEEDED = torch.Tag.nondeterministic_seeded
 
@@ -41,6 +42,7 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._position.region is not Region.LANE or _SEEDED not in func.tags:
             return func(*args, **kwargs)
         self._draws += 1
+        # A generator of the script's own would not be where `_once` puts the global ones.
         if kwargs.get("generator") is not None:
             kwargs = kwargs | {"generator": None}
         return self._draw(func, args, kwargs)
@@ -50,6 +52,7 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result if drew_nothing else self._by_samples(func, args, kwargs)
 
     def _by_samples(self, func: Any, args: Any, kwargs: Any) -> Any:
+        # Lanes differ in their number of samples: each sample gets the numbers that a single one would get.
         name = func.overloadpacket.__name__
         if name == "randperm":
             return torch.arange(args[0], device=kwargs.get("device"))
@@ -82,7 +85,7 @@ def _without_drawing(func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
     Attention without dropout and the like can draw, but do not; their arguments need not be cut into samples then,
     which only a few of them would allow (a mask may have the same sizes as the batch and mean something else).
     """
-    changed = [(value, value.clone()) for value in _written(func, args, kwargs)]
+    changed = [(value, value.clone()) for value in written_by(func, args, kwargs)]
     before = states()
     result = func(*args, **kwargs)
     if all(map(torch.equal, before, states())):
@@ -90,13 +93,6 @@ def _without_drawing(func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
     for value, copy in changed:
         value.copy_(copy)
     return False, None
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """The tensors among the arguments that the operation writes to."""
-    given = [*zip(func._schema.arguments, args, strict=False)]  # noqa: SLF001 - the only way to ask
-    given += [(argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs]  # noqa: SLF001
-    return [value for argument, value in given if argument.is_write and isinstance(value, Tensor)]
 
 
 def _row(args: Any, kwargs: Any, count: int, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -120,7 +116,8 @@ def calm() -> None:
     F.scaled_dot_product_attention = _with(F.scaled_dot_product_attention, dropout_p=0.0)
     F.batch_norm = _running_statistics(F.batch_norm)
     _watch_autocast()
-    compile_nothing()  # a compiled graph draws its own random numbers
+    # A compiled graph draws its own random numbers.
+    compile_nothing()
 
 
 def compile_nothing() -> None:
@@ -172,7 +169,8 @@ def _watch_autocast() -> None:
 def _with(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     try:
         names = list(inspect.signature(function).parameters)
-    except ValueError:  # a builtin: scaled_dot_product_attention
+    except ValueError:
+        # A builtin: scaled_dot_product_attention.
         names = ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
 
     def fixed_function(*args: Any, **kwargs: Any) -> Any:

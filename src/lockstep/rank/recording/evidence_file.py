@@ -55,7 +55,6 @@ class EvidenceFile:
         self._items.setdefault(item, "none" if value is None else float(value).hex())
 
     def text_item(self, item: str, text: str) -> None:
-        """Record a hash or another text."""
         self._items.setdefault(item, text)
 
     def tensor_item(self, step: int, item: str, tensor: Tensor) -> None:
@@ -96,9 +95,9 @@ class EvidenceFile:
         values = values.reshape(-1)[::stride].cpu()
         wide = values.to(torch.float64) if values.is_floating_point() else values.to(torch.int64)
         code = "d" if values.is_floating_point() else "q"
-        told = {"dtype": dtype_name(tensor), "shape": list(tensor.shape), "code": code, "stride": stride}
+        header = {"dtype": dtype_name(tensor), "shape": list(tensor.shape), "code": code, "stride": stride}
         path = self._path.with_name(f"values-{self._path.stem.removeprefix('rank-')}")
-        path.with_suffix(".json").write_text(json.dumps(told))
+        path.with_suffix(".json").write_text(json.dumps(header))
         wide.contiguous().numpy().tofile(path.with_suffix(".bin"))
 
 
@@ -114,7 +113,6 @@ def stride_of(num_elements: int) -> int:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """The dtype without `torch.`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -158,18 +156,15 @@ class LaneGradients(LaneObserver):
         self._lanes: dict[int, dict[str, Any]] = {}
 
     def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
-        if self._lanes.get(lane, {}).get("weight"):  # 0: it has only been looked at, for `over_batch=`
+        # A weight of 0: the lane has only been looked at, for `over_batch=`.
+        if self._lanes.get(lane, {}).get("weight"):
             return
-        self._lanes[lane] = {
-            "weight": weight,
-            "explicit": explicit,
-            "dtypes": [dtype_name(flat) for flat in gradients],
-        }
+        self._lanes[lane] = {"weight": weight, "explicit": explicit, "dtypes": [dtype_name(flat) for flat in gradients]}
         values = torch.cat([flat.detach().float().cpu() for flat in gradients])
         values[:: stride_of(values.numel())].contiguous().numpy().tofile(self._folder / f"lane-{lane:05d}.f32")
 
     def after_first_pass(self, models: Sequence[nn.Module]) -> None:
         """Write them, once all lanes of the first pass are done."""
         norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
-        told = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
-        (self._folder / "lanes.json").write_text(json.dumps(told))
+        found = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
+        (self._folder / "lanes.json").write_text(json.dumps(found))

@@ -1,9 +1,8 @@
-"""Do lanes hand tensors to each other? `lockstep verify` asks on one rank, when losses differ although samples do not.
+"""Whether lanes pass tensors to each other: `lockstep verify` looks on one rank, when losses differ although samples do not.
 
-A recurrent state that a script keeps in a variable goes from lane to lane on one rank, and starts anew on another. This
-mode sees every operation of torch: memory that an operation inside a lane makes or writes belongs to that lane, and
-what the next lane computes from it depends on it. It is reported when losses do, in at least two lanes: a sum of losses
-over lanes changes no loss, and a mask that the first lane makes for all others is made once.
+A recurrent state in a variable of the script goes from lane to lane on one rank, and starts anew on another. This mode sees
+every operation of torch: memory that an operation inside a lane makes or writes belongs to that lane, and what the next lane
+computes from it depends on it.
 
 Parameters and buffers belong to no lane, nor does what lockstep itself computes. What goes through NumPy or Python
 numbers is not seen.
@@ -51,14 +50,14 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         position: where the script is.
         models: the prepared ones; the list may still grow.
-        told: where to write the first tensor that losses depend on.
+        path: where to write the first tensor that losses depend on.
     """
 
-    def __init__(self, position: LoopPosition, models: Sequence[nn.Module], told: Path) -> None:
+    def __init__(self, position: LoopPosition, models: Sequence[nn.Module], path: Path) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._position, self._models, self._told = position, models, told
+        self._position, self._models, self._path = position, models, path
         self.observer = _Lanes(self)
-        """Tells it of lanes and losses."""
+        """Reports lanes and losses to it."""
         self._made: dict[int, _Made] = {}
         self._lane = 0
         self._of_models: set[int] = set()
@@ -66,12 +65,11 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Lanes whose losses depend on the lane before, by the line that uses it."""
 
     def begin(self) -> None:
-        """Enter the mode, for good."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def begin_lane(self) -> None:
-        """Begin another lane."""
         self._lane += 1
+        # Memory that was freed may come back at the same address, for something else.
         self._made = {address: made for address, made in self._made.items() if not made.memory.expired()}  # type: ignore[no-untyped-call]
         owned = [tensor for model in self._models for tensor in (*model.parameters(), *model.buffers())]
         self._of_models = {_address(tensor) for tensor in _tensors(owned)}
@@ -82,16 +80,16 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if frame is None:
             return func(*args, **kwargs)
         given = list(_tensors((args, kwargs)))
-        handed = self._handed(given, frame)
+        carried = self._carried_by(given, frame)
         result = func(*args, **kwargs)
         written = given if func._schema.is_mutable else []  # noqa: SLF001 - the only way to ask
         viewed = set() if written else {_address(tensor) for tensor in given}
         for tensor in _tensors(result):
             if _address(tensor) not in viewed | self._of_models:
-                self._note(tensor, handed, frame)
+                self._note(tensor, carried, frame)
         return result
 
-    def _handed(self, given: Sequence[Tensor], frame: FrameType) -> CarriedTensor | None:
+    def _carried_by(self, given: Sequence[Tensor], frame: FrameType) -> CarriedTensor | None:
         """What the arguments depend on: they come from the lane before, or were computed from what did."""
         for tensor in given:
             made = self._made.get(_address(tensor))
@@ -104,14 +102,14 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return made.depends_on
         return None
 
-    def _note(self, tensor: Tensor, handed: CarriedTensor | None, frame: FrameType) -> None:
+    def _note(self, tensor: Tensor, carried: CarriedTensor | None, frame: FrameType) -> None:
         """Note that the current lane made the memory of `tensor`, or wrote to it."""
         made = self._made.get(_address(tensor))
         if made is not None and made.lane == self._lane:
-            made.depends_on = handed or made.depends_on
+            made.depends_on = carried or made.depends_on
         else:
             memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-            self._made[_address(tensor)] = _Made(memory, self._lane, _line(frame), handed)
+            self._made[_address(tensor)] = _Made(memory, self._lane, _line(frame), carried)
 
     def look_at_loss(self, loss: Tensor) -> None:
         """Look at a loss before its backward."""
@@ -120,8 +118,10 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         lanes = self._seen.setdefault(made.depends_on.used_at, set())
         lanes.add(self._lane)
-        if len(lanes) == ENOUGH and not self._told.exists():
-            made.depends_on.write(self._told)
+        # [Note: why a dependence counts only in two lanes' losses]
+        # A sum of losses over lanes changes no loss, and a mask that the first lane makes for all others is made once.
+        if len(lanes) == ENOUGH and not self._path.exists():
+            made.depends_on.write(self._path)
 
 
 class _Lanes(LaneObserver):
@@ -142,7 +142,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def _has_memory(tensor: Tensor) -> bool:
     try:
         return tensor.untyped_storage() is not None
-    except (RuntimeError, NotImplementedError):  # sparse, or a subclass without memory of its own
+    except (RuntimeError, NotImplementedError):
+        # Sparse, or a subclass without memory of its own.
         return False
 
 

@@ -30,8 +30,6 @@ class Meter:
     """Measures the steps of one rank.
 
     Args:
-        folder: the run folder.
-        rank: this rank.
         wanted: `warm_up` steps that are made but not measured, then `steps` that are; after them the script ends.
         step_timer: the rank's account of its phases; from now on it keeps every interval.
         device: on CUDA a step begins and ends when the device has finished what it was given.
@@ -64,7 +62,6 @@ class Meter:
         """End the body of a step; after the last wanted step, end the script.
 
         Args:
-            step: its number.
             stage: what the strategy reports about this rank's stage of the model; None where there are no stages.
         """
         if step <= self._warm_up:
@@ -86,7 +83,7 @@ class Meter:
             return
         self._written = True
         whole = [step for step in self._steps if "end_ns" in step]
-        told = {
+        measured = {
             "rank": self._rank,
             "steps": whole,
             "intervals": [
@@ -97,7 +94,7 @@ class Meter:
             "work": self._work,
             "memory": {**_process_memory(), "cuda_peak": self._cuda_peak()},
         }
-        self._folder.measured(self._rank).write_text(json.dumps(told))
+        self._folder.measured(self._rank).write_text(json.dumps(measured))
 
     def _boundary(self, operation: str) -> int:
         if self._device.type == "cuda":

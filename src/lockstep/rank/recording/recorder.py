@@ -53,12 +53,10 @@ class Recorder:
     """Records the evidence of one rank.
 
     Args:
-        folder: the run folder.
-        rank: this rank.
         wanted: `steps` (record this many); `to_the_end` (then let the loops end as if the data were over, and record
             the end too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture`
             (write the values of one item at one step); `norms` (write the norm of each tensor too); `watch` (look for
-            tensors that lanes hand on, see `lane_watch`); `stops` (end the run when its first state is saved); `goes_on`
+            tensors that lanes pass on, see `lane_watch`); `stops` (end the run when its first state is saved); `goes_on`
             (record what the step after this one begins with).
     """
 
@@ -74,7 +72,7 @@ class Recorder:
         self.stops = bool(wanted.get("stops"))
         self.goes_on: int | None = wanted.get("goes_on")
         self.over = self._last_step <= 0
-        """Whether all wanted steps are recorded: the script's loops end as if the data were over."""
+        """Whether all requested steps are recorded: the script's loops end as if the data were over."""
         self.left: int | None = None
         """A step whose loop the script has left, and that is not recorded yet."""
         self.plans: dict[int, EpochPlan] = {}
@@ -83,8 +81,8 @@ class Recorder:
         self._flushed = 0
         """The last step whose items are written; what is logged later in the same step is written at once."""
         self._repeats: dict[tuple[int, str], int] = {}
-        self._holdings = ScriptObjects()
-        self._told_initial = False
+        self._objects = ScriptObjects()
+        self._has_initial = False
 
     @property
     def plain(self) -> bool:
@@ -93,10 +91,10 @@ class Recorder:
 
     def initial(self, taken: Taken) -> None:
         """Record, before the first epoch, what the models were made with."""
-        if self._told_initial:
+        if self._has_initial:
             return
-        self._told_initial = True
-        self._holdings.before_lanes(taken.models)
+        self._has_initial = True
+        self._objects.before_lanes(taken.models)
         place = self._recorder.steps_before
         suffix = f" (run {self._recorder.number})" if place else ""
         for kind in ("parameters", "buffers"):
@@ -111,7 +109,7 @@ class Recorder:
             return
         self.goes_on = None
         self._record(step, taken, iter(()), "", before="resumed ")
-        for name, thing in self._holdings.before_step(taken.models, taken.known):
+        for name, thing in self._objects.before_step(taken.models, taken.known):
             self._recorder.text_item(f"own {name}", type(thing).__name__)
             self._recorder.state_items(
                 step, f"own {name}", thing.state_dict() if hasattr(thing, "state_dict") else thing
@@ -138,15 +136,13 @@ class Recorder:
         """Record a pass whose gradients are complete.
 
         Args:
-            step: the run's.
             number: counts the step's passes from 1.
             numbers: the loss, and the norm of all gradients.
-            models: the prepared ones.
         """
         loss, norm = numbers
         if self.lanes is not None and step == 1 and number == 1:
             self.lanes.after_first_pass(models)
-        self._holdings.after_lanes(models)
+        self._objects.after_lanes(models)
         suffix = f" (pass {number})" if number > 1 else ""
         self._recorder.number_item(f"loss{suffix}", loss)
         for name, parameter in named(models, "parameters"):
@@ -171,7 +167,7 @@ class Recorder:
         """Record a step whose body is finished. Collective: call it on every rank."""
         self.left = None
         place = self._place(step)
-        self._record(place, taken, self._holdings.after_step(taken.models, taken.known), "")
+        self._record(place, taken, self._objects.after_step(taken.models, taken.known), "")
         self._repeats = {place: count for place, count in self._repeats.items() if place[0] == self._place(step)}
         self._recorder.flush(place)
         self._flushed = step
@@ -181,7 +177,7 @@ class Recorder:
     def at_end(self, taken: Taken) -> None:
         """Record the end of the script. Collective: call it on every rank."""
         suffix = f" (run {self._recorder.number})" if self._recorder.number > 1 else ""
-        self._record(AT_END, taken, self._holdings.at_end(taken.models, taken.known), suffix)
+        self._record(AT_END, taken, self._objects.at_end(taken.models, taken.known), suffix)
         self._recorder.flush(AT_END)
 
     def flush_end(self) -> None:
@@ -205,6 +201,7 @@ class Recorder:
         names: dict[int, str] = {}
         for name, parameter in named(taken.models, "parameters"):
             self._recorder.tensor_item(step, f"{before}parameter {name}{suffix}", parameter)
+            # A parameter that two models share has the name that it has in the first.
             names.setdefault(id(parameter), name)
         optimizers = [thing for thing in taken.things if isinstance(thing, Optimizer)]
         for number, optimizer in enumerate(optimizers, 1):
@@ -231,9 +228,8 @@ class Recorder:
 
     def _states(self, step: int, prefix: str, states: Mapping[Any, Any], names: Mapping[int, str]) -> None:
         for parameter, state in states.items():
-            if (
-                isinstance(parameter, Tensor) and not parameter.is_meta
-            ):  # else another stage's, and what a state left here
+            # Others are another stage's, or were left here by a loaded state.
+            if isinstance(parameter, Tensor) and not parameter.is_meta:
                 for key, value in state.items():
                     self._recorder.state_items(step, f"{prefix}{key} of {names.get(id(parameter), '?')}", value)
 

@@ -1,6 +1,7 @@
 """`--trace 20steps`: what a rank did in its first steps, for Perfetto: phases, lanes, buckets of gradients, waits.
 
-The step timer keeps its intervals; other code adds spans (`lockstep.protocol.journal.spans`). Times are nanoseconds of `time.monotonic_ns`, one clock for all processes of a node.
+The step timer keeps its intervals; other code, in any thread, adds ranges (`lockstep.protocol.journal.spans`). Times are
+nanoseconds of `time.monotonic_ns`, one clock for all processes of a node.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ class Trace:
 
     Args:
         path: where it goes.
-        rank: this rank.
         num_steps: how many steps are in it.
     """
 
@@ -40,6 +40,7 @@ class Trace:
         self._first: int | None = None
         self.intervals: list[Interval] = []
         """Filled by the step timer, with times of `time.perf_counter_ns`."""
+        # On Linux both are one clock; elsewhere they may count from different moments.
         self._offset_ns = time.monotonic_ns() - time.perf_counter_ns()
         spans.take()
 
@@ -54,7 +55,7 @@ class Trace:
             (NAMES.get(phase, "script"), operation, begin + self._offset_ns, end + self._offset_ns)
             for phase, operation, begin, end in self.intervals
         ]
-        told = {"rank": self._rank, "pid": os.getpid(), "phases": phases, "spans": spans.taken()}
+        found = {"rank": self._rank, "pid": os.getpid(), "phases": phases, "spans": spans.taken()}
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_private(self._path, json.dumps(told))
+            write_private(self._path, json.dumps(found))

@@ -1,4 +1,4 @@
-"""How a model is laid on ranks: one contract, and a room for each way of doing it.
+"""How a model is placed on ranks: one contract, and its implementations.
 
     choose_strategy(mesh, ...) -> Strategy                   choice
     strategy.adopt(models)                                   contract; agreement (do ranks have the same?), other_users
@@ -7,5 +7,6 @@
                     end_pass                                 norm, pass_loss, precision
     optimizer.step                                           optimizer_kinds
 
-`delegating` is the base of strategies that change little of another one. `contract` holds the loops that messages show.
+`delegating` is the base of strategies that change little of another one: `data_parallel` (dp, with `split_forward`), `hogwild`,
+zero1/ and stages/. `contract` holds the loops that messages show.
 """

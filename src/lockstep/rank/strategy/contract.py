@@ -1,4 +1,4 @@
-"""What a step needs from a strategy, the types that both use, and ranges of a step in torch.profiler's traces."""
+"""What a step needs from a strategy, and the types that both use."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import profiler
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
-from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.schedule import Action, Kind
@@ -28,7 +26,7 @@ from lockstep.rank.strategy.precision import Precision
 class PassResult:
     """The result of a pass over a step's lanes; the same bits on every rank, for any number of ranks."""
 
-    told: PassLoss
+    pass_loss: PassLoss
     """The lanes' losses."""
     notes: dict[int, Any]
     """The notes of all lanes, in lane order."""
@@ -38,7 +36,7 @@ class PassResult:
     @property
     def loss(self) -> float | None:
         """The weighted mean of the lanes' losses; None when no lane called backward. Waits for it."""
-        return self.told.mean
+        return self.pass_loss.mean
 
 
 class LaneObserver:
@@ -54,10 +52,8 @@ class LaneObserver:
         """Called when a lane is over.
 
         Args:
-            lane: its number.
             gradients: before they are weighted; one flat tensor for each dtype and device.
             weight: what the lane counts, as the step will use it.
-            explicit: whether the script passed `weight=`.
         """
 
 
@@ -78,7 +74,7 @@ class OpenLane(ABC):
 
 
 class AnyPass(ABC):
-    """A pass over a step's lanes. It ends by `end` or by `abandon`; also by both, where `end` has lost another rank."""
+    """A pass over a step's lanes. It ends by `end` or by `abandon`; by both, where `end` has lost another rank."""
 
     @abstractmethod
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
@@ -87,7 +83,7 @@ class AnyPass(ABC):
         Afterwards `p.grad` holds the step's gradient, added to what it held before the pass.
 
         Args:
-            notes: small JSON values by lane, handed to every rank.
+            notes: small JSON values by lane, sent to every rank.
             seen: a digest of this rank's random streams outside the lanes; it is compared over the ranks.
         """
 
@@ -115,7 +111,7 @@ class OrderedPass(AnyPass):
         """Order this rank's work on its `num_lanes` lanes of a pass, which are numbered by position."""
 
     def spare_s(self, kind: Kind) -> float:  # noqa: ARG002 - most never wait
-        """Seconds in which this rank would only wait for another one if it went on with an action of this kind now."""
+        """Seconds for which this rank would only wait for another one if it began an action of this kind now."""
         return 0.0
 
     @abstractmethod
@@ -138,9 +134,9 @@ class Strategy(ABC):
     placement: Placement
     is_ordered = False
     """Whether its passes are `OrderedPass`es."""
+    # Not where a rank sees only part of the update, or where other ranks write to the parameters.
     takes_closures = True
-    """Whether an optimizer may go through the lanes again inside its step, as LBFGS does. False if a rank sees only
-    part of the update, or other ranks write to the parameters."""
+    """Whether an optimizer may go through the lanes again inside its step, as LBFGS does."""
 
     @property
     @abstractmethod
@@ -210,7 +206,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def keep_buffers(self) -> None:
-        """Remember the buffers' values, which an evaluation must not change: ranks see different samples there."""
+        """Remember the buffers' values. An evaluation must not change them: ranks see different samples there."""
 
     @abstractmethod
     def before_update(self, optimizer: Optimizer) -> None:
@@ -226,7 +222,7 @@ class Strategy(ABC):
 
         Args:
             optimizer: stays the user's object.
-            updates_by: "element" or "parameter": what the script said about optimizers that lockstep does not know.
+            updates_by: "element" or "parameter": what the script declared about optimizers that lockstep does not know.
             require_same: raises `UsageError`, at the script's current line, if ranks do not pass there equally often;
                 takes what was called.
 
@@ -317,31 +313,3 @@ def _is_in_forward() -> bool:
     while frame.f_back is not None and frame.f_code.co_name != "forward":
         frame = frame.f_back
     return frame.f_code.co_name == "forward"
-
-
-class Range:
-    """A range from here to `end`, or to the end of a `with`. Ranges may end in any order.
-
-    Args:
-        title: as traces show it.
-    """
-
-    def __init__(self, title: str) -> None:
-        self._record = profiler.record_function(title) if profiler._is_profiler_enabled else None  # noqa: SLF001
-        self._title, self._begin_ns = title, spans.begin()
-        if self._record is not None:
-            self._record.__enter__()  # type: ignore[no-untyped-call]
-
-    def end(self) -> None:
-        """End the range. A second call does nothing."""
-        spans.end("lanes and buckets", self._title, self._begin_ns)
-        self._begin_ns = 0
-        record, self._record = self._record, None
-        if record is not None:
-            record.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.end()

@@ -29,12 +29,14 @@ class DelegatingStrategy(Strategy):
         self.name = inner.name
         self.placement = inner.placement
 
+    # The inner strategy makes the lanes.
     @property
-    def observers(self) -> list[LaneObserver]:  # the inner strategy's, which makes the lanes
+    def observers(self) -> list[LaneObserver]:
         return self._inner.observers
 
+    # The inner strategy scales the losses.
     @property
-    def precision(self) -> Precision:  # the inner strategy's, which scales the losses
+    def precision(self) -> Precision:
         return self._inner.precision
 
     @precision.setter

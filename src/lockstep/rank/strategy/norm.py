@@ -73,11 +73,13 @@ def _by_dtype(chunks: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 def combine_norms(values: Sequence[float], norm_type: float) -> float:
     """The norm of everything from the norms of its chunks, in any order: `fsum` rounds once."""
+    # `max` may lose a NaN, depending on where it stands.
     if any(map(math.isnan, values)):
         return math.nan
     largest = max(values, default=0.0)
     if math.isinf(norm_type) or math.isinf(largest) or not largest:
         return largest
+    # Divided by the largest, no power overflows.
     return largest * float(math.fsum((value / largest) ** norm_type for value in values) ** (1.0 / norm_type))
 
 

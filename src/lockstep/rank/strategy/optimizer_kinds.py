@@ -2,8 +2,8 @@
 
 An optimizer is *element-wise* when the update of an element depends only on that element's gradient and state; then it
 may be given chunks. One with statistics over a tensor is given whole parameters, as stages do with all. One that
-couples parameters, or that is not known here, is refused unless the script says what it is; then zero1 gives it its own
-parameters (`lending`). The tables are tested: `tests/unit/rank/strategy/test_optimizer_kinds.py`.
+couples parameters, or that is not known here, is refused unless the script declares what it is; then zero1 gives it whole
+parameters (`WholeParameters`). The tables are tested: `tests/unit/rank/strategy/test_optimizer_kinds.py`.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ class UpdatesBy(StrEnum):
     ELEMENT = "element"
     PARAMETER = "parameter"
     ITSELF = "itself"
-    """At most a parameter, says the script; its code is not known here, so it gets the parameters themselves."""
+    """At most a parameter, as the script declares; its code is not known here, so it gets the parameters themselves."""
 
+
+_BY_ELEMENT = (
+    optim.SGD,
+    optim.Adam,
+    optim.AdamW,
+    optim.Adamax,
+    optim.NAdam,
+    optim.RAdam,
+    optim.Adagrad,
+    optim.Adadelta,
+)
+_MORE_BY_ELEMENT = (optim.RMSprop, optim.Rprop, optim.ASGD)
+_BY_PARAMETER = (optim.Adafactor, optim.SparseAdam, *((optim.Muon,) if hasattr(optim, "Muon") else ()))
 
 KNOWN: dict[type[Optimizer], UpdatesBy] = {
-    optim.SGD: UpdatesBy.ELEMENT,
-    optim.Adam: UpdatesBy.ELEMENT,
-    optim.AdamW: UpdatesBy.ELEMENT,
-    optim.Adamax: UpdatesBy.ELEMENT,
-    optim.NAdam: UpdatesBy.ELEMENT,
-    optim.RAdam: UpdatesBy.ELEMENT,
-    optim.Adagrad: UpdatesBy.ELEMENT,
-    optim.Adadelta: UpdatesBy.ELEMENT,
-    optim.RMSprop: UpdatesBy.ELEMENT,
-    optim.Rprop: UpdatesBy.ELEMENT,
-    optim.ASGD: UpdatesBy.ELEMENT,
-    optim.Adafactor: UpdatesBy.PARAMETER,
-    optim.SparseAdam: UpdatesBy.PARAMETER,
-    **({optim.Muon: UpdatesBy.PARAMETER} if hasattr(optim, "Muon") else {}),
+    **dict.fromkeys((*_BY_ELEMENT, *_MORE_BY_ELEMENT), UpdatesBy.ELEMENT),
+    **dict.fromkeys(_BY_PARAMETER, UpdatesBy.PARAMETER),
 }
 
 CUTTABLE = (torch.float32, torch.float64)
@@ -56,23 +57,22 @@ CUTTABLE = (torch.float32, torch.float64)
 than in the middle, and where a part ends depends on the tensor's length (seen with 2 threads, bf16 and fp16)."""
 
 
-def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") -> UpdatesBy:
+def updates_by(optimizer: Optimizer, declared: str | None, strategy: str = "zero1") -> UpdatesBy:
     """How `optimizer` may be shared out.
 
     Args:
-        optimizer: any optimizer.
-        said: what the script said about optimizers that are not known here.
+        declared: what the script declared about optimizers that are not known here.
         strategy: what messages call the strategy that shares out.
 
     Raises:
-        UsageError: for an unknown one about which nothing was said, and for forms whose bits depend on the sharing.
+        UsageError: for an unknown one about which nothing was declared, and for forms whose bits depend on the sharing.
     """
     for group in optimizer.param_groups:
         _refuse_form(optimizer, group)
     for known, kind in KNOWN.items():
         if _is_like(type(optimizer), known):
             return kind
-    if said is None:
+    if declared is None:
         raise UsageError(
             f"{strategy} does not know whether {type(optimizer).__name__} updates each element, or each parameter, "
             f"independently: each rank updates and sees only its part of the parameters.",
@@ -108,12 +108,14 @@ def _refuse_form(optimizer: Optimizer, group: dict[str, Any]) -> None:
 
 def follow_parameters(optimizer: Optimizer) -> None:
     """Move the state to where the parameters are now; call it before a strategy takes the optimizer, and after it has cut."""
-    if type(optimizer.state) not in (dict, defaultdict):  # spread by an earlier run: the strategy says so
+    # A state that an earlier run has spread over its ranks: the strategy raises an error for it.
+    if type(optimizer.state) not in (dict, defaultdict):
         return
     for group in optimizer.param_groups:
         counts_there = bool(group.get("fused") or group.get("capturable"))
         for parameter in group["params"]:
-            if parameter in optimizer.state and parameter.device.type not in {"cpu", "meta"}:  # meta: another rank's
+            # What is on the meta device belongs to another rank.
+            if parameter in optimizer.state and parameter.device.type not in {"cpu", "meta"}:
                 optimizer.state[parameter] = moved(
                     optimizer.state[parameter], parameter.device, counts_there=counts_there
                 )
@@ -124,7 +126,6 @@ def moved(state: dict[str, Any], device: torch.device, *, counts_there: bool) ->
 
     Args:
         state: of any form: LBFGS holds lists.
-        device: the parameter's.
         counts_there: whether kernels count the steps there (`fused`, `capturable`); else `step` stays on the CPU.
     """
 
@@ -145,8 +146,7 @@ class StepWatch:
         before: called when the engine is about to begin; other hooks have seen the optimizer as it is.
         after: called when the engine is finished.
         undo: called at the end of each outermost `step`, even if it raised.
-        strategy: what messages call the strategy by which each rank updates a part. Empty: the script chose none, and the
-            engine is torch's own, which draws nothing; then nothing is refused, and errors stay as they are.
+        strategy: what messages call the strategy by which each rank updates a part.
 
     A step that drew random numbers raises `UsageError` before `after`, on every rank that has a part of it.
     """
@@ -157,7 +157,7 @@ class StepWatch:
         before: Callable[[], None],
         after: Callable[[], None],
         undo: Callable[[], None],
-        strategy: str = "zero1",
+        strategy: str,
     ) -> None:
         self._optimizer, self._strategy = optimizer, strategy
         self._streams: list[list[Tensor]] = []
@@ -165,7 +165,6 @@ class StepWatch:
         self._first = optimizer.register_step_pre_hook(lambda *_: self._begin(before))
         self._last = optimizer.register_step_post_hook(lambda *_: self._end(after))
         self._is_active = True
-        self._is_idle = False
         self._depth = 0
         """The running calls of `step`: one may call itself."""
         self._inner = optimizer.step
@@ -173,15 +172,11 @@ class StepWatch:
         optimizer.step = self._step  # type: ignore[method-assign]
 
     def _begin(self, before: Callable[[], None]) -> None:
-        if not self._is_idle:
-            before()
-        if not self._is_idle and self._strategy:
-            self._streams.append(states())
+        before()
+        self._streams.append(states())
 
     def _end(self, after: Callable[[], None]) -> None:
-        if self._is_idle:
-            return
-        if self._strategy and not all(map(torch.equal, self._streams.pop(), states())):
+        if not all(map(torch.equal, self._streams.pop(), states())):
             raise UsageError(
                 f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank "
                 "updates a part of the parameters, and would draw different ones for it than a single rank does.",
@@ -207,7 +202,7 @@ class StepWatch:
             try:
                 return inner(*args, **kwargs)
             except (AttributeError, TypeError) as error:
-                if "NoneType" not in str(error) or self._is_idle or not self._strategy:
+                if "NoneType" not in str(error):
                     raise
                 raise UsageError(
                     f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it sees the "
@@ -220,16 +215,8 @@ class StepWatch:
                 if not self._depth:
                     self._streams.clear()
                     undo()
-                    if self._is_idle:
-                        self.remove()
 
         return step
-
-    def rest(self) -> None:
-        """Watch no more, from the running step on."""
-        self._is_idle = True
-        if not self._depth:
-            self.remove()
 
     def remove(self) -> None:
         """Let the optimizer step as before. A scheduler that was made in the meantime still calls through this."""

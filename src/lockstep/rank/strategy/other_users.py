@@ -26,7 +26,7 @@ Models = Sequence[tuple[str, nn.Module]]
 
 
 def agree_who_stays(
-    models: Models, transport: Transport, absent: Container[int] = (), laid: Container[int] = ()
+    models: Models, transport: Transport, absent: Container[int] = (), our_memory: Container[int] = ()
 ) -> frozenset[int]:
     """Identities of the parameters and buffers that must keep their memory. Collective: call it on every rank.
 
@@ -36,14 +36,14 @@ def agree_who_stays(
         models: the same on every rank.
         transport: the ranks that hold the same parameters and buffers.
         absent: identities of those that other ranks hold.
-        laid: addresses of the memory that lockstep made.
+        our_memory: addresses of the memory that lockstep made.
 
     Raises:
         UsageError: on every rank, for a parameter that can neither stay nor move.
     """
     named = [one for one in named_once(models) if id(one[1]) not in absent]
     tensors = [tensor for _, tensor in named]
-    elsewhere = used_elsewhere(tensors, laid)
+    elsewhere = used_elsewhere(tensors, our_memory)
     shared = [_mapped_file(tensor) if is_shared(tensor) else "" for tensor in tensors]
     reports = transport.all_gather_object(["".join("01"[one] for one in elsewhere), shared], "memory of the model")
     stays = [any(flag == "1" for flag in flags) for flags in zip(*(one[0] for one in reports), strict=True)]
@@ -90,26 +90,28 @@ def _mapped_file(tensor: Tensor) -> str:
     return ""
 
 
-def with_other_users(named: Iterable[tuple[str, Tensor]], laid: Container[int] = ()) -> set[str]:
-    """The names of those tensors whose memory has other users; `laid` as below."""
+def with_other_users(named: Iterable[tuple[str, Tensor]], our_memory: Container[int] = ()) -> set[str]:
+    """The names of those tensors whose memory has other users; `our_memory` as below."""
     listed = list(named)
     return {
         name
-        for (name, _), elsewhere in zip(listed, used_elsewhere([tensor for _, tensor in listed], laid), strict=True)
+        for (name, _), elsewhere in zip(
+            listed, used_elsewhere([tensor for _, tensor in listed], our_memory), strict=True
+        )
         if elsewhere
     }
 
 
-def refuse_other_users(named: Iterable[tuple[str, Tensor]], fix: str, laid: Container[int] = ()) -> None:
+def refuse_other_users(named: Iterable[tuple[str, Tensor]], fix: str, our_memory: Container[int] = ()) -> None:
     """Raise `UsageError` for a tensor that has to move, but whose memory has other users.
 
     Args:
         named: tensors by name.
         fix: what to do, and why they cannot stay.
-        laid: addresses of the memory that lockstep made.
+        our_memory: addresses of the memory that lockstep made.
     """
     listed = list(named)
-    refuse_named([name for name, _ in listed], with_other_users(listed, laid), fix)
+    refuse_named([name for name, _ in listed], with_other_users(listed, our_memory), fix)
 
 
 def refuse_named(names: Iterable[str], used: Container[str], fix: str) -> None:
@@ -128,12 +130,12 @@ def is_shared(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.layout is torch.strided and bool(tensor.is_shared())  # type: ignore[no-untyped-call]
 
 
-def used_elsewhere(tensors: Sequence[Tensor], laid: Container[int] = ()) -> list[bool]:
+def used_elsewhere(tensors: Sequence[Tensor], our_memory: Container[int] = ()) -> list[bool]:
     """For each dense or strided tensor, whether its memory has other users.
 
     It has when tensors other than `tensors` (even in a NumPy array, or in a graph that is still alive) use the storage,
     when the storage is shared with other processes, and when torch did not make it (`torch.from_numpy`, a mapped file),
-    so its users are unknown; unless its address is in `laid`. About 2 µs per tensor.
+    so its users are unknown; unless its address is in `our_memory`. About 2 µs per tensor.
     """
     storages = [_storage(tensor) for tensor in tensors]
     ours = Counter(storage._cdata for storage in storages if storage is not None)  # noqa: SLF001
@@ -142,10 +144,10 @@ def used_elsewhere(tensors: Sequence[Tensor], laid: Container[int] = ()) -> list
         return storage is not None and _num_users(storage) > ours[storage._cdata]  # noqa: SLF001
 
     if any(map(has_others, storages)):
-        # A view in a cycle that nobody reaches is no user.
+        # A view in an unreachable cycle is no user.
         gc.collect()
     return [
-        has_others(storage) or (storage is not None and tensor.data_ptr() not in laid and _is_foreign(storage))
+        has_others(storage) or (storage is not None and tensor.data_ptr() not in our_memory and _is_foreign(storage))
         for tensor, storage in zip(tensors, storages, strict=True)
     ]
 

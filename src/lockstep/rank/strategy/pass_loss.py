@@ -1,4 +1,4 @@
-"""The loss of a pass over a step's lanes. On a GPU it may still be on its way: who reads it waits for it."""
+"""The loss of a pass over a step's lanes. On a GPU it may be delayed: reading it waits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_loss(loss: Tensor, weight: float | None) -> None:
         raise UsageError(f"weight= must be 0 or more, but is {weight}.", "Pass the number of items in the loss.")
 
 
-class Late:
+class DelayedValues:
     """Some float64 values of a device.
 
     Args:
@@ -70,12 +70,12 @@ class Late:
 class DelayedResults:
     """What the lanes of a pass exchanged on GPUs."""
 
-    values: Late
-    """The loss of each lane; for each whether it changed what nobody saw it change; whether ranks are `apart`."""
+    values: DelayedValues
+    """The loss of each lane; for each, whether it changed a buffer unnoticed; whether ranks are `apart`."""
     refuse_unseen: Callable[[Sequence[float]], None]
-    """Is given the second part, and raises if there is something in it."""
+    """Gets the second part, and raises if any of it is not 0."""
     check: Callable[[], None]
-    """Raises where a rank was lost: an exchange that was given up leaves anything in `values`."""
+    """Raises where a rank was lost: an exchange that was given up leaves arbitrary numbers in `values`."""
     sums_of_ranks: Callable[[], list[Mapping[str, str]]]
     """For each rank that had lanes, sums over the bits of its statistics as they were when the pass began, by name."""
 
@@ -85,7 +85,7 @@ class PassLoss:
 
     Args:
         weights: of all lanes.
-        results: by lane, for lanes that called backward; or of all lanes, where they are late.
+        results: by lane, for lanes that called backward; or of all lanes, where they are delayed.
         lanes: those that called backward.
         names_lanes: whether they have the numbers that the run gave them.
     """
@@ -130,7 +130,7 @@ class PassLoss:
     def apart(self) -> list[Mapping[str, str]]:
         """For each rank, sums over the bits of its statistics when the pass began, if ranks hold different ones.
 
-        Only where GPUs tell; a rank without lanes in the pass has none.
+        Only where GPUs exchange them; a rank without lanes in the pass has none.
         """
         if isinstance(self._results, DelayedResults) and any(self._values[2 * len(self._weights) :]):
             return self._results.sums_of_ranks()
@@ -142,8 +142,10 @@ class PassLoss:
         losses, weights = self.lanes, self._weights
         if not losses:
             return None
+        # Times its weight and divided by it, the only lane's loss could have other bits than on the plain loop.
         if len(weights) == 1:
             return float(losses[0])
+        # An empty lane has no loss, and one of weight 0 may have NaN (0 / 0); both count as zeros.
         terms = [losses[lane] * weight if weight else 0.0 for lane, weight in enumerate(weights)]
         return tree_sum(terms) / tree_sum(weights)
 

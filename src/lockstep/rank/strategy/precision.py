@@ -26,7 +26,6 @@ class Scaling:
     """The scale and its history.
 
     Args:
-        value: the factor.
         good_steps: optimizer updates since it last changed.
         skipped_in_a_row: updates skipped since the last good one.
     """
@@ -81,14 +80,10 @@ class LossScale:
     def state_dict(self) -> dict[str, float | int]:
         """Return what the next step begins with: plain numbers, the same on every rank."""
         settled = self._settled()
-        return {
-            "scale": settled.value,
-            "good_steps": settled.good_steps,
-            "skipped_in_a_row": settled.skipped_in_a_row,
-        }
+        return {"scale": settled.value, "good_steps": settled.good_steps, "skipped_in_a_row": settled.skipped_in_a_row}
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
-        """Go on from a `state_dict()`, with the same values on every rank.
+        """Resume from a `state_dict()`, with the same values on every rank.
 
         Raises:
             UsageError: when it is no such state.

@@ -3,11 +3,11 @@
 Gloo's own ways to end an exchange do not free a rank that is blocked in one; ending the connections does. So the sockets
 are found among this process's, by the addresses at which the ranks listen, and
 
-a rank that leaves         says so to each rank before its connections end: the others go on
-a rank that dies           its connections end without that word; whoever looks at them knows
+a rank that leaves         sends each rank a goodbye before its connections end: the others continue
+a rank that dies           its connections end without one, which the watching threads of the others notice
 a rank that lost another   cuts all of its connections, so the next ranks learn it, and its own exchanges fail at once
 
-Runs in: each rank, and threads of it, named lockstep watch and as `Errands` are.
+Runs in: each rank, and its threads, named lockstep watch, lockstep waiter and lockstep sender.
 """
 
 from __future__ import annotations
@@ -32,57 +32,54 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import EnvironmentFailure, LockstepError, PeerLost
 from lockstep.machine.effort import name_own_thread
 from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
-from lockstep.protocol.journal.waiting_note import waits
+from lockstep.protocol.journal.waiting_note import range_of_wait, subject, waits
+from lockstep.rank.caller import where
 from lockstep.rank.transport.contract import Transport
-from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, told_by_all
+from lockstep.rank.transport.local.nodes_store import gloo_reads_at_once, read_all
 
-Job = Callable[[], None]
-"""Does not raise."""
+Task = Callable[[], None]
+"""Must not raise."""
 
-LAST_JOB_S = 0.5
-"""How long the end of the thread is waited for."""
+LAST_TASK_S = 0.5
+"""How long `stop` waits for the end of the thread."""
 
 
-class Errands:
-    """A thread that does jobs in their order; it begins with the first one, and sleeps while there is none.
-
-    Args:
-        name: of the thread.
-    """
+class BackgroundThread:
+    """A thread that runs tasks in order. It starts with the first one, and sleeps while there is none."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._has_stopped = False
 
-    def do(self, job: Job) -> None:
-        """Do this after the others; here and now if the thread was stopped."""
+    def do(self, task: Task) -> None:
+        """Run this after the others; here and now if the thread was stopped."""
         with self._lock:
             if not self._has_stopped:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+                    self._thread = threading.Thread(target=_work, args=(self._tasks,), name=self._name, daemon=True)
                     self._thread.start()
-                self._jobs.put(job)
+                self._tasks.put(task)
                 return
-        job()
+        task()
 
     def stop(self) -> None:
-        """End the thread, after the jobs that it has, and wait a while for it; not for the thread itself."""
+        """End the thread after its tasks, and wait a while for it."""
         with self._lock:
             if not self._has_stopped:
                 self._has_stopped = True
-                self._jobs.put(None)
+                self._tasks.put(None)
         if self._thread is not None:
-            self._thread.join(LAST_JOB_S)
+            self._thread.join(LAST_TASK_S)
 
 
-def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
-    name_own_thread("errand")
-    while (job := jobs.get()) is not None:
-        job()
-        del job
+def _work(tasks: queue.SimpleQueue[Task | None]) -> None:
+    name_own_thread("background")
+    while (task := tasks.get()) is not None:
+        task()
+        del task
 
 
 JOIN = dt.timedelta(seconds=60)
@@ -92,18 +89,18 @@ PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
 
 LOOK_S = 0.5
-"""Between two looks whether the connections were cut; one who waits is told, too."""
+"""Between two looks whether the connections were cut; `cut` wakes waiting threads, too."""
 
-LAST_WORD_S = 2.0
-"""How long a rank that leaves waits until the others have heard it."""
+GOODBYE_S = 2.0
+"""How long a rank that leaves waits until the others have received its goodbye."""
 
 READ_S = 0.25
-"""How long one who sees a connection end lets Gloo read what came before on the others."""
+"""How long a rank that sees a connection end lets Gloo read what came before on the others."""
 
 ENDED = "A connection to another rank ended. If a rank failed, its own error says why."
 
-LAST_WORD = 2**31 - 1
-"""The tag of a leaving rank's word."""
+GOODBYE_TAG = 2**31 - 1
+"""The tag of the message by which a rank leaves."""
 
 
 class Across:
@@ -111,53 +108,55 @@ class Across:
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
         names: the ranks' numbers in the run.
-        speakers: the ranks that exchange small things for their nodes, on connections of their own: what is small must
-            not wait behind what is large.
+        leaders: the ranks that exchange small messages for their nodes, on connections of their own.
 
     Raises:
         EnvironmentFailure: when the ranks cannot connect.
     """
 
-    def __init__(self, store: Store, rank: int, names: Sequence[int], speakers: Sequence[int]) -> None:
+    def __init__(self, store: Store, rank: int, names: Sequence[int], leaders: Sequence[int]) -> None:
         self._names, self._rank = names, rank
-        self.waiter = Errands("lockstep waiter")
+        self.waiter = BackgroundThread("lockstep waiter")
         self._tickets: Sequence[_Ticket] = ()
         """What the rank waits for."""
         self._is_cut = False
         self._all: Any
-        self._speakers: Any
+        self._leaders: Any
+        # [Note: how Gloo's sockets are found]
+        # Gloo does not show them. Those that listen now and did not before are this group's; the ranks exchange these
+        # addresses, and then those from which they have connected. So each connection is known by both of its ends.
         before = {one.here for one in own_sockets() if one.there is None}
         try:
             others = [name for name in names if name != names[rank]]
             with waits("the connections between the ranks", others), gloo_reads_at_once(store, JOIN):
                 self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
-                self._speakers = (
-                    dist.ProcessGroupGloo(PrefixStore("first", store), speakers.index(rank), len(speakers), JOIN)
-                    if rank in speakers
+                # Small messages have connections of their own, so they do not wait behind large ones.
+                self._leaders = (
+                    dist.ProcessGroupGloo(PrefixStore("first", store), leaders.index(rank), len(leaders), JOIN)
+                    if rank in leaders
                     else None
                 )
         except RuntimeError as error:
             raise EnvironmentFailure(f"Rank {names[rank]} could not connect to the other ranks: {error}.") from error
-        self._ears = {one.here for one in own_sockets() if one.there is None} - before
+        self._listening = {one.here for one in own_sockets() if one.there is None} - before
         """Where this process listens for these connections."""
-        self._peer_at = self._tell(store)
+        self._peer_at = self._exchange_addresses(store)
         peers = [peer for peer in range(len(names)) if peer != rank]
         self._has_left = {peer: torch.zeros(1, dtype=torch.uint8, device="cpu") for peer in peers}
-        self._last_words = [self._all.recv([word], peer, LAST_WORD) for peer, word in self._has_left.items()]
+        self._goodbyes = [self._all.recv([word], peer, GOODBYE_TAG) for peer, word in self._has_left.items()]
         _alive.add(self)
 
-    def _tell(self, store: Store) -> Mapping[Address, int]:
-        """Tell the others where this rank listens and from where it connected; return which rank is where."""
+    def _exchange_addresses(self, store: Store) -> Mapping[Address, int]:
+        """Publish where this rank listens and from where it connected; return which rank has which address."""
         found: dict[Address, int] = {}
 
         def everyone(what: str, mine: Iterable[Address]) -> None:
             store.set(f"{what}/{self._rank}", json.dumps([*mine]))
-            for peer, told in enumerate(told_by_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
-                found.update(dict.fromkeys(map(_address, json.loads(told)), peer))
+            for peer, theirs in enumerate(read_all(store, [f"{what}/{peer}" for peer in range(len(self._names))])):
+                found.update(dict.fromkeys(map(_address, json.loads(theirs)), peer))
 
-        everyone("ears", self._ears)
+        everyone("ears", self._listening)
         everyone("ends", [one.here for one in own_sockets() if one.there in found and one.here not in found])
         return found
 
@@ -171,15 +170,15 @@ class Across:
 
     def send(self, data: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
         """Begin to send a contiguous tensor. Raises RuntimeError when the connection has ended, as `wait` does."""
-        return (self._speakers if small else self._all).send([bytes_of(data)], peer, tag)
+        return (self._leaders if small else self._all).send([bytes_of(data)], peer, tag)
 
     def receive(self, out: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
         """Begin to receive one. With `small`, peers are counted among the speakers."""
-        return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)
+        return (self._leaders if small else self._all).recv([bytes_of(out)], peer, tag)
 
     def group(self, *, small: bool) -> Any:
-        """For collectives, whose order is the same on all ranks; who waits for one passes it to `wait`, without a peer."""
-        return self._speakers if small else self._all
+        """For collectives, whose order is the same on all ranks; pass a collective to `wait` without a peer."""
+        return self._leaders if small else self._all
 
     def wait(self, works: Sequence[tuple[Any, int | None]], what: str) -> None:
         """Wait until messages are delivered or there.
@@ -191,7 +190,7 @@ class Across:
         Raises:
             PeerLost: when a connection has ended.
         """
-        tickets = [_Ticket(work) for work, _ in works]
+        tickets = [_Ticket(work, what) for work, _ in works]
         self._tickets = tickets
         for ticket in tickets:
             self.waiter.do(ticket.wait)
@@ -203,11 +202,10 @@ class Across:
                 raise self.lost(peer)
 
     def lost(self, peer: int | None) -> PeerLost:
-        """What the end of a connection means; None: of one of them.
-
-        Nobody died where somebody has said goodbye: a rank says it to all before its connections end, and the first to
-        notice cuts its own, so their end may be seen before that word is read.
-        """
+        """What the end of the connection to `peer` means; None: of any connection."""
+        # [Note: why a lost connection is not yet a dead rank]
+        # A rank that leaves sends its goodbye to all, and the first to notice cuts its own connections. So the end of one may
+        # be seen before a goodbye on another is read. Gloo gets a moment to read what has arrived.
         deadline = time.monotonic() + READ_S
         while not self._is_cut and not self._somebody_left and time.monotonic() < deadline:
             if not any(unread(one.descriptor) for one, _ in self.connections()):
@@ -229,7 +227,7 @@ class Across:
         return any(map(bool, self._has_left.values()))
 
     def is_over(self, descriptor: int, peer: int) -> bool | None:
-        """Whether a connection that the other end has closed means that its rank is gone; None: not to be told yet.
+        """Whether a connection that the other end has closed means that its rank is gone; None: not known yet.
 
         Args:
             descriptor: of the socket.
@@ -237,10 +235,11 @@ class Across:
         """
         if self._has_left[peer]:
             return False
-        return None if unread(descriptor) else not self._has_left[peer]  # Gloo has written what it has read
+        # While something is unread, it may be the goodbye.
+        return None if unread(descriptor) else not self._has_left[peer]
 
     def cut(self) -> None:
-        """End all connections at once, without a word. Any thread may call it."""
+        """End all connections at once, without a goodbye. Any thread may call it."""
         self._is_cut = True
         for one, _ in self.connections():
             cut(one.descriptor)
@@ -258,39 +257,53 @@ class Across:
         word, works = torch.ones(1, dtype=torch.uint8, device="cpu"), []
         for peer in self._has_left:
             with contextlib.suppress(RuntimeError):
-                works.append(self._all.send([word], peer, LAST_WORD))
-        deadline = time.monotonic() + LAST_WORD_S
-        # Not `work.wait`: Gloo lets it wait in vain where the other side leaves at the same time.
+                works.append(self._all.send([word], peer, GOODBYE_TAG))
+        deadline = time.monotonic() + GOODBYE_S
+        # Not `work.wait`: Gloo lets it time out where the other side leaves at the same time.
         while any(not self._has_left[peer] and unheard(one.descriptor) for one, peer in self.connections()):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.001)
         _alive.discard(self)
-        self._last_words.clear()
+        self._goodbyes.clear()
         self._tickets = ()
-        del self._all, self._speakers  # Gloo ends its threads and sockets
+        # Gloo ends its threads and sockets.
+        del self._all, self._leaders
 
 
-def _address(told: list[Any]) -> Address:
-    host, port = told
+def _address(pair: list[Any]) -> Address:
+    host, port = pair
     return host, port
 
 
 class _Ticket:
     """One message that is waited for."""
 
-    def __init__(self, work: Any) -> None:
-        self._work = work
+    def __init__(self, work: Any, what: str) -> None:
+        self._work, self._what = work, what
         self.over = threading.Event()
         self.failed = False
 
     def wait(self) -> None:
         """Wait for it; in the waiter's thread."""
         try:
-            self._work.wait(PATIENCE)
+            with range_of_wait(self._what):
+                self._work.wait(PATIENCE)
         except RuntimeError:
             self.failed = True
         self.over.set()
+
+
+def gradients() -> str:
+    """What a rank waits for that waits for a sum."""
+    what = "the exchange of gradients"
+    return what if subject.of is None else f"{what} ({subject.with_line(where())})"
+
+
+def patient(options: Any) -> Any:
+    """Options of a collective that waits for `PATIENCE`."""
+    options.timeout = PATIENCE
+    return options
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -313,9 +326,9 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 LOOK_MS = 50
 """Between two looks."""
-TOLD = "Another node is lost. Its launcher has ended, or it cannot be reached."
+NODE_LOST = "Another node is lost. Its launcher has ended, or it cannot be reached."
 CLOSER_LOOK_S = 0.002
-"""While something that was sent before a connection ended has not been read yet."""
+"""Before the next look, while something that was sent before a connection ended is unread."""
 
 
 class Watch:
@@ -325,7 +338,7 @@ class Watch:
         across: the connections, if there are any.
         local: what can be looked at: the groups of this rank's node.
         give_up: called once, with what is wrong, in the thread.
-        is_told: whether somebody knows of a loss that connections do not show.
+        is_reported: whether the launcher has reported a loss that connections do not show.
     """
 
     def __init__(
@@ -333,16 +346,16 @@ class Watch:
         across: Across | None,
         local: Sequence[Transport],
         give_up: Callable[[PeerLost], object],
-        is_told: Callable[[], bool],
+        is_reported: Callable[[], bool],
     ) -> None:
         self._stop = os.eventfd(0)
         self._owner = os.getpid()
-        args = (across, tuple(local), give_up, is_told, self._stop)
+        args = (across, tuple(local), give_up, is_reported, self._stop)
         self._thread = threading.Thread(target=_look, args=args, name="lockstep watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it; not for the thread itself."""
+        """End the thread, and wait for it."""
         if self._stop < 0 or self._owner != os.getpid():
             return
         os.eventfd_write(self._stop, 1)
@@ -355,14 +368,15 @@ def _look(
     across: Across | None,
     local: Sequence[Transport],
     give_up: Callable[[PeerLost], object],
-    is_told: Callable[[], bool],
+    is_reported: Callable[[], bool],
     stop: int,
 ) -> None:
     name_own_thread("watch")
+    # Copies of the descriptors: Gloo may close its own, and the number would belong to another file.
     watched = {os.dup(one.descriptor): peer for one, peer in across.connections()} if across is not None else {}
     lost = None
     try:
-        lost = _first_loss(across, local, watched, is_told, stop)
+        lost = _first_loss(across, local, watched, is_reported, stop)
     finally:
         for descriptor in watched:
             os.close(descriptor)
@@ -374,7 +388,7 @@ def _first_loss(
     across: Across | None,
     local: Sequence[Transport],
     watched: dict[int, int],
-    is_told: Callable[[], bool],
+    is_reported: Callable[[], bool],
     stop: int,
 ) -> PeerLost | None:
     poller = select.poll()
@@ -395,8 +409,8 @@ def _first_loss(
                 time.sleep(CLOSER_LOOK_S)
             else:
                 poller.unregister(descriptor)
-        if is_told():
-            return PeerLost(TOLD, is_dead=True)
+        if is_reported():
+            return PeerLost(NODE_LOST, is_dead=True)
         if (lost := _loss_in_node(local)) is not None:
             return lost
 

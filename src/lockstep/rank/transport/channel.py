@@ -23,7 +23,6 @@ class Channel:
     """One direction of messages; every pair of ranks has its own order.
 
     Args:
-        transport: the ranks.
         tag: distinguishes this channel from others on the same transport.
         device: where received tensors live, unless they were sent from the CPU.
     """
@@ -35,11 +34,11 @@ class Channel:
     def send(self, destination: int, words: Any, tensors: Sequence[Tensor] = ()) -> None:
         """Begin to send JSON words and tensors of any layout. Do not write to the tensors until `flush`."""
         bases = [_unexpanded(tensor.detach()) for tensor in tensors]
-        told = [
+        described = [
             [str(base.dtype).removeprefix("torch."), base.shape, base.stride(), tensor.shape, base.device.type == "cpu"]
             for base, tensor in zip(bases, tensors, strict=True)
         ]
-        data = json.dumps([words, told]).encode()
+        data = json.dumps([words, described]).encode()
         first = len(data).to_bytes(8, "little") + data[: HEADER_BYTES - 8]
         self._send(torch.frombuffer(bytearray(first.ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8), destination)
         if rest := data[HEADER_BYTES - 8 :]:
@@ -66,8 +65,8 @@ class Channel:
             rest = torch.empty(size - len(data), dtype=torch.uint8, device="cpu")
             self._transport.receive(rest, source, self._tag)
             data += rest.numpy().tobytes()
-        words, told = json.loads(data)
-        return words, [self._receive_tensor(source, *each) for each in told]
+        words, described = json.loads(data)
+        return words, [self._receive_tensor(source, *each) for each in described]
 
     def _receive_tensor(  # noqa: PLR0917 - the six words that describe a tensor
         self, source: int, dtype: str, size: list[int], stride: list[int], shape: list[int], on_cpu: bool
@@ -112,7 +111,8 @@ def _flat(tensor: Tensor) -> Tensor:
     """Return the elements in memory order as one contiguous row: a view if the tensor is dense, else a copy."""
     if is_dense(tensor):
         return tensor.as_strided((tensor.numel(),), (1,))
-    return tensor.reshape(-1).contiguous()  # reshape alone would give a strided view of, say, every second column
+    # Reshape alone would give a strided view of, say, every second column.
+    return tensor.reshape(-1).contiguous()
 
 
 class Scratch:
@@ -122,7 +122,7 @@ class Scratch:
         self._idle: dict[tuple[int, torch.dtype], list[Tensor]] = {}
 
     def take(self, like: Tensor, size: int) -> Tensor:
-        """A 1-D buffer of `size` elements; what is in it is anybody's guess."""
+        """A 1-D buffer of `size` elements, uninitialised."""
         idle = self._idle.get((size, like.dtype))
         return idle.pop() if idle else like.new_empty(size)
 

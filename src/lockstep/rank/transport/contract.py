@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import InternalError, PeerLost, UsageError
+from lockstep.protocol.journal.waiting_note import range_of_wait
 from lockstep.protocol.layout.placement import Nodes, Placement
 
 FRAME_BYTES = 4096
@@ -41,7 +42,7 @@ class Frame(NamedTuple):
     """The payload's full size; the `payload` of a decoded frame holds at most `INLINE_BYTES` of it."""
 
     def encode(self) -> bytes:
-        """Encode to `FRAME_BYTES` bytes."""
+        # Of a long path the end is shown.
         head = _HEAD.pack(len(self.payload), self.operation.encode()[:28], self.where.encode()[-100:])
         return (head + self.payload[:INLINE_BYTES]).ljust(FRAME_BYTES, b"\0")
 
@@ -85,7 +86,7 @@ class Pending(ABC):
 
     @abstractmethod
     def advance(self, scale: float = 1.0) -> None:
-        """Wait for the partials, add them in the tree's order, multiply by `scale`, begin to hand the result around.
+        """Wait for the partials, add them in the tree's order, multiply by `scale`, begin to send the result to all.
 
         A `scale` of 1.0 multiplies nothing. From here on `out` is written to, not before.
         """
@@ -97,6 +98,25 @@ class Pending(ABC):
     @abstractmethod
     def give_up(self) -> None:
         """Wait until `partials` are no longer read, and drop the result: they changed in the meantime."""
+
+
+class SeveralSums(Pending):
+    """Several reductions as one."""
+
+    def __init__(self, sums: Sequence[Pending]) -> None:
+        self._sums = sums
+
+    def advance(self, scale: float = 1.0) -> None:
+        for one in self._sums:
+            one.advance(scale)
+
+    def finish(self) -> None:
+        for one in self._sums:
+            one.finish()
+
+    def give_up(self) -> None:
+        for one in self._sums:
+            one.give_up()
 
 
 class Sent(Protocol):
@@ -217,7 +237,7 @@ class Transport(ABC):
         """Release what the transport holds. Not a collective."""
 
     def lost(self) -> None:
-        """Call `on_loss`, once; for who gets a `PeerLost` out of exchanges of tensors, where `exchange` does not see it."""
+        """Call `on_loss`, once. For callers that get a `PeerLost` out of exchanges of tensors, which `exchange` does not see."""
         on_loss, self.on_loss = self.on_loss, None
         if on_loss is not None:
             on_loss()
@@ -240,7 +260,8 @@ class Transport(ABC):
             UsageError: on every rank, when ranks are at different operations.
         """
         try:
-            return self._exchange(operation, payload, where)
+            with range_of_wait(operation):
+                return self._exchange(operation, payload, where)
         except PeerLost:
             self.lost()
             raise
@@ -253,6 +274,7 @@ class Transport(ABC):
         longest = max(frame.size for frame in frames)
         if longest <= INLINE_BYTES:
             return [frame.payload for frame in frames]
+        # All ranks must pass equally many bytes, so the second round has the size of the longest payload.
         padded = -(-longest // FRAME_BYTES) * FRAME_BYTES
         payloads = self.all_gather_bytes(payload.ljust(padded, b"\0"))
         return [data[: frame.size] for data, frame in zip(payloads, frames, strict=True)]

@@ -1,21 +1,22 @@
 """Sums in the backend's own order under numerics="fast", and sums on GPUs: rank r adds up slice r of every partial, in the lane
-tree's order, and hands it around.
+tree's order, and sends it to all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, fold
+from lockstep.rank.transport.across import gradients
 from lockstep.rank.transport.contract import Pending
 from lockstep.rank.transport.loss import all_or_lost
-from lockstep.rank.transport.torch_group import GroupTransport, add, gradients
+from lockstep.rank.transport.torch_group import CollectiveTransport, GroupTransport, add
 
 if TYPE_CHECKING:
     from lockstep.rank.transport.gpu_ranks import GpuTransport
@@ -29,20 +30,10 @@ class BackendOrderTransport(GroupTransport):
         return BackendSum(self, partials, out)
 
 
-class AddsUp(Protocol):
-    """What it needs of a transport; see `GroupTransport` and `GpuTransport`."""
-
-    def begin_sum(self, data: Tensor) -> Sequence[Any]:
-        """Begin to add `data` over the ranks, in place and in the backend's order."""
-
-    def wait(self, works: Sequence[Any], what: str) -> None:
-        """Wait until all have ended."""
-
-
 class BackendSum(Pending):
     """A sum that the backend adds up."""
 
-    def __init__(self, transport: AddsUp, partials: Sequence[Tensor], out: Tensor) -> None:
+    def __init__(self, transport: CollectiveTransport, partials: Sequence[Tensor], out: Tensor) -> None:
         total = partials[0].clone() if partials else out.new_zeros(out.shape)
         for partial in partials[1:]:
             total.add_(partial)
@@ -81,7 +72,7 @@ class SlicedOnDevices(Pending):
         self._works = [self._begin_row(row, subtrees) for row in range(rows)]
 
     def _begin_row(self, row: int, subtrees: list[list[Node]]) -> object:
-        """Begin to hand out this rank's partial of this number, if it has one, and to receive the others'."""
+        """Begin to send the slices of this rank's partial of this number, if it has one, and to receive the others'."""
         transport, mine = self.transport, self._sizes[self.transport.rank]
         arrive = [mine if row < len(nodes) else 0 for nodes in subtrees]
         arriving = transport.scratch.take(self._out, sum(arrive))
@@ -100,7 +91,8 @@ class SlicedOnDevices(Pending):
         transport.wait(self._works, gradients())
         total = fold((0, max(node[1] for node in values)), values, add)
         if scale != 1.0:
-            total.mul_(scale)  # each rank scales its slice, once
+            # Each rank scales its slice, once.
+            total.mul_(scale)
         mine.copy_(total)
         transport.scratch.give_back(self._arriving)
         if len({*self._sizes}) == 1:

@@ -1,9 +1,9 @@
 """The transport between ranks with a GPU each: what lies on devices goes over NCCL, all else as between ranks of the CPU.
 
-What ranks tell each other (frames, names, agreements, tensors of the CPU) goes through the transport that they would have
-without GPUs: shared memory on one node, memory and Gloo over several, Gloo alone without the compiled part. It knows who has
-ended. NCCL does not: a rank on the same node that is gone leaves the others' devices waiting. So a thread looks 20 times a
-second, and ends what is under way on this rank's device, whose next exchange then raises `PeerLost`.
+Frames and tensors of the CPU go through the transport that the ranks would have without GPUs: shared memory on one node,
+memory and Gloo over several, Gloo alone without the compiled part. It knows which ranks have ended. NCCL does not: a rank on the same
+node that is gone leaves the others' devices waiting. So a thread looks 20 times a second, and ends what is under way on this
+rank's device, whose next exchange then raises `PeerLost`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
 from lockstep.rank.transport.device_sums import BackendSum, SlicedOnDevices
-from lockstep.rank.transport.loss import Loss, all_or_lost
-from lockstep.rank.transport.nccl import Nccl, abort_default_group, all_over
-from lockstep.rank.transport.node_sum import LostSum
-from lockstep.rank.transport.torch_group import SMALL_BYTES, GatheredSum
+from lockstep.rank.transport.loss import GuardedMessage, Loss, all_or_lost
+from lockstep.rank.transport.nccl import Nccl, abort_default_group
+from lockstep.rank.transport.torch_group import SMALL_BYTES, CollectiveTransport, GatheredSum
 
 LEFT = "another rank left in the middle of an exchange"
 
 
-class GpuTransport(Transport):
+class GpuTransport(CollectiveTransport):
     """Ranks with a GPU each. Collective: construct it on every rank.
 
     Args:
@@ -52,18 +51,8 @@ class GpuTransport(Transport):
         self.loss = Loss(self._end)
         self._watch = Watch(None, [control], self.give_up, lambda: False)
 
-    @property
-    def transport(self) -> GpuTransport:
-        """This one; what is guarded has one."""
-        return self
-
-    def look(self) -> None:
-        self.loss.check()
-
-    def give_up(self, lost: PeerLost) -> PeerLost:
-        return self.loss.give_up(lost)
-
     def _end(self, lost: PeerLost) -> None:
+        # What waits on this rank's device must end, whatever comes of the other transport.
         try:
             self.control.give_up(lost)
         finally:
@@ -71,30 +60,22 @@ class GpuTransport(Transport):
             abort_default_group()
 
     def explain(self, error: RuntimeError) -> PeerLost:
-        """What an error of NCCL's means that tells of another rank's end."""
         return PeerLost(f"{LEFT} ({str(error).partition(chr(10))[0]})", is_dead=True)
 
-    def lose(self, lost: PeerLost) -> PeerLost:
-        """`give_up`, and end this rank's thread; not for that itself."""
-        lost = self.give_up(lost)
+    def end_threads(self) -> None:
         self._watch.stop()
-        return lost
 
     @all_or_lost
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         return self.control.all_gather_bytes(data)
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
         if out.device.type == "cpu":
             return self.control.begin_all_reduce(partials, placement, out)
-        try:
-            return self._begin_all_reduce(partials, placement, out)
-        except PeerLost as lost:
-            return LostSum(lost)
+        return super().begin_all_reduce(partials, placement, out)
 
     @all_or_lost
-    def _begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         if not self._is_exact:
             return BackendSum(self, partials, out)
         subtrees = [placement.subtrees(rank) for rank in range(self.world_size)]
@@ -115,6 +96,7 @@ class GpuTransport(Transport):
             return self.control.all_gather(tensor)
         everyone = tensor.new_empty((self.world_size, *tensor.shape))
         if tensor.numel():
+            # As bytes, because NCCL does not know every dtype.
             moved = everyone.view(-1).view(torch.uint8), tensor.contiguous().view(-1).view(torch.uint8)
             self.wait(self.begin_all_gather(*moved), "all_gather")
         return list(everyone.unbind(0))
@@ -133,7 +115,8 @@ class GpuTransport(Transport):
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         if data.device.type == "cpu":
             return self.control.send(data, destination, tag)
-        return _Sent(self, self.nccl.send(data, destination), destination)
+        works = [self.nccl.send(data, destination)]
+        return GuardedMessage(self, data, lambda: self.wait(works, "send", [destination]))
 
     @all_or_lost
     def receive(self, out: Tensor, source: int, tag: int) -> None:
@@ -158,35 +141,16 @@ class GpuTransport(Transport):
         self.control.close()
 
     def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Any]:  # noqa: ARG002
-        """Begin to collect equal parts into `out`, in rank order."""
         return [self.nccl.all_gather(out, data)]
 
     def begin_sum(self, data: Tensor) -> Sequence[Any]:
-        """Begin to add `data` over the ranks, in place and in NCCL's order."""
         return [self.nccl.add_up(data)]
 
     def wait(self, works: Sequence[Any], what: str, peers: Sequence[int] = ()) -> None:
-        """Wait until all have ended, for the device.
-
-        Args:
-            works: what has begun.
-            what: what the rank waits for.
-            peers: the other ranks; by default all.
-        """
+        """See `CollectiveTransport`: what has begun is over for the device. `peers` are the other ranks, by default all."""
         with waits(what, [self._names[peer] for peer in peers or range(self.world_size) if peer != self.rank]):
-            all_over(works)
-
-
-class _Sent:
-    """A message on its way."""
-
-    def __init__(self, transport: GpuTransport, work: Any, peer: int) -> None:
-        self.transport, self._work, self._peer = transport, work, peer
-
-    @all_or_lost
-    def wait(self) -> object:
-        self.transport.wait([self._work], "send", [self._peer])
-        return None
+            for work in works:
+                work.wait()
 
 
 class HostMemoryTransport(Transport):
@@ -209,7 +173,7 @@ class HostMemoryTransport(Transport):
         if out.device.type == "cpu":
             return self._inner.begin_all_reduce(partials, placement, out)
         total = torch.empty_like(out, device="cpu")
-        return _BroughtBack(
+        return _CopiedBack(
             self._inner.begin_all_reduce([_on_host(one) for one in partials], placement, total), total, out
         )
 
@@ -244,7 +208,7 @@ def _on_host(tensor: Tensor) -> Tensor:
     return tensor if tensor.device.type == "cpu" else tensor.detach().cpu()
 
 
-class _BroughtBack(Pending):
+class _CopiedBack(Pending):
     """A sum in host memory that ends on the device."""
 
     def __init__(self, inner: Pending, total: Tensor, out: Tensor) -> None:

@@ -1,14 +1,19 @@
-"""What a transport has lost: the first loss counts, ends everything, and is what every later exchange raises."""
+"""What a transport does when it loses a rank: the first loss ends everything, and is what every later exchange raises."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from torch import Tensor
 
 from lockstep.errors import PeerLost
 from lockstep.protocol.journal.torch_words import is_of_a_peer
+from lockstep.protocol.layout.placement import Placement
+from lockstep.rank.transport.contract import Pending, Transport
 
 
 class Loss:
@@ -49,10 +54,11 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def all_or_lost(
-    method: Callable[Concatenate[Any, Arguments], Result],
-) -> Callable[..., Result]:
-    """What one rank loses, all of them lose: a `PeerLost` gives the transport up; so does a dead connection."""
+def all_or_lost(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[..., Result]:
+    """What one rank loses, all of them lose: a `PeerLost` gives the transport up; so does a dead connection.
+
+    The object has its transport as `transport`.
+    """
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -68,3 +74,78 @@ def all_or_lost(
             raise
 
     return guarded
+
+
+class GuardedTransport(Transport):
+    """A transport that is given up as a whole. It needs `loss`, and `all_or_lost` at whatever exchanges."""
+
+    loss: Loss
+
+    @property
+    def transport(self) -> Any:
+        """This one, for `all_or_lost`."""
+        return self
+
+    def look(self) -> None:
+        self.loss.check()
+
+    def give_up(self, lost: PeerLost) -> PeerLost:
+        return self.loss.give_up(lost)
+
+    def lose(self, lost: PeerLost) -> PeerLost:
+        """`give_up`, and end this rank's threads; a thread does not end itself."""
+        lost = self.give_up(lost)
+        self.end_threads()
+        return lost
+
+    @abstractmethod
+    def end_threads(self) -> None:
+        """End this rank's threads, and wait for them."""
+
+    @abstractmethod
+    def explain(self, error: RuntimeError) -> PeerLost:
+        """The loss that an error of torch's means."""
+
+    @abstractmethod
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        """Begin a sum, or raise `PeerLost`."""
+
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        # A sum may begin inside the script's backward. A loss is raised where the sum is waited for, which is ours.
+        try:
+            return self.begin_guarded(partials, placement, out)
+        except PeerLost as lost:
+            return _LostSum(lost)
+
+
+class _LostSum(Pending):
+    """A sum that could not begin, because another rank was lost."""
+
+    def __init__(self, lost: PeerLost) -> None:
+        self._lost = lost
+
+    def advance(self, scale: float = 1.0) -> None:  # noqa: ARG002 - nothing is multiplied
+        raise PeerLost(str(self._lost), is_dead=self._lost.is_dead)
+
+    def finish(self) -> None:
+        self.advance()
+
+    def give_up(self) -> None:
+        self.advance()
+
+
+class GuardedMessage:
+    """A message on its way; see `Sent`.
+
+    Args:
+        transport: given up if the message is lost.
+        data: must live until it is delivered.
+        wait: waits for it.
+    """
+
+    def __init__(self, transport: GuardedTransport, data: Tensor, wait: Callable[[], object]) -> None:
+        self.transport, self._data, self._wait = transport, data, wait
+
+    @all_or_lost
+    def wait(self) -> object:
+        return self._wait()

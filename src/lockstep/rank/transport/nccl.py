@@ -2,7 +2,7 @@
 
 Torch's class for it, without a group of torch.distributed's around it: nothing here is a name or an entry there that would
 have to be taken away, and other ranks need not know of it. What was begun is over for the *device* when `wait` returns: the
-host goes on, and stands still where it reads a result. Only `abort` ends what waits there for a rank that is gone.
+host continues, and waits where it reads a result. Only `abort` ends what waits there for a rank that is gone.
 
 NCCL only moves bytes for exact numerics, so its own settings (NCCL_ALGO, NCCL_PROTO, rings or trees) cannot change a bit.
 """
@@ -10,7 +10,6 @@ NCCL only moves bytes for exact numerics, so its own settings (NCCL_ALGO, NCCL_P
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import Store
 
 from lockstep.machine.torch_private import AllgatherOptions
-from lockstep.rank.transport.across import PATIENCE, bytes_of
+from lockstep.rank.transport.across import PATIENCE, bytes_of, patient
 
 QUIET = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -37,8 +36,6 @@ class Nccl:
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
-        world_size: the number of ranks.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
@@ -50,7 +47,8 @@ class Nccl:
         self._world_size = world_size
 
     def connect(self) -> None:
-        """Connect the ranks now, when all are here: `abort` ends what is under way, but not this. Collective."""
+        """Connect the ranks. Collective: call it on every rank."""
+        # NCCL would connect at the first exchange, and `abort` does not end that. Now all ranks are here.
         device = torch.device("cuda", torch.cuda.current_device())
         everyone = torch.empty(self._world_size, dtype=torch.uint8, device=device)
         self.all_gather(everyone, torch.zeros(1, dtype=torch.uint8, device=device)).wait()
@@ -65,23 +63,23 @@ class Nccl:
             arrive: how many elements come from each rank.
             leave: how many go to each.
         """
-        return self._group.alltoall_base(out, data, arrive, leave, _patient(c10d.AllToAllOptions()))
+        return self._group.alltoall_base(out, data, arrive, leave, patient(c10d.AllToAllOptions()))
 
     def all_gather(self, out: Tensor, data: Tensor) -> Any:
         """Begin to collect equal parts into `out`, in rank order; `data` may be its own place there."""
-        return self._group._allgather_base(out, data, _patient(AllgatherOptions()))  # noqa: SLF001 - of torch's
+        return self._group._allgather_base(out, data, patient(AllgatherOptions()))  # noqa: SLF001 - of torch's
 
     def all_gather_parts(self, parts: list[Tensor], data: Tensor) -> Any:
         """Begin to collect parts of different sizes; torch makes one group of broadcasts of them."""
-        return self._group.allgather([parts], [data], _patient(AllgatherOptions()))
+        return self._group.allgather([parts], [data], patient(AllgatherOptions()))
 
     def add_up(self, data: Tensor) -> Any:
         """Begin to add `data` over the ranks, in place and in NCCL's order."""
-        return self._group.allreduce([data], _patient(dist.AllreduceOptions()))
+        return self._group.allreduce([data], patient(dist.AllreduceOptions()))
 
     def broadcast(self, data: Tensor, source: int) -> Any:
         """Begin to overwrite a contiguous tensor with that of rank `source`."""
-        options = _patient(dist.BroadcastOptions())
+        options = patient(dist.BroadcastOptions())
         options.rootRank = source
         return self._group.broadcast([bytes_of(data)], options)
 
@@ -108,14 +106,3 @@ def abort_default_group() -> None:
     with suppress(RuntimeError, AttributeError, AssertionError):
         group: Any = dist.group.WORLD
         group._get_backend(torch.device("cuda")).abort()  # noqa: SLF001 - torch's own abort ends all groups of the process
-
-
-def _patient(options: Any) -> Any:
-    options.timeout = PATIENCE
-    return options
-
-
-def all_over(works: Sequence[Any]) -> None:
-    """Wait until all that was begun has ended, for the device."""
-    for work in works:
-        work.wait()

@@ -12,48 +12,13 @@ from lockstep.errors import LockstepError, PeerLost
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Crossing, Nodes, carrier, piece
 from lockstep.rank.caller import where
-from lockstep.rank.transport.across import Across
+from lockstep.rank.transport.across import Across, gradients
 from lockstep.rank.transport.contract import Pending, Transport
 from lockstep.rank.transport.loss import all_or_lost
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
 
 if TYPE_CHECKING:
     from lockstep.rank.transport.over_nodes import OverNodesTransport
-
-
-class Sums(Pending):
-    """A large sum in chunks: one is added up while the next is on its way."""
-
-    def __init__(self, chunks: Sequence[NodeSum]) -> None:
-        self._chunks = chunks
-
-    def advance(self, scale: float = 1.0) -> None:
-        for chunk in self._chunks:
-            chunk.advance(scale)
-
-    def finish(self) -> None:
-        for chunk in self._chunks:
-            chunk.finish()
-
-    def give_up(self) -> None:
-        for chunk in self._chunks:
-            chunk.give_up()
-
-
-class LostSum(Pending):
-    """A sum that could not begin, because another rank was lost."""
-
-    def __init__(self, lost: PeerLost) -> None:
-        self._lost = lost
-
-    def advance(self, scale: float = 1.0) -> None:  # noqa: ARG002 - nothing is multiplied
-        raise PeerLost(str(self._lost), is_dead=self._lost.is_dead)
-
-    def finish(self) -> None:
-        self.advance()
-
-    def give_up(self) -> None:
-        self.advance()
 
 
 class SumPlan:
@@ -88,7 +53,9 @@ class NodeSum(Pending):
         self, transport: OverNodesTransport, group: Transport, plan: SumPlan, partials: Sequence[Tensor], out: Tensor
     ) -> None:
         self.transport, self._plan, self._out = transport, plan, out
-        self._partials = partials  # must live as long as others read them
+        # Other ranks read the partials, so they must live as long as this.
+        self._partials = partials
+        self._subject = subject.of
         self._group = group if isinstance(group, SharedMemoryTransport) else None
         self._tag = transport.next_sum_tag()
         self._carried = plan.crossing.carried(transport.rank, out.numel())
@@ -113,6 +80,7 @@ class NodeSum(Pending):
         if self._group is None:
             self._send()
         else:
+            # The node's sum takes time, in which the script's backward continues: another thread waits for it.
             transport.sender.do(self._send_when_added)
 
     def _pieces(self, part: int) -> list[slice]:
@@ -146,11 +114,12 @@ class NodeSum(Pending):
         """Wait for what the node adds up, and send it; in the sender's thread."""
         try:
             for operation in self._adding:
-                self._node_group.wait(operation)
+                self._node_group.wait(operation, self._subject)
             self._send()
         except (PeerLost, RuntimeError) as error:
             self.transport.give_up(error if isinstance(error, PeerLost) else self.transport.across.lost(None))
-        except LockstepError as error:  # every rank of the node raises it by itself
+        except LockstepError as error:
+            # Every rank of the node raises it by itself.
             self.transport.give_up(PeerLost(str(error)))
         finally:
             self._sent.set()
@@ -175,17 +144,13 @@ class NodeSum(Pending):
         """Wait until the nodes have each other's partials."""
         self.transport.settle()
         if self._group is not None:
-            self._sent.wait()  # the sender notes for whom
+            # The sender's wait for the node is noted by the compiled part.
+            self._sent.wait()
             self.transport.loss.check()
         self._wait()
 
-    @property
-    def _about(self) -> str:
-        what = "the exchange of gradients"
-        return what if subject.of is None else f"{what} ({subject.with_line(where())})"
-
     def _wait(self) -> None:
-        self.transport.across.wait(self._works, self._about)
+        self.transport.across.wait(self._works, gradients())
         self._works.clear()
 
     def _give_back(self) -> None:
@@ -220,7 +185,7 @@ class NodeSum(Pending):
                 self._works.append((across.send(out[mine], peer, self._tag), peer))
 
     def _spread(self, terms: Sequence[Tensor], program: bytes, scale: float) -> None:
-        """Begin to hand around in the node what this rank carries."""
+        """Begin to send to the node's ranks what this rank carries."""
         assert self._group is not None
         self._handing = self._group.begin_spread(terms, self._carried, self._out, program, scale)
         self.transport.handing.append((self._group, self._handing))
@@ -231,7 +196,7 @@ class NodeSum(Pending):
         if self._group is not None:
             if not self._plan.crossing.in_one_step:
                 self._spread([self._out[self._carried]], COPY, 1.0)
-            self._group.wait(self._handing)
+            self._group.wait(self._handing, self._subject)
         self._give_back()
 
 
@@ -243,10 +208,7 @@ class NodeRows:
     """How one rank takes part. Collective: call the methods on every rank, with this node's row filled in on each.
 
     Args:
-        nodes: which ranks are on which node.
-        rank: this one.
         across: the connections to other nodes.
-        frames: the ranks of this node.
     """
 
     def __init__(self, nodes: Nodes, rank: int, across: Across, frames: Transport) -> None:
@@ -257,7 +219,7 @@ class NodeRows:
         self._num_parts = max(nodes.sizes)
 
     def exchange_small(self, rows: Tensor, tag: int) -> None:
-        """Fill in the other nodes' rows; only the nodes' first ranks exchange: latency decides."""
+        """Fill in the other nodes' rows; only the nodes' first ranks exchange, because latency decides."""
         if self._rank == self._first:
             receives = [self._across.receive(rows[node], node, tag, small=True) for node in self._others]
             sends = [self._across.send(rows[self._node], node, tag, small=True) for node in self._others]

@@ -3,8 +3,8 @@
 A sum goes three ways. In its node's memory each rank adds up the slice that it carries of all the node's partials; it
 exchanges that slice with the ranks that carry the same one on the other nodes, adds what came in the lane tree's order, and
 scales once; then the node's ranks take the slices from each other. So the bytes that leave a node are those of a ring
-(`protocol.layout.crossing`), and all ranks carry some. Small things are gathered in the node, exchanged by the nodes' first
-ranks, and handed around.
+(`protocol.layout.crossing`), and all ranks carry some. Small messages are gathered in the node, exchanged by the nodes'
+first ranks, and broadcast in the node.
 
 A rank that learns that another is gone gives the whole transport up: it ends its connections, and breaks its node's
 groups, so every rank on every node raises `PeerLost`, wherever it waits.
@@ -23,13 +23,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import EnvironmentFailure, PeerLost
 from lockstep.protocol.layout.placement import Nodes, Placement, carrier, choose_crossing, piece
 from lockstep.rank.caller import where
-from lockstep.rank.transport.across import Across, Errands, Watch, bytes_of
+from lockstep.rank.transport.across import Across, BackgroundThread, Watch, bytes_of
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
-from lockstep.rank.transport.contract import Pending, Sent, Transport
-from lockstep.rank.transport.local.nodes_store import told_by_all
-from lockstep.rank.transport.loss import Loss, all_or_lost
-from lockstep.rank.transport.node_sum import LostSum, NodeRows, NodeSum, SumPlan, Sums
+from lockstep.rank.transport.contract import Pending, Sent, SeveralSums, Transport
+from lockstep.rank.transport.local.nodes_store import read_all
+from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
+from lockstep.rank.transport.node_sum import NodeRows, NodeSum, SumPlan
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport
 
 SMALL_BYTES = 32 * 1024
@@ -44,13 +44,11 @@ that frames belong to, which ranks may call earlier or later among sums that beg
 FIRST_SUM_TAG = 2**29
 
 
-class OverNodesTransport(Transport):
+class OverNodesTransport(GuardedTransport):
     """CPU ranks on several nodes. Collective: construct it on every rank.
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
-        nodes: which ranks are on which node.
         names: the numbers of these ranks in the run; by default counted from 0.
 
     Raises:
@@ -64,38 +62,27 @@ class OverNodesTransport(Transport):
         self._node = nodes.node_of(rank)
         self._mates = nodes.ranks(self._node)
         self._store = store
-        self._frames, self._sums = _meet_in_node(store, rank, nodes, self._names)
+        self._frames, self._sums = _rendezvous_in_node(store, rank, nodes, self._names)
         firsts = [nodes.ranks(node)[0] for node in range(nodes.num_nodes)]
         self.across = Across(PrefixStore("across", store), rank, self._names, firsts)
         self._rows = NodeRows(nodes, rank, self.across, self._frames)
         self.loss = Loss(self._end)
-        self.is_told: Callable[[], bool] = lambda: False
+        self.is_reported: Callable[[], bool] = lambda: False
         """Asked 20 times a second, in a thread: whether the launcher knows of a node that is lost."""
         self._frame_tag = self._sum_tag = self._splits = 0
-        self.sender = Errands("lockstep sender")
+        self.sender = BackgroundThread("lockstep sender")
         self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
         self.handing: list[tuple[SharedMemoryTransport, Any]] = []
         self.scratch = Scratch()
         self._plans: dict[tuple[Placement, bool], SumPlan] = {}
-        self._watch = Watch(self.across, self._groups, self.give_up, self._is_told)
-
-    @property
-    def transport(self) -> OverNodesTransport:
-        """This one; what is guarded has one."""
-        return self
+        self._watch = Watch(self.across, self._groups, self.give_up, self._is_reported)
 
     @property
     def _groups(self) -> list[SharedMemoryTransport]:
         return [group for group in (self._frames, self._sums) if isinstance(group, SharedMemoryTransport)]
 
-    def _is_told(self) -> bool:
-        return self.is_told()
-
-    def look(self) -> None:
-        self.loss.check()
-
-    def give_up(self, lost: PeerLost) -> PeerLost:
-        return self.loss.give_up(lost)
+    def _is_reported(self) -> bool:
+        return self.is_reported()
 
     def _end(self, lost: PeerLost) -> None:
         for group in self._groups:
@@ -105,16 +92,9 @@ class OverNodesTransport(Transport):
             child.give_up(lost)
 
     def explain(self, error: RuntimeError) -> PeerLost:  # noqa: ARG002 - Gloo's words name an address, not a rank
-        """What an error of Gloo's means that tells of another rank's end."""
         return self.across.lost(None)
 
-    def lose(self, lost: PeerLost) -> PeerLost:
-        """`give_up`, and end this rank's threads; not for those themselves."""
-        lost = self.give_up(lost)
-        self._end_threads()
-        return lost
-
-    def _end_threads(self) -> None:
+    def end_threads(self) -> None:
         self._watch.stop()
         self.sender.stop()
         self.across.waiter.stop()
@@ -135,7 +115,7 @@ class OverNodesTransport(Transport):
         return [row.clone().view(tensor.dtype).view(tensor.shape) for row in rows]
 
     def _gather(self, mine: Tensor, *, is_small: bool) -> list[Tensor]:
-        """Every rank's bytes, of equal number: gather them in the node, exchange the nodes' blocks, hand these around."""
+        """Every rank's bytes, of equal number: gather them in the node, exchange the nodes' blocks, broadcast these."""
         block = mine.numel() * max(self.nodes.sizes)
         tag = self._next_frame_tag()
         everyone = mine.new_zeros((self.nodes.num_nodes, block))
@@ -191,15 +171,8 @@ class OverNodesTransport(Transport):
         self._sum_tag = (self._sum_tag + 1) % FIRST_SUM_TAG
         return FIRST_SUM_TAG + self._sum_tag
 
-    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
-        try:
-            return self._begin_all_reduce(partials, placement, out)
-        except PeerLost as lost:
-            return LostSum(lost)
-
     @all_or_lost
-    def _begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         key = placement, out.nbytes <= SMALL_BYTES
         if key not in self._plans:
             self._plans[key] = SumPlan(choose_crossing(self.nodes, placement, is_small=key[1]), self.rank)
@@ -214,10 +187,14 @@ class OverNodesTransport(Transport):
             )
             for start in range(0, out.numel(), size)
         ]
-        return Sums(begun)
+        # One chunk is added up while the next is on its way.
+        return SeveralSums(begun)
 
     def settle(self) -> None:
-        """Take part in what the node's ranks hand around, before this one waits for another node."""
+        """Finish what the node's ranks send each other, before this one waits for another node."""
+        # [Note: why a rank settles before it waits for another node]
+        # An exchange in memory moves on only while its ranks are inside the library. A mate whose part needs this rank would
+        # wait for as long as the other node takes, and that node may wait for the mate.
         while self.handing:
             group, operation = self.handing.pop()
             group.wait(operation)
@@ -241,7 +218,8 @@ class OverNodesTransport(Transport):
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         if destination in self._mates:
             return self._frames.send(data, destination - self._mates.start, tag)
-        return _Message(self, data, destination, self.across.send(data, destination, FIRST_OWN_TAG + tag))
+        works = [(self.across.send(data, destination, FIRST_OWN_TAG + tag), destination)]
+        return GuardedMessage(self, data, lambda: self.across.wait(works, "send"))
 
     @all_or_lost
     def receive(self, out: Tensor, source: int, tag: int) -> None:
@@ -257,7 +235,8 @@ class OverNodesTransport(Transport):
             made = self._sums.allocate(size, dtype, device)
         except PeerLost:
             raise
-        except EnvironmentFailure as error:  # on every rank of the node
+        except EnvironmentFailure as error:
+            # Every rank of the node raises it.
             problem = str(error)
         if failed := [text for text in self.all_gather_object(problem, "allocate") if text]:
             if made is not None:
@@ -270,27 +249,16 @@ class OverNodesTransport(Transport):
         self._sums.free(tensor)
 
     def close(self) -> None:
-        self._end_threads()
+        self.end_threads()
         for group in (self._frames, self._sums):
             group.close()
         if self.loss.leave():
             self.across.close()
 
 
-class _Message:
-    """A message to another node."""
-
-    def __init__(self, transport: OverNodesTransport, data: Tensor, peer: int, work: Any) -> None:
-        self.transport, self._data, self._peer, self._work = transport, data, peer, work
-
-    @all_or_lost
-    def wait(self) -> object:
-        self.transport.across.wait([(self._work, self._peer)], "send")
-        return None
-
-
-def _meet_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -> tuple[Transport, Transport]:
-    """Make two groups of this node's ranks: frames come at other times among sums that began early."""
+def _rendezvous_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -> tuple[Transport, Transport]:
+    """Make two groups of this node's ranks, for frames and for sums."""
+    # The operations of one group have one order on all ranks; frames come at other times among sums that began early.
     node = nodes.node_of(rank)
     mates = nodes.ranks(node)
     place, problem = rank - mates.start, ""
@@ -302,12 +270,13 @@ def _meet_in_node(store: Store, rank: int, nodes: Nodes, names: Sequence[int]) -
             made = [SharedMemoryTransport(one, place, len(mates), numbers) for one in stores]
     except PeerLost:
         raise
-    except EnvironmentFailure as error:  # on every rank of the node
+    except EnvironmentFailure as error:
+        # Every rank of the node raises it.
         problem = str(error)
     if place == 0:
         store.set(f"memory/{node}", problem)
-    for told in told_by_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
-        if told:
-            raise EnvironmentFailure(told.decode())
+    for problem_there in read_all(store, [f"memory/{other}" for other in range(nodes.num_nodes)]):
+        if problem_there:
+            raise EnvironmentFailure(problem_there.decode())
     frames, sums = made
     return frames, sums

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import EnvironmentFailure, LockstepError, PeerLost, UsageError
-from lockstep.protocol.journal.waiting_note import subject
+from lockstep.protocol.journal.waiting_note import range_of_wait, subject
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, children
 from lockstep.rank.caller import where
@@ -64,7 +64,8 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
             return call(*args)
         except compiled.GroupError as error:
             raise _error_for(*error.args) from None
-        except OSError as error:  # a limit of this process
+        except OSError as error:
+            # A limit of this process, of descriptors or of memory.
             raise EnvironmentFailure(f"{error}. {MORE_MEMORY}") from None
 
     return guarded
@@ -79,7 +80,7 @@ def _error_for(trouble: int, text: str) -> LockstepError:
 
 
 def _where() -> str:
-    """The calling line, and what the exchange is about; asked for only when ranks wait for long, or something is wrong."""
+    """The calling line, and what the exchange is about; called only when ranks wait for long, or something is wrong."""
     return subject.with_line(where())
 
 
@@ -128,8 +129,6 @@ class SharedMemoryTransport(Transport):
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
-        rank: of this process.
-        world_size: the number of ranks.
         names: the numbers of these ranks in the run; by default counted from 0.
 
     Raises what `meet` raises.
@@ -144,7 +143,7 @@ class SharedMemoryTransport(Transport):
         self._splits = 0
         self._windows: dict[int, compiled.Window] = {}
         self._under_way: list[tuple[compiled.Message, Tensor]] = []
-        """Messages that are not delivered yet, and their tensors, which must live even if nobody waits any more."""
+        """Messages that are not delivered yet, and their tensors, which must live even without a waiter."""
         self._programs: dict[Placement, tuple[bytes, bytes]] = {}
         self._everyone = range(world_size)
         self.shares_memory = self.all(compiled.can_tell_writes(), "shares_memory")
@@ -161,14 +160,17 @@ class SharedMemoryTransport(Transport):
 
     @_guarded
     def broadcast(self, tensor: Tensor, source: int) -> None:
+        # The source reads this memory, and the others write it.
         address = tensor.data_ptr()
-        self._group.run(BROADCAST, BYTE, 0, source, tensor.nbytes, [address], [address])
+        with range_of_wait("broadcast", [self._names[source]] if source != self.rank else ()):
+            self._group.run(BROADCAST, BYTE, 0, source, tensor.nbytes, [address], [address])
 
     @_guarded
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         tensor = tensor.contiguous()
         everyone = tensor.new_empty((self.world_size, *tensor.shape))
-        self._group.run(ALL_GATHER, BYTE, 0, -1, tensor.nbytes, [tensor.data_ptr()], [everyone.data_ptr()])
+        with range_of_wait("all_gather"):
+            self._group.run(ALL_GATHER, BYTE, 0, -1, tensor.nbytes, [tensor.data_ptr()], [everyone.data_ptr()])
         return list(everyone.unbind(0))
 
     def split(self, groups: Sequence[Sequence[int]]) -> Transport:
@@ -183,14 +185,16 @@ class SharedMemoryTransport(Transport):
     @_guarded
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         message = self._group.send(data.data_ptr(), data.nbytes, BYTE, destination, tag)
-        self._under_way = [(other, kept) for other, kept in self._under_way if not other.finished]
+        # The receiver reads the tensor's own memory, so it must live until then.
+        self._under_way = [(other, sent) for other, sent in self._under_way if not other.finished]
         self._under_way.append((message, data))
-        return _Sent(self._group, message)
+        return _Sent(self._group, message, self._names[destination])
 
     @_guarded
     def receive(self, out: Tensor, source: int, tag: int) -> None:
         message = self._group.receive(out.data_ptr(), out.nbytes, BYTE, source, tag)
-        self._group.wait(message, FOREVER_S)
+        with range_of_wait("receive", [self._names[source]]):
+            self._group.wait(message, FOREVER_S)
 
     @_guarded
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -253,14 +257,10 @@ class SharedMemoryTransport(Transport):
         return self._group.begin_spread(DTYPES[out.dtype], out.numel(), addresses, *where_to, program, scale)
 
     @_guarded
-    def has_finished(self, operation: compiled.Operation) -> bool:
-        """Whether something that has begun is over."""
-        return self._group.test(operation)
-
-    @_guarded
-    def wait(self, operation: compiled.Operation) -> None:
-        """Wait until it is over."""
-        self._group.wait(operation, FOREVER_S)
+    def wait(self, operation: compiled.Operation, about: Callable[[], str] | None = None) -> None:
+        """Wait until it is over. `about` returns what it is part of, for traces."""
+        with range_of_wait("the exchange of gradients in the node", about=about):
+            self._group.wait(operation, FOREVER_S)
 
     @_guarded
     def look(self) -> None:
@@ -282,12 +282,13 @@ def tensor_over(owner: object, address: int, num_bytes: int) -> Tensor:
 
 
 class _Sent:
-    def __init__(self, group: compiled.Group, message: compiled.Message) -> None:
-        self._group, self._message = group, message
+    def __init__(self, group: compiled.Group, message: compiled.Message, name: int) -> None:
+        self._group, self._message, self._name = group, message, name
 
     @_guarded
     def wait(self) -> object:
-        self._group.wait(self._message, FOREVER_S)
+        with range_of_wait("send", [self._name]):
+            self._group.wait(self._message, FOREVER_S)
         return None
 
 
@@ -295,11 +296,7 @@ class _TreeSum(Pending):
     """A sum that starts at `advance`: with as many ranks as cores, no core is free to begin earlier."""
 
     def __init__(
-        self,
-        group: compiled.Group,
-        partials: Sequence[Tensor],
-        out: Tensor,
-        order: tuple[bytes, bytes],
+        self, group: compiled.Group, partials: Sequence[Tensor], out: Tensor, order: tuple[bytes, bytes]
     ) -> None:
         self._group, self._partials, self._out, self._order = group, partials, out, order
         self._operation: compiled.Operation | None = None
@@ -319,7 +316,8 @@ class _TreeSum(Pending):
     @_guarded
     def finish(self) -> None:
         assert self._operation is not None
-        self._group.wait(self._operation, FOREVER_S)
+        with range_of_wait("the exchange of gradients", about=subject.of):
+            self._group.wait(self._operation, FOREVER_S)
 
     def give_up(self) -> None:
         """Do nothing: nothing has begun."""

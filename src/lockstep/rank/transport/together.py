@@ -1,10 +1,10 @@
-"""Each rank does its part, then all tell how it went, and all raise the first rank's error.
+"""Each rank does its part, then all report how it went, and all raise the first rank's error.
 
-A rank whose part failed must not leave the others waiting in an exchange, and they must not go on without it:
+A rank whose part failed must not leave the others waiting in an exchange, and they must not continue without it:
 
     together = Together(transport, "run.save_state", where())
     contents = together.do(lambda: collect(...))   # None on a rank where something failed
-    everyone = together.agree(digest(contents))    # raises on every rank, or returns what each rank told
+    everyone = together.agree(digest(contents))    # raises on every rank, or returns each rank's report
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ class Together:
     """What has gone wrong on this rank so far, until the ranks agree.
 
     Args:
-        transport: between the ranks.
         operation: what the ranks are doing, for `Transport.exchange`.
-        where: the user's source line.
     """
 
     def __init__(self, transport: Transport, operation: str, where: str) -> None:
@@ -46,13 +44,13 @@ class Together:
         """Record `trouble`, if any, as this rank's; an earlier one stays."""
         self._trouble = self._trouble or trouble
 
-    def agree(self, told: Any = None) -> list[Any]:
-        """Return what each rank tells (JSON), in rank order. Collective: call it on every rank.
+    def agree(self, report: Any = None) -> list[Any]:
+        """Return each rank's report (JSON), in rank order. Collective: call it on every rank.
 
         Raises:
             LockstepError: on every rank, the trouble of the first rank that has one.
         """
-        everyone = self._transport.all_gather_object([encode(self._trouble), told], self._operation, self._where)
+        everyone = self._transport.all_gather_object([encode(self._trouble), report], self._operation, self._where)
         for trouble, _ in everyone:
             if trouble is not None:
                 raise decode(trouble) from self._trouble
@@ -71,7 +69,6 @@ def encode(trouble: LockstepError | None) -> list[str] | None:
     return None
 
 
-def decode(told: list[str]) -> LockstepError:
-    """The inverse of `encode`."""
-    kind, *words = told
+def decode(encoded: list[str]) -> LockstepError:
+    kind, *words = encoded
     return {one.__name__: one for one in (UsageError, EnvironmentFailure, InternalError)}[kind](*words)

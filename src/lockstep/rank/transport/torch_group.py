@@ -1,19 +1,21 @@
 """The transport between CPU ranks over Gloo, flat: where they share no memory.
 
 The exact order costs no more wire than a ring: each rank gets one slice of every partial (all-to-all), adds the parts
-in the lane tree's order, and hands the sum around (all-gather), as messages between pairs. For 40 MiB over two ranks
+in the lane tree's order, and sends the sum to all (all-gather), as messages between pairs. For 40 MiB over two ranks
 this took 32 ms; Gloo's own all-to-all and all-gather took 40 ms, and its all-reduce, which has no fixed order, 28 ms.
 Below `SMALL_BYTES`, one all-gather of everything and a sum on every rank is faster, because latency decides; the bits
 are the same, because the sum is element by element.
 
-Gloo sometimes forgets one who waits when the connection ends, so `Across` waits for it, and a thread watches the connections.
+Gloo sometimes does not wake a waiting thread when the connection ends, so `Across` waits for it, and a thread watches the
+connections.
 """
 
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,37 +23,38 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import AllgatherOptions, PrefixStore  # type: ignore[attr-defined]
 
 from lockstep.errors import PeerLost
-from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, fold
-from lockstep.rank.caller import where
-from lockstep.rank.transport.across import PATIENCE, Across, Watch, bytes_of
+from lockstep.rank.transport.across import Across, Watch, bytes_of, gradients, patient
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
-from lockstep.rank.transport.loss import Loss, all_or_lost
-from lockstep.rank.transport.node_sum import LostSum
+from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
 
 SMALL_BYTES = 32 * 1024
 """Partials up to this size are all-gathered whole."""
 
 
-class Gathers(Protocol):
-    """What it needs of a transport; see `GroupTransport` and `GpuTransport`."""
+class CollectiveTransport(GuardedTransport):
+    """A transport over collectives of a backend of torch's."""
 
-    world_size: int
-
+    @abstractmethod
     def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Any]:
-        """Begin to collect equal parts into `out`, in rank order."""
+        """Begin to collect equal parts into `out`, in rank order.
 
+        Args:
+            out: of all ranks.
+            data: this rank's.
+            is_sum: whether it is part of a sum, which ranks may begin earlier or later among other exchanges.
+        """
+
+    @abstractmethod
+    def begin_sum(self, data: Tensor) -> Sequence[Any]:
+        """Begin to add `data` over the ranks, in place and in the backend's order."""
+
+    @abstractmethod
     def wait(self, works: Sequence[Any], what: str) -> None:
-        """Wait until all have ended."""
-
-
-def gradients() -> str:
-    """What a rank waits for that waits for a sum."""
-    what = "the exchange of gradients"
-    return what if subject.of is None else f"{what} ({subject.with_line(where())})"
+        """Wait for what has begun. Raises `PeerLost` when another rank is gone; `what` is what the rank waits for."""
 
 
 def add(left: Tensor, right: Tensor) -> Tensor:
@@ -62,8 +65,11 @@ def add(left: Tensor, right: Tensor) -> Tensor:
 class GatheredSum(Pending):
     """A sum in which every rank gets every partial and adds them."""
 
-    def __init__(self, transport: Gathers, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor) -> None:
+    def __init__(
+        self, transport: CollectiveTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
+    ) -> None:
         self.transport, self._subtrees, self._out = transport, subtrees, out
+        # An all-gather takes equal parts: a rank with fewer partials than others sends rows that are not added.
         rows = max(map(len, subtrees))
         mine = out.new_zeros((rows, out.numel()))
         for row, partial in zip(mine, partials, strict=False):
@@ -97,13 +103,7 @@ _numbers = itertools.count()
 """Of the transports that this process has made; the same on all ranks, which make them together."""
 
 
-def _patient(options: Any) -> Any:
-    """Options of a collective over Gloo."""
-    options.timeout = PATIENCE
-    return options
-
-
-class GroupTransport(Transport):
+class GroupTransport(CollectiveTransport):
     """Ranks of the default process group, or of a part of it. Collective: construct it on every rank.
 
     Args:
@@ -127,28 +127,10 @@ class GroupTransport(Transport):
         self.loss = Loss(lambda _: self.across.cut())
         self._watch = Watch(self.across, (), self.give_up, lambda: False)
 
-    @property
-    def transport(self) -> GroupTransport:
-        """This one; what is guarded has one."""
-        return self
-
-    def look(self) -> None:
-        self.loss.check()
-
-    def give_up(self, lost: PeerLost) -> PeerLost:
-        return self.loss.give_up(lost)
-
     def explain(self, error: RuntimeError) -> PeerLost:  # noqa: ARG002 - Gloo's words name an address, not a rank
-        """What an error of Gloo's means that tells of another rank's end."""
         return self.across.lost(None)
 
-    def lose(self, lost: PeerLost) -> PeerLost:
-        """`give_up`, and end this rank's threads; not for those themselves."""
-        lost = self.give_up(lost)
-        self._end_threads()
-        return lost
-
-    def _end_threads(self) -> None:
+    def end_threads(self) -> None:
         self._watch.stop()
         self.across.waiter.stop()
 
@@ -160,16 +142,8 @@ class GroupTransport(Transport):
         whole = everyone.numpy().tobytes()
         return [whole[start : start + len(data)] for start in range(0, len(whole), len(data))]
 
-    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
-        try:
-            return self.begin_guarded(partials, placement, out)
-        except PeerLost as lost:
-            return LostSum(lost)
-
     @all_or_lost
     def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        """Begin, or raise `PeerLost`."""
         subtrees = [placement.subtrees(rank) for rank in range(self.world_size)]
         if out.nbytes <= SMALL_BYTES:
             return GatheredSum(self, partials, subtrees, out)
@@ -177,7 +151,7 @@ class GroupTransport(Transport):
 
     @all_or_lost
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        options = _patient(dist.BroadcastOptions())
+        options = patient(dist.BroadcastOptions())
         options.rootRank = source
         self.wait([(self.across.group(small=True).broadcast([bytes_of(tensor)], options), None)], "broadcast")
 
@@ -196,14 +170,15 @@ class GroupTransport(Transport):
 
     @all_or_lost
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
-        return _Sent(self, [(self.across.send(data, destination, tag + FIRST_OWN_TAG), destination)])
+        works = [(self.across.send(data, destination, tag + FIRST_OWN_TAG), destination)]
+        return GuardedMessage(self, data, lambda: self.wait(works, "send"))
 
     @all_or_lost
     def receive(self, out: Tensor, source: int, tag: int) -> None:
         self.wait([(self.across.receive(out, source, tag + FIRST_OWN_TAG), source)], "receive")
 
     def close(self) -> None:
-        self._end_threads()
+        self.end_threads()
         if self.loss.leave():
             self.across.close()
 
@@ -217,49 +192,20 @@ class GroupTransport(Transport):
         return [(call(one, peer, self._tag), peer) for call, some in calls for one, peer in some if one.numel()]
 
     def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Work]:
-        """Begin to collect equal parts into `out`, in rank order.
-
-        Args:
-            out: of all ranks.
-            data: this rank's.
-            is_sum: whether it is part of a sum, which ranks may begin earlier or later among other exchanges.
-        """
         parts = [*out.view(self.world_size, -1).unbind(0)]
         return [
-            (
-                self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], _patient(AllgatherOptions())),
-                None,
-            )
+            (self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], patient(AllgatherOptions())), None)
         ]
 
     def begin_sum(self, data: Tensor) -> Sequence[Work]:
-        """Begin to add `data` over the ranks, in place and in the backend's order."""
-        return [(self.across.group(small=False).allreduce([data], _patient(dist.AllreduceOptions())), None)]
+        return [(self.across.group(small=False).allreduce([data], patient(dist.AllreduceOptions())), None)]
 
     def wait(self, works: Sequence[Work], what: str) -> None:
-        """Wait until all have ended. Raises `PeerLost` when another rank is gone.
-
-        Args:
-            works: what has begun.
-            what: what the rank waits for.
-        """
         self.across.wait(works, what)
 
 
-class _Sent:
-    """A message on its way."""
-
-    def __init__(self, transport: GroupTransport, works: Sequence[Work]) -> None:
-        self.transport, self._works = transport, works
-
-    @all_or_lost
-    def wait(self) -> object:
-        self.transport.wait(self._works, "send")
-        return None
-
-
 class _SlicedSum(Pending):
-    """A sum in which rank r adds slice r of every partial and hands it around. Gloo's collectives copy more."""
+    """A sum in which rank r adds slice r of every partial and sends it to all. Gloo's collectives copy more."""
 
     def __init__(
         self, transport: GroupTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
@@ -267,6 +213,7 @@ class _SlicedSum(Pending):
         self.transport, self._subtrees, self._partials, self._out = transport, subtrees, partials, out
         size = -(-out.numel() // transport.world_size)
         self._slices = [slice(start, min(start + size, out.numel())) for start in range(0, out.numel(), size)]
+        # With more ranks than elements the last ones add up nothing.
         self._slices += [slice(0, 0)] * (transport.world_size - len(self._slices))
         mine = self._slices[transport.rank]
         self._received = {
@@ -286,7 +233,8 @@ class _SlicedSum(Pending):
         values = self._received | own
         total = fold((0, max(node[1] for node in values)), values, add)
         if scale != 1.0:
-            total.mul_(scale)  # each rank scales its slice, once
+            # Each rank scales its slice, once.
+            total.mul_(scale)
         if total.data_ptr() != out[mine].data_ptr():
             out[mine].copy_(total)
         transport.scratch.give_back(self._received.values())

@@ -31,10 +31,15 @@ def ranges():
 
 
 @pytest.mark.ranks
-def test_lanes_and_buckets_are_ranges_of_a_profile():
+def test_lanes_buckets_and_waits_are_ranges_of_a_profile():
     first, second = run_ranks(ranges, Started(2, lanes=4))
-    assert first == ["lockstep: lane 0", "lockstep: lane 1", "lockstep: reduce bucket 0"]
-    assert second == ["lockstep: lane 2", "lockstep: lane 3", "lockstep: reduce bucket 0"]
+    waits = [
+        "lockstep: reduce bucket 0",
+        "lockstep: step 1 pass 1",
+        "lockstep: the exchange of gradients (bucket 0, first 3.bias)",
+    ]
+    assert first == ["lockstep: lane 0", "lockstep: lane 1", *waits]
+    assert second == ["lockstep: lane 2", "lockstep: lane 3", *waits]
 
 
 def said(text):

@@ -10,7 +10,7 @@ from lockstep.protocol.journal.ring import JournalReader, make_ring
 from lockstep.protocol.journal.waiting_note import note_waits, subject
 from lockstep.protocol.layout.placement import place
 from lockstep.rank.run import start
-from lockstep.rank.strategy.replica.gradient_buffers import PartialSums, SlotPool
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
 from lockstep.rank.strategy.replica.reduction import Reduction
 from lockstep.rank.transport.torch_group import GroupTransport
 from lockstep.testing.ranks import Started, run_ranks
@@ -29,7 +29,7 @@ def comes_late(folder, over_gloo):
     transport = GroupTransport() if over_gloo else start._present[0].components.transport
     placement = place(2, 2)
     parameters = [torch.nn.Parameter(torch.ones(10_000)) for _ in NAMES]
-    pool = SlotPool(parameters, transport, 2, bucket_bytes=40_000)
+    pool = GradientBufferPool(parameters, transport, 2, bucket_bytes=40_000)
     sums = PartialSums(pool, placement.subtrees(rank), scaled=True)
     sums.add(rank, pool.take(), 1.0)
     reduction = Reduction(transport, placement, pool.buckets, NAMES.__getitem__)

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.mesh import Form, choose_mesh, launched
-from lockstep.rank.strategy.dp.data_parallel import replica_devices
-from lockstep.rank.strategy.dp.split_forward import SplitForward, apply, gather_outputs, scatter_call
+from lockstep.rank.strategy.data_parallel import replica_devices
+from lockstep.rank.strategy.split_forward import SplitForward, apply, gather_outputs, scatter_call
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
@@ -74,12 +74,12 @@ def sizes(text: str, where: str) -> list[int]:
 
 @pytest.mark.thorough
 def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
-    slots = {
+    buffers = {
         "imports": "import lockstep",
         "before": "run = lockstep.init()",
         "prepare": "model, rand_loader = run.prepare(model, rand_loader)",
     }
-    finished = run_script(tmp_path, NOTE.format(**slots), "-n", "2", "--strategy", "dp", "--lanes", "1")
+    finished = run_script(tmp_path, NOTE.format(**buffers), "-n", "2", "--strategy", "dp", "--lanes", "1")
     assert finished.code == 0, finished.err
     assert sizes(finished.out, "Outside") == [30, 30, 30, 10]
     assert sizes(finished.out, "In Model") == [15, 15, 15, 15, 15, 15, 5, 5]
@@ -89,8 +89,8 @@ def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
 
 @pytest.mark.thorough
 def test_a_plain_data_parallel_script_on_the_cpu_calls_the_module_directly(tmp_path):
-    slots = {"imports": "", "before": "", "prepare": "model = nn.DataParallel(model)"}
-    finished = run_script(tmp_path, NOTE.format(**slots), "-n", "1", "--device", "cpu")
+    buffers = {"imports": "", "before": "", "prepare": "model = nn.DataParallel(model)"}
+    finished = run_script(tmp_path, NOTE.format(**buffers), "-n", "1", "--device", "cpu")
     assert finished.code == 0, finished.err
     assert sizes(finished.out, "In Model") == sizes(finished.out, "Outside") == [30, 30, 30, 10]
     plain = subprocess.run(

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lockstep.rank.data.device_copies import CopyStream, pinned, tensors_in
-from lockstep.rank.data.loader import Batches, CopiedBatches, PreparedLoader, Standing
+from lockstep.rank.data.loader import Batches, CopiedBatches, LoaderContext, PreparedLoader
 from lockstep.rank.init.streams import seed_process
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -126,7 +126,7 @@ def test_every_tensor_of_a_batch_is_found():
 
 def test_ranks_on_the_cpu_get_the_loaders_own_batches():
     loader = PreparedLoader(
-        DataLoader(torch.arange(8.0), batch_size=4), Standing(0, 0, range(1), 1, seed_process), lambda _: iter(())
+        DataLoader(torch.arange(8.0), batch_size=4), LoaderContext(0, 0, range(1), 1, seed_process), lambda _: iter(())
     )
     batches = loader.fetch(
         [part for step in loader.cut(loader.plan_training(), 1) for part in step.parts], evaluation=False

@@ -13,19 +13,19 @@ from torch.utils.data.distributed import DistributedSampler
 from lockstep.protocol.layout.placement import place
 from lockstep.rank.data.device_copies import to_device
 from lockstep.rank.data.lane_dataset import LaneDataset, LaneIndices
-from lockstep.rank.data.loader import PreparedLoader, Standing, leftover_of
+from lockstep.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
 from lockstep.rank.data.uses import dataset_digest
 from lockstep.rank.init.streams import Streams, seed_process
 
 META = torch.device("meta")
 
 
-def standing(rank=0, ranks=1, lanes=4, **options):
-    return Standing(options.get("seed", 0), 0, place(lanes, ranks).lanes(rank), lanes, seed_process)
+def context(rank=0, ranks=1, lanes=4, **options):
+    return LoaderContext(options.get("seed", 0), 0, place(lanes, ranks).lanes(rank), lanes, seed_process)
 
 
 def prepared(loader, *position, **options):
-    return PreparedLoader(loader, standing(*position, **options), lambda _: iter(()))
+    return PreparedLoader(loader, context(*position, **options), lambda _: iter(()))
 
 
 def epoch(loader):

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.placement import place
-from lockstep.rank.data.loader import Standing
+from lockstep.rank.data.loader import LoaderContext
 from lockstep.rank.data.stream import Place, PreparedStream, SavedStream
 from lockstep.rank.init.streams import seed_process
 
@@ -42,8 +42,8 @@ class Plain(Numbers):
 
 
 def prepared(loader, rank=0, ranks=1, lanes=4, seed=0):
-    standing = Standing(seed, 0, place(lanes, ranks).lanes(rank), lanes, seed_process)
-    return PreparedStream(loader, standing, lambda _: iter(()))
+    context = LoaderContext(seed, 0, place(lanes, ranks).lanes(rank), lanes, seed_process)
+    return PreparedStream(loader, context, lambda _: iter(()))
 
 
 def read(steps):

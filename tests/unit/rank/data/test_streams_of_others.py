@@ -3,7 +3,7 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from lockstep.rank.data.loader import PreparedLoader, Standing, leftover_of
+from lockstep.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
 from lockstep.rank.data.stream import Place, PreparedStream
 from lockstep.rank.init.streams import seed_process
 
@@ -55,4 +55,4 @@ def test_the_order_of_a_stateful_data_loader_is_a_function_of_the_seed_and_the_e
     assert "state_dict is not needed" in leftover_of(loader)
 
 
-STANDING = Standing(0, 0, range(4), 4, seed_process)
+STANDING = LoaderContext(0, 0, range(4), 4, seed_process)

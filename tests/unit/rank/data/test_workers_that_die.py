@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.protocol.journal.failure import FailureKind, describe, kind_of
-from lockstep.rank.data.loader import PreparedLoader, Standing
-from lockstep.rank.data.under_way import user_line
+from lockstep.rank.data.loader import LoaderContext, PreparedLoader
 from lockstep.rank.data.worker_batches import ChildEnded, Interruptible
+from lockstep.rank.data.worker_progress import user_line
 from lockstep.rank.init.streams import seed_process
 
 
@@ -71,7 +71,7 @@ HOW = {
 
 def fetch(dataset, **options):
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2, **options)
-    loader = PreparedLoader(loader, Standing(3, 0, range(2), 2, seed_process), lambda _: iter(()))
+    loader = PreparedLoader(loader, LoaderContext(3, 0, range(2), 2, seed_process), lambda _: iter(()))
     steps = loader.cut(loader.plan_training(), 1)
     parts = [part for step in steps for part in step.parts]
     batches = loader.fetch(parts, evaluation=False)

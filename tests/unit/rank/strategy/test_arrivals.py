@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.replica.laid_out import LaidOut, _hook_first
 from lockstep.rank.strategy.replica.memory import ParameterMemory
+from lockstep.rank.strategy.replica.model_layout import ModelLayout, _hook_first
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.local.native import available, compiled
 
@@ -76,10 +76,10 @@ def test_hooks_that_are_removed_let_go_of_what_they_told():
 @pytest.mark.parametrize("in_one_lane", [False, True])
 def test_a_model_that_was_laid_out_is_freed_when_nobody_needs_it(in_one_lane):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(200, 200))  # small gradients and large ones
-    laid = LaidOut(AloneTransport(), ParameterMemory(), 0, in_one_lane=in_one_lane)
-    laid.adopt([model])
-    assert not laid.arena.has_changed()
-    seen = weakref.ref(model), weakref.ref(laid)
-    del model, laid
+    layout = ModelLayout(AloneTransport(), ParameterMemory(), 0, in_one_lane=in_one_lane)
+    layout.adopt([model])
+    assert not layout.arena.has_changed()
+    seen = weakref.ref(model), weakref.ref(layout)
+    del model, layout
     gc.collect()
     assert [one() for one in seen] == [None, None]

@@ -5,8 +5,8 @@ import random
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.stages.ghosts.ghost import GhostLayer, Ghosts
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import MetaPlaceholder
+from lockstep.rank.strategy.stages.ghost import GhostLayer, Ghosts
+from lockstep.rank.strategy.stages.meta_placeholder import MetaPlaceholder
 
 STATE = {"calls": 0}
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.replica.gradient_buffers import SlotPool
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBufferPool
 from lockstep.rank.strategy.replica.lanes import OnlyLane
 from lockstep.rank.transport.alone import AloneTransport
 
@@ -98,5 +98,5 @@ def test_the_gradients_can_be_read_as_a_slot():
     lane = lane_of(used, unused)
     square(used).backward()
     lane.backward_finished()
-    slot = lane.slot_for_reading(SlotPool([used, unused], AloneTransport(), 0))
-    assert [view.tolist() for view in slot.views] == [[2.0, 2.0, 2.0], [0.0, 0.0]]
+    buffer = lane.buffer_for_reading(GradientBufferPool([used, unused], AloneTransport(), 0))
+    assert [view.tolist() for view in buffer.views] == [[2.0, 2.0, 2.0], [0.0, 0.0]]

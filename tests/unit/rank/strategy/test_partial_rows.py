@@ -7,8 +7,8 @@ from torch import nn
 
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.placement import place
-from lockstep.rank.strategy.replica.gradient_buffers import PartialSums, SlotPool
-from lockstep.rank.strategy.replica.lanes import SlotLane
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
+from lockstep.rank.strategy.replica.lanes import BufferedLane
 from lockstep.rank.strategy.replica.sparse_embedding import Rows, agreed
 from lockstep.rank.transport.alone import AloneTransport
 
@@ -34,7 +34,7 @@ def lanes_of(dtype, kinds):
 
 def summed(dtype, kinds, weights, by_rows):
     """The sum of one rank's lanes, either way; the numbers that stayed rows; whole tensors."""
-    pool = SlotPool(
+    pool = GradientBufferPool(
         [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES
     )
     placement = place(len(kinds), 1)
@@ -43,8 +43,8 @@ def summed(dtype, kinds, weights, by_rows):
         if kinds[lane] == "empty":
             sums.add(lane, None, 0.0)
             continue
-        slot = pool.take()
-        for number, view in enumerate(slot.views):
+        buffer = pool.take()
+        for number, view in enumerate(buffer.views):
             given = rows.get(number)
             if given is None:
                 view.copy_(whole[number] + 0)
@@ -52,11 +52,11 @@ def summed(dtype, kinds, weights, by_rows):
                 view.fill_(float("nan"))  # its place means nothing
             else:
                 given.fill(view)
-        sums.add(lane, slot, weight, {n: one for n, one in rows.items() if one is not None} if by_rows else None)
+        sums.add(lane, buffer, weight, {n: one for n, one in rows.items() if one is not None} if by_rows else None)
     counts = sums.num_rows()
     parts = sums.rows(counts.keys())
-    slot, wide = sums.result()
-    views = [view.clone() for view in slot.views]
+    buffer, wide = sums.result()
+    views = [view.clone() for view in buffer.views]
     for bucket in pool.buckets:
         for number in bucket.members:
             segment = pool.segments[number]
@@ -99,7 +99,7 @@ def test_the_sum_has_the_bits_of_whole_tables(kinds, weights, stay, dtype):
 
 
 def test_a_rank_without_lanes_has_no_row_of_any_table():
-    pool = SlotPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
+    pool = GradientBufferPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
     sums = PartialSums(pool, [], scaled=True)
     assert sums.num_rows() == {1: 0, 3: 0}
     assert sums.rows({1, 3}) == {1: [], 3: []}
@@ -107,29 +107,29 @@ def test_a_rank_without_lanes_has_no_row_of_any_table():
 
 def test_an_unused_table_is_whole_on_every_rank_where_a_lane_s_weight_makes_no_zeros_of_it():
     """Else a rank that has no other lane would leave out what another number of ranks adds."""
-    pool = SlotPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
+    pool = GradientBufferPool([nn.Parameter(torch.ones(shape)) for shape in SHAPES], AloneTransport(), 0, tables=TABLES)
     sums = PartialSums(pool, [(0, 1)], scaled=True)
-    slot = pool.take()
-    sums.add(0, slot, float("inf"), {n: Rows.none(slot.views[n], torch.float32) for n in TABLES})
+    buffer = pool.take()
+    sums.add(0, buffer, float("inf"), {n: Rows.none(buffer.views[n], torch.float32) for n in TABLES})
     assert agreed([sums.num_rows(), dict.fromkeys(TABLES, 5)]) == {}
-    assert slot.views[1].isnan().all()
+    assert buffer.views[1].isnan().all()
 
 
 def test_a_small_table_is_neither_zeroed_before_a_lane_nor_only_noted():
     table, bias = nn.Parameter(torch.ones(6, 2)), nn.Parameter(torch.ones(3))
-    pool = SlotPool([table, bias], AloneTransport(), 0, tables=frozenset({0}))
+    pool = GradientBufferPool([table, bias], AloneTransport(), 0, tables=frozenset({0}))
     assert pool.is_copied == [True, False]
     stale = pool.take()
     stale.views[0].fill_(float("nan"))
     pool.give_back(stale)
     del stale
-    lane = SlotLane(0, pool, [])
+    lane = BufferedLane(0, pool, [])
     assert table.grad is None
-    assert lane.slot.views[0].isnan().all()
+    assert lane.buffer.views[0].isnan().all()
     (F.embedding(torch.tensor([1, 1, 4]), table, sparse=True).sum() + bias.sum()).backward()
     assert not lane.gradient_arrived(0)  # for a bucket there is none
     lane.backward_finished()
-    assert table.grad is lane.slot.views[0]
+    assert table.grad is lane.buffer.views[0]
     assert table.grad[:, 0].tolist() == [0, 2, 0, 0, 1, 0]
     lane.check_untouched()
     lane.begin_backward()
@@ -158,8 +158,8 @@ class Fails(torch.autograd.Function):
 @pytest.mark.parametrize("sparse", [frozenset(), frozenset({0})], ids=["seen whole", "seen sparse"])
 def test_a_table_whose_rows_arrived_in_a_backward_that_failed_cannot_be_taken_for_complete(before, sparse):
     table, early = nn.Parameter(torch.zeros(10, 4)), nn.Parameter(torch.ones(4))
-    pool = SlotPool([table, early], AloneTransport(), 0, tables=frozenset({0}))
-    lane = SlotLane(0, pool, [], sparse=sparse)
+    pool = GradientBufferPool([table, early], AloneTransport(), 0, tables=frozenset({0}))
+    lane = BufferedLane(0, pool, [], sparse=sparse)
 
     def arrived(_):
         lane.gradient_arrived(0)

@@ -50,11 +50,11 @@ def test_cut_and_put_together_a_state_is_the_same(kinds, world_size, by_element)
     whole = {parameter: state_of(parameter, number) for number, parameter in enumerate(parameters)}
 
     def rank_of(transport):
-        sharing = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
-        state = SpreadState(sharing)
-        state.cut_in(whole, sharing)
-        everything = assemble(sharing, state, transport, "here", everyone=True)
-        held = assemble(sharing, state, transport, "here", everyone=False)
+        division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
+        state = SpreadState(division)
+        state.cut_in(whole, division)
+        everything = assemble(division, state, transport, "here", everyone=True)
+        held = assemble(division, state, transport, "here", everyone=False)
         return everything, held
 
     told = FakeWorld(world_size).run(rank_of)
@@ -78,11 +78,11 @@ def test_what_each_rank_writes_into_its_pieces_is_seen_by_all(kinds, world_size)
     def rank_of(transport):
         parameters = [nn.Parameter(parameter.detach().clone()) for parameter in before]
         optimizer = torch.optim.SGD(parameters, lr=0.1)
-        sharing = share_out(optimizer, UpdatesBy.ELEMENT, arena_of(parameters), transport.rank, transport.world_size)
-        for piece in sharing.pieces:
+        division = share_out(optimizer, UpdatesBy.ELEMENT, arena_of(parameters), transport.rank, transport.world_size)
+        for piece in division.pieces:
             piece.tensor.add_(1)
-        BroadcastParameters(transport).after_update(sharing.stretches)
-        owners = {stretch.owner for stretch in sharing.stretches}
+        BroadcastParameters(transport).after_update(division.stretches)
+        owners = {stretch.owner for stretch in division.stretches}
         assert owners <= set(range(transport.world_size))
         return [parameter.detach().clone() for parameter in parameters]
 
@@ -93,8 +93,8 @@ def test_what_each_rank_writes_into_its_pieces_is_seen_by_all(kinds, world_size)
 
 def spread():
     optimizer, parameters = optimizer_of([((40, 70), torch.float32, False), ((7,), torch.float32, False)])
-    sharing = share_out(optimizer, UpdatesBy.ELEMENT, arena_of(parameters), 0, 2)
-    return SpreadState(sharing), sharing, parameters
+    division = share_out(optimizer, UpdatesBy.ELEMENT, arena_of(parameters), 0, 2)
+    return SpreadState(division), division, parameters
 
 
 def test_before_any_update_it_is_an_ordinary_state():
@@ -108,8 +108,8 @@ def test_before_any_update_it_is_an_ordinary_state():
 
 
 def test_asked_for_a_whole_parameter_it_says_the_way_out():
-    state, sharing, parameters = spread()
-    state.cut_in({parameters[0]: state_of(parameters[0], 0)}, sharing)
+    state, division, parameters = spread()
+    state.cut_in({parameters[0]: state_of(parameters[0], 0)}, division)
     for ask in (state.__getitem__, state.get, state.__contains__):
         with pytest.raises(UsageError, match="on every rank"):
             ask(parameters[1])

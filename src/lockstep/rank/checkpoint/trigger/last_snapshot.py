@@ -204,4 +204,4 @@ def _hear_of_lost_nodes(transport: Transport, environment: RankEnvironment) -> N
     """Let the transport ask the launcher for losses that no connection shows."""
     settings = environment.settings
     if isinstance(transport, OverNodesTransport) and settings is not None:
-        transport.is_told = LostNode(RunFolder(settings.run_folder).journal(transport.rank)).is_told
+        transport.is_reported = LostNode(RunFolder(settings.run_folder).journal(transport.rank)).is_told

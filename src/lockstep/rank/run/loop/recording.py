@@ -42,16 +42,16 @@ NUM_STEPS = 2
 def look_again(run: RunState, recorder: Recorder, purpose: str) -> None:
     """Fetch the first samples of every loader that has trained, or evaluated. No exchange; random streams stay where they are."""
     for loader in run.loop_state.prepared.loaders:
-        if loader.standing.number in recorder.plans if purpose == "training" else loader.has_fetched(purpose):
+        if loader.context.number in recorder.plans if purpose == "training" else loader.has_fetched(purpose):
             _look_again(run, recorder, loader, purpose)
 
 
 def _look_again(run: RunState, recorder: Recorder, loader: PreparedLoader, purpose: str) -> None:
-    of = f" of loader {loader.standing.number + 1}" if len(run.loop_state.prepared.loaders) > 1 else ""
+    of = f" of loader {loader.context.number + 1}" if len(run.loop_state.prepared.loaders) > 1 else ""
     label = f"{purpose} samples{of}"
     with run.components.streams.elsewhere():
         try:
-            plan = recorder.plans[loader.standing.number] if purpose == "training" else loader.plan_evaluation(0)
+            plan = recorder.plans[loader.context.number] if purpose == "training" else loader.plan_evaluation(0)
             for part, batch in _fetched(loader, purpose, plan):
                 recorder.samples_again(f"{label}, step {part.step + 1}, lane {part.lane}", batch)
         except Exception as error:  # noqa: BLE001 - a data set that gives its samples once; the script never asks twice
@@ -59,14 +59,14 @@ def _look_again(run: RunState, recorder: Recorder, loader: PreparedLoader, purpo
 
 
 def _fetched(loader: PreparedLoader, purpose: str, plan: EpochPlan) -> Iterator[tuple[LanePart, Any]]:
-    standing = loader.standing
-    cut = Cut(plan.batch_size, standing.num_lanes)
+    context = loader.context
+    cut = Cut(plan.batch_size, context.num_lanes)
     found = []
     for step, samples in enumerate(plan.steps[:NUM_STEPS]):
         lanes = cut.lanes_of(samples)
-        for mine in standing.lanes:
-            lane = standing.num_lanes - 1 - mine
-            key = stream_key(standing.seed, Domain.FETCH, "again", purpose, standing.number, step, lane)
+        for mine in context.lanes:
+            lane = context.num_lanes - 1 - mine
+            key = stream_key(context.seed, Domain.FETCH, "again", purpose, context.number, step, lane)
             if lanes[lane]:
                 found.append(LanePart(step, lane, LaneIndices(lanes[lane], key)))
     yield from zip(found, loader.fetch(found, evaluation=purpose == "evaluation"), strict=False)
@@ -86,7 +86,7 @@ def record_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) 
     if run.components.recorder is not None:
         run.components.recorder.initial(_taken(run))
         if plan is not None:
-            run.components.recorder.plans.setdefault(loader.standing.number, plan)
+            run.components.recorder.plans.setdefault(loader.context.number, plan)
 
 
 def record_before(run: RunState) -> None:

@@ -260,7 +260,7 @@ class Step:
         run.loop_state.open_pass.broken = None
         if result.apart:
             _say_apart(run, result.apart, self.number)
-        take_loss(run, self.number, result.told)
+        take_loss(run, self.number, result.pass_loss)
         if is_look:
             run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
             self._log(result.notes)

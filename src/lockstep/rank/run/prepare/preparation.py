@@ -14,8 +14,8 @@ from lockstep.notices import say
 from lockstep.rank.checkpoint.state.model_state import infinite_parts
 from lockstep.rank.data.loader import (
     OWN_ORDER_FIX,
+    LoaderContext,
     PreparedLoader,
-    Standing,
     leftover_of,
     own_order,
     refuse_unsupported,
@@ -111,7 +111,7 @@ def _move(run: RunState, model: nn.Module) -> None:
 def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(run.loop_state.prepared.loaders)
     records_plain = run.components.recorder is not None and run.components.recorder.plain
-    standing = Standing(
+    context = LoaderContext(
         run.config.seed,
         number,
         run.config.lanes,
@@ -122,7 +122,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     )
     is_stream = isinstance(loader.dataset, IterableDataset)
     kind = PreparedStream if is_stream else PreparedLoader
-    prepared = kind(loader, standing, lambda prepared: evaluate(run, prepared))
+    prepared = kind(loader, context, lambda prepared: evaluate(run, prepared))
     if (said := leftover_of(loader)) and run.config.environment.position.rank == 0:
         say(said)
     with run.components.streams.elsewhere():

@@ -2,7 +2,7 @@
 
 adopt(models):        parameters and buffers move into flat memory      arena, memory, buffers
 begin_pass(cut)
-  begin_lane(l):      gradients go into a slot                          lanes, gradient_buffers
+  begin_lane(l):      gradients go into a buffer                        lanes, gradient_buffers
     backward(loss):   weighted; a complete bucket may leave early       reduction
   end_lane():         its buffers are noted                             buffer_pass
                       of embeddings only the touched rows               sparse_embedding

@@ -1,8 +1,4 @@
-"""Flat buffers under parameters and buffers, in which each tensor has a storage of its own length.
-
-Why flat: values can be compared, sent and checked in one piece. Why separate storages: `torch.save` of one parameter
-writes that parameter and not the whole arena, and `copy.deepcopy` copies what it should.
-"""
+"""Flat memory under parameters and buffers: values can be compared, sent and checked in one piece."""
 
 from __future__ import annotations
 
@@ -50,7 +46,7 @@ class Places:
         self._quick = found if found is not None and found.is_known else None
 
     def surely_same(self, tensors: list[Any], *, only_addresses: bool = False) -> bool:
-        """Whether they are as they were; False says nothing, and the caller looks again.
+        """Whether they are as they were; False means nothing, and the caller looks again.
 
         Args:
             tensors: the same ones, in the same order.
@@ -60,12 +56,12 @@ class Places:
 
 
 def surely_apart(tensors: list[Tensor]) -> bool:
-    """Whether none is sparse and each ends before the next begins, in the order of memory; False says nothing."""
+    """Whether none is sparse and each ends before the next begins, in the order of memory; False means nothing."""
     return reader() is not None and compiled.are_apart(reader(), tensors)
 
 
 def surely_hold(tables: list[dict[str, Any]], values: list[Any]) -> bool:
-    """Whether some dictionaries hold these objects, in order; False says nothing."""
+    """Whether some dictionaries hold these objects, in order; False means nothing."""
     return available() and compiled.hold(tables, values)
 
 
@@ -87,7 +83,7 @@ class Holders:
         self._counts = self._objects() if self._quick is None else []
 
     def same(self) -> bool:
-        """Whether nobody else holds one of them, as when this was made."""
+        """Whether there are no further references, as when this was made."""
         if self._memory() != self._uses:
             return False
         if self._quick is not None:
@@ -107,6 +103,9 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
 
     It gets the values of `like`. Writes show in `flat`, and vice versa.
     """
+    # [Note: why tensors over flat memory have storages of their own]
+    # A view would share the flat's storage: `torch.save` of one parameter would write all of them, and `copy.deepcopy` copy
+    # all of them. What comes back through DLPack has a storage of its own over the same memory.
     # torch exports no tensor that is on another GPU than the current one.
     with torch.cuda.device(flat.device) if flat.is_cuda else nullcontext():
         part = from_dlpack(flat[offset : offset + like.numel()])
@@ -137,7 +136,7 @@ def lay_out(
     stay: Container[int] = (),
     place: Place = attrgetter("device"),
 ) -> tuple[list[Segment], list[Tensor]]:
-    """Make a segment for each tensor, and the flat buffers; `place` says on which device.
+    """Make a segment for each tensor, and the flat buffers; `place` decides on which device.
 
     There is a zeroed one for each (dtype, device), in order of first appearance, then one over the memory of each dense
     tensor whose identity is in `stay`.
@@ -179,8 +178,8 @@ def view_in(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
     return part.view(like.shape)
 
 
-class Laid(Protocol):
-    """What has laid parameters out before: an arena, or a `Landing`."""
+class PreviousLayout(Protocol):
+    """What has placed parameters before: an arena, or a `FlatMove`."""
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
         """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""
@@ -195,7 +194,7 @@ class ParameterArena:
         allocate: where the parameters go.
         master: returns, for a flat that `allocate` made, the similar one into which an optimizer writes.
         stay: identities of parameters that keep their memory.
-        previous: where parameters lie already: what has not moved since stays, as the script may have views.
+        previous: where parameters are already: what has not moved since stays, as the script may have views.
         place: where the others go.
     """
 
@@ -206,11 +205,11 @@ class ParameterArena:
         allocate: Allocate = private_zeros,
         master: Callable[[Tensor], Tensor] = lambda flat: flat,
         stay: Container[int] = (),
-        previous: Sequence[Laid] = (),
+        previous: Sequence[PreviousLayout] = (),
         place: Place = attrgetter("device"),
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
-        # The tables themselves: the public iterators cost 20x, and asking each module for its tables half as much.
+        # The tables themselves: the public iterators take 20 times as long, and asking each module for its tables half of that.
         self._tables: list[dict[str, Any]] = [
             table
             for module in modules
@@ -225,22 +224,24 @@ class ParameterArena:
                     seen.add(id(parameter))
                     self.names.append(f"{label}.{name}" if len(models) > 1 else name)
                     self.parameters.append(parameter)
-        kept: dict[int, Segment] = {}
+        retained: dict[int, Segment] = {}
         self.flats: list[Tensor] = []
-        for laid in previous:
-            segments, flats = laid.unmoved(self.parameters)
-            kept |= {number: replace(one, flat=one.flat + len(self.flats)) for number, one in segments.items()}
+        for layout in previous:
+            segments, flats = layout.unmoved(self.parameters)
+            retained |= {number: replace(one, flat=one.flat + len(self.flats)) for number, one in segments.items()}
             self.flats += flats
-        self._settle(kept, allocate, stay, place)
+        self._settle(retained, allocate, stay, place)
         self._take_stock(master)
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
-    def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: Place) -> None:
+    def _settle(self, retained: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: Place) -> None:
         """Give a segment to every parameter that has none, and memory to those that may move."""
-        fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in kept]
+        fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in retained]
         segments, flats = lay_out(fresh, allocate, stay, place)
         moved = (Segment(len(self.flats) + segment.flat, segment.offset, segment.size) for segment in segments)
-        self.segments = [kept[number] if number in kept else next(moved) for number in range(len(self.parameters))]
+        self.segments = [
+            retained[number] if number in retained else next(moved) for number in range(len(self.parameters))
+        ]
         self.flats += flats
         for parameter, segment in zip(fresh, segments, strict=True):
             if segment.size and id(parameter) not in stay:
@@ -253,22 +254,21 @@ class ParameterArena:
         self._places = Places(self.parameters)
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
-        """See `Laid`."""
+        """See `PreviousLayout`."""
         known = {id(parameter): number for number, parameter in enumerate(self.parameters)}
-        laid = list(zip(*self._layout[:3], strict=True))
-        kept: dict[int, Segment] = {}
+        layout = list(zip(*self._layout[:3], strict=True))
+        retained: dict[int, Segment] = {}
         for here, parameter in enumerate(parameters):
             number = known.get(id(parameter))
-            if number is not None and laid[number] == (parameter.data_ptr(), parameter.shape, parameter.stride()):
-                kept[here] = self.segments[number]
-        flats = sorted({segment.flat for segment in kept.values()})
+            if number is not None and layout[number] == (parameter.data_ptr(), parameter.shape, parameter.stride()):
+                retained[here] = self.segments[number]
+        flats = sorted({segment.flat for segment in retained.values()})
         place = {flat: number for number, flat in enumerate(flats)}
-        moved = {here: Segment(place[one.flat], one.offset, one.size) for here, one in kept.items()}
+        moved = {here: Segment(place[one.flat], one.offset, one.size) for here, one in retained.items()}
         return moved, [self.flats[flat] for flat in flats]
 
     @property
     def addresses(self) -> list[int]:
-        """Where each parameter was put."""
         return self._layout[0]
 
     def master(self, number: int) -> Tensor:
@@ -280,10 +280,8 @@ class ParameterArena:
         return view_in(flat, segment, like)
 
     def has_changed(self) -> bool:
-        """Whether any parameter moved, changed shape, froze, was replaced, or a layer came or went.
-
-        Few steps of Python, whatever the model.
-        """
+        """Whether any parameter moved, changed shape, froze, was replaced, or a layer was added or removed."""
+        # Every pass asks this, so it takes few steps of Python, whatever the model.
         if self._is_rebuilt():
             return True
         if self._places.surely_same(self.parameters):
@@ -308,7 +306,7 @@ class ParameterArena:
         )
 
     def marks_as_laid(self) -> Marks:
-        """`marks`, right after `has_changed` has said no."""
+        """`marks`, right after `has_changed` has returned False."""
         return list(map(_version, self.parameters)), self._layout[0], self._layout[3]
 
     def checksums(self) -> list[int]:
@@ -316,7 +314,7 @@ class ParameterArena:
         return bit_sums(self._compared)
 
     def _without_holes(self) -> list[Tensor]:
-        """The flats; if parameters have left one, only the others in it, because the holes may contain anything."""
+        """The flats; of one that some parameters have left, only the parts of the others: the holes may differ."""
         compared: list[Tensor] = []
         for number, flat in enumerate(self.flats):
             inside = [segment for segment in self.segments if segment.flat == number]

@@ -52,7 +52,7 @@ Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
 """For each lane, as JSON: the entries it changed that end as a mean or a sum; those that end as a maximum, with their
 value; a digest of each other one. Sets of entries are the bits of a hexadecimal number."""
 _COUNTED = "+"
-"""Behind the digest of an entry that the first lane changed as a counter."""
+"""Appended to the digest of an entry that the first lane changed as a counter."""
 
 
 class BufferPass:
@@ -62,17 +62,16 @@ class BufferPass:
 
     Args:
         bank: the buffers; every lane starts from their current values.
-        cut: the step's.
-        reads_late: whether `unnoticed` will be looked at, on GPUs.
+        delays_losses: whether `unnoticed` will be looked at, on GPUs.
     """
 
-    def __init__(self, bank: BufferBank, cut: StepCut, *, reads_late: bool = False) -> None:
-        self._bank, self._cut, self._reads_late = bank, cut, reads_late
+    def __init__(self, bank: BufferBank, cut: StepCut, *, delays_losses: bool = False) -> None:
+        self._bank, self._cut, self._delays_losses = bank, cut, delays_losses
         self._changed: dict[int, Changes] = {}
         self._pending: list[tuple[Pending, Callable[[], None]]] = []
         self._statistics = Statistics(bank.on_device, cut) if bank.on_device and len(cut.samples) > 1 else None
         self.unnoticed: dict[int, Tensor] = {}
-        """By lane, on GPUs: whether it changed buffers that nobody saw it write to; they were given their old values."""
+        """By lane, on GPUs: whether it changed buffers without a counted write; these have their old values again."""
         bank.remember()
 
     def after_lane(self, lane: int) -> None:
@@ -85,14 +84,14 @@ class BufferPass:
         if self._statistics is not None:
             bank.take_in()
             self._statistics.after_lane(lane)
-        if self._reads_late and bank.seems_untouched():
+        if self._delays_losses and bank.seems_untouched():
             if (flag := bank.restore_unseen()) is not None:
                 self.unnoticed[lane] = flag
         elif (changes := bank.after_lane(only_others=self._statistics is not None)).entries:
             self._changed[lane] = changes
 
     def apart(self) -> Tensor | None:
-        """Whether ranks began with different statistics, on their device; None where frames tell it. After `finish`."""
+        """Whether ranks began with different statistics, on their device; None where frames report it. After `finish`."""
         return self._statistics.apart() if self._statistics is not None else None
 
     def sums_of_ranks(self, placement: Placement) -> list[Mapping[str, str]]:
@@ -119,7 +118,7 @@ class BufferPass:
         return format(added, "x"), {str(value): format(mask, "x") for value, mask in maxima.items()}, others
 
     def _word(self, index: int, changes: Changes, *, is_first: bool) -> str:
-        """What tells whether all lanes left the same value, and whether the first one counted."""
+        """A digest of the value, to compare over lanes, and a mark if the first lane counted."""
         segment = self._bank.entries[index].segment
         value = changes.part(segment).cpu()
         if is_first and value.dtype in COUNTING:
@@ -148,6 +147,7 @@ class BufferPass:
         # The largest is written last, over the smaller ones of other lanes.
         for value in sorted(maxima):
             self._bank.fill(_members(maxima[value]), value)
+        # In one order on every rank: each may broadcast.
         for index in sorted(others):
             self._settle_equal(index, others[index], transport, placement)
         self._begin_sums(added, transport, placement)
@@ -163,7 +163,7 @@ class BufferPass:
             pending.finish()
             finish()
         # Whoever reads the pass's loss later holds this object, and need not hold copies of buffers.
-        if self._reads_late:
+        if self._delays_losses:
             self._changed.clear()
             self._pending.clear()
 
@@ -211,7 +211,8 @@ class BufferPass:
         placement: Placement,
     ) -> tuple[Pending, Callable[[], None]]:
         """Begin the sum of pieces of one flat; return what to call when it is there."""
-        is_sum = self._bank.entries[runs[0][1][0]].rule is Rule.SUM  # a flat has no entries of both rules
+        # A flat has no entries of both rules.
+        is_sum = self._bank.entries[runs[0][1][0]].rule is Rule.SUM
         contribution = self._change if is_sum else self._contribution
         values = {lane: contribution(lane, runs) for lane in placement.lanes(transport.rank)}
         total = torch.empty_like(next(iter(values.values()))) if values else self._zeros(runs)

@@ -2,8 +2,8 @@
 
 Running statistics of normalisation layers end as the weighted tree mean over the lanes that changed them,
 `num_batches_tracked` as the maximum. Any other buffer must have the same bits after every lane, and must not look like a
-counter, of which nobody can tell whether it counts samples or steps. One that does is named, and may be given a rule:
-"sum" (what the lanes add is added up), "first" (the first lane's value counts) or "mean" (as for running statistics).
+counter, which may count samples or steps. One that does is named, and needs a rule from the script: "sum" (what the lanes
+add is added up), "first" (the first lane's value counts) or "mean" (as for running statistics).
 """
 
 from __future__ import annotations
@@ -223,6 +223,7 @@ class BufferBank:
     def remember(self) -> None:
         """Let every lane start from the current values."""
         self.take_in()
+        # A comparison waits for a GPU, and moving buffers differ nearly always: these are copied without one.
         for number, (start, flat) in enumerate(zip(self._start, self._flats, strict=True)):
             if self._is_elsewhere or number < self._num_moving or not same_bits(start, flat):
                 start.copy_(flat)
@@ -339,7 +340,6 @@ class BufferBank:
         return largest
 
     def fill(self, indices: Sequence[int], value: int) -> None:
-        """Set entries to one number."""
         for run, _ in self.runs(indices):
             _part(self._flats[run.flat], run).fill_(value)
 

@@ -1,9 +1,8 @@
 """What a lane's backward writes into, and what the ranks reduce.
 
-Every lane gets a *slot*: a flat buffer per (dtype, device), with a view per trainable parameter that serves as `p.grad`
-while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an accumulated one
-differ in the sign of some zeros. (A run with one lane has one lane on any number of ranks, and needs no slot:
-`only_lane`.) Finished lanes are merged as the lane tree allows, so a rank with k lanes holds at most log2(k) + 1 slots.
+Every lane gets a gradient buffer: flat memory per (dtype, device), with a view per trainable parameter that serves as
+`p.grad` while the lane runs. A run with one lane has one lane on any number of ranks, and needs none (`OnlyLane`). Finished
+lanes are merged as the lane tree allows, so a rank with k lanes holds at most log2(k) + 1 buffers.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ class Bucket:
     """Numbers of the trainable parameters inside."""
 
 
-class SlotPool:
+class GradientBufferPool:
     """Slots for one list of trainable parameters, reused from step to step.
 
     Args:
         parameters: the trainable parameters, in order.
         transport: the ranks; each of them must make the pool when `num_shared` is not 0.
-        num_shared: this many slots are made at once, in the memory that is cheapest to reduce. More are this rank's
+        num_shared: this many buffers are made at once, in the memory that is cheapest to reduce. More are this rank's
             own, made when they are taken.
         bucket_bytes: the approximate size of buckets; None: what fits the device.
         tables: the numbers of the parameters whose gradients may come as rows; see `rows`.
@@ -103,66 +102,67 @@ class SlotPool:
         self._zeroed = _runs(self.segments, self.is_copied)
         self._transport = transport
         self._made: list[weakref.ref[GradientBuffer]] = []
-        self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
+        self._shared = [self._buffer(transport.allocate) for _ in range(num_shared)]
         self._idle = list(self._shared)
 
     @property
     def nbytes(self) -> int:
-        """The memory of all slots that there are."""
-        return sum(flat.nbytes for one in self._made if (slot := one()) is not None for flat in slot.flats)
+        """The memory of all buffers that there are."""
+        return sum(flat.nbytes for one in self._made if (buffer := one()) is not None for flat in buffer.flats)
 
     def close(self) -> None:
-        """Close the pool: its slots are reduced no more. Collective: call it on every rank.
+        """Close the pool: its buffers are reduced no more. Collective: call it on every rank.
 
         The order among other calls of the transport must be the same.
         """
-        for slot in self._shared:
-            for flat in slot.flats:
+        for buffer in self._shared:
+            for flat in buffer.flats:
                 self._transport.free(flat)
 
     def take(self) -> GradientBuffer:
-        """Take a slot full of zeros that nothing else can see."""
-        slot = self.take_unfilled()
-        for flat in slot.flats:
+        """Take a buffer full of zeros that nothing else can see."""
+        buffer = self.take_unfilled()
+        for flat in buffer.flats:
             flat.zero_()
-        return slot
+        return buffer
 
     def take_unfilled(self, *, zeroed: bool = True) -> GradientBuffer:
-        """Take a slot that nothing else can see; only `Slot.zeroed` is certain to be zero, if `zeroed` says so."""
-        slot = self._unheld()
-        if slot is None:
-            return self._slot(private_zeros)
-        if slot.zeroed and zeroed:
-            zero_each(slot.zeroed)
-        return slot
+        """Take a buffer that nothing else can see; only `GradientBuffer.zeroed` is sure to be zero, with `zeroed`."""
+        # Gradients start from zeros in every strategy: a stolen gradient and an accumulated one differ in the sign of some zeros.
+        buffer = self._unheld()
+        if buffer is None:
+            return self._buffer(private_zeros)
+        if buffer.zeroed and zeroed:
+            zero_each(buffer.zeroed)
+        return buffer
 
     def _unheld(self) -> GradientBuffer | None:
-        """An idle slot none of whose gradients is held elsewhere."""
+        """An idle buffer none of whose gradients is held elsewhere."""
         held: list[GradientBuffer] = []
         found = None
-        # [Note: why shared slots come first and stay]
+        # [Note: why shared buffers come first and stay]
         # They are the cheapest to reduce, and no more can be made without all ranks. So they are tried before others, and one
         # that the script still holds is tried again later; others are dropped, and freed with the script's reference.
         self._idle.sort(key=self._is_shared)
         while self._idle and found is None:
-            slot = self._idle.pop()
-            if slot.unheld is not None and slot.unheld.same():
-                found = slot
-            elif self._is_shared(slot):
-                held.append(slot)
+            buffer = self._idle.pop()
+            if buffer.unheld is not None and buffer.unheld.same():
+                found = buffer
+            elif self._is_shared(buffer):
+                held.append(buffer)
         self._idle[:0] = held
         return found
 
-    def _is_shared(self, slot: GradientBuffer) -> bool:
-        return any(slot is one for one in self._shared)
+    def _is_shared(self, buffer: GradientBuffer) -> bool:
+        return any(buffer is one for one in self._shared)
 
-    def _slot(self, allocate: Allocate) -> GradientBuffer:
+    def _buffer(self, allocate: Allocate) -> GradientBuffer:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
-        slot = GradientBuffer(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
-        slot.unheld = Holders([slot.views], slot.flats)
-        self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
-        return slot
+        buffer = GradientBuffer(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
+        buffer.unheld = Holders([buffer.views], buffer.flats)
+        self._made = [one for one in self._made if one() is not None] + [weakref.ref(buffer)]
+        return buffer
 
     def pieces(self, bucket: Bucket, left_out: frozenset[int]) -> list[Bucket]:
         """What is left of a bucket without some parameters."""
@@ -181,9 +181,9 @@ class SlotPool:
         every = [piece for bucket in self.buckets for piece in self.pieces(bucket, left_out)]
         return [flats[one.flat][one.start : one.end] for one in every]
 
-    def give_back(self, slot: GradientBuffer) -> None:
-        """Give back a slot; it may be taken again once nothing holds its gradients any more."""
-        self._idle.append(slot)
+    def give_back(self, buffer: GradientBuffer) -> None:
+        """Give back a buffer; it may be taken again once nothing holds its gradients any more."""
+        self._idle.append(buffer)
 
 
 def _runs(segments: Sequence[Segment], is_copied: Sequence[bool]) -> list[tuple[int, int, int]]:
@@ -229,38 +229,38 @@ def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes:
 class PartialSums:
     """The lanes of one rank, added up along the lane tree as they are finished."""
 
-    def __init__(self, pool: SlotPool, subtrees: Sequence[Node], scaled: bool) -> None:
+    def __init__(self, pool: GradientBufferPool, subtrees: Sequence[Node], scaled: bool) -> None:
         self.pool, self._subtrees, self._scaled = pool, subtrees, scaled
-        self._slots: dict[Node, GradientBuffer] = {}
+        self._buffers: dict[Node, GradientBuffer] = {}
         self._wide: dict[Node, list[Tensor]] = {}
         self._rows: dict[Node, dict[int, Rows]] = {}
-        """By node, the tables of which it has rows; their places in the slot mean nothing."""
+        """By node, the tables of which it has rows; their places in the buffer mean nothing."""
         self._base: GradientBuffer | None = None
 
     def add(
-        self, lane: int, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows] | None = None
+        self, lane: int, buffer: GradientBuffer | None, weight: float, rows: Mapping[int, Rows] | None = None
     ) -> None:
         """Add finished lane `lane` with its gradients. Lanes must come in order.
 
         Args:
-            lane: its number.
-            slot: the lane's, but for `rows`; None: zeros, of an empty lane.
+            buffer: the lane's, but for `rows`; None: zeros, of an empty lane.
             weight: what the lane counts.
             rows: by number, the tables of which the lane has rows.
         """
-        self._keep((lane, lane + 1), slot, weight, rows or {})
+        self._keep((lane, lane + 1), buffer, weight, rows or {})
         for left, right in merges_after(lane, self._subtrees):
             self._merge(left, right)
 
-    def _keep(self, node: Node, slot: GradientBuffer | None, weight: float, rows: Mapping[int, Rows]) -> None:
+    def _keep(self, node: Node, buffer: GradientBuffer | None, weight: float, rows: Mapping[int, Rows]) -> None:
         pool = self.pool
-        if slot is None:
-            slot = pool.take_unfilled()
-            for part in pool.parts(slot.flats, pool.tables):
+        if buffer is None:
+            buffer = pool.take_unfilled()
+            for part in pool.parts(buffer.flats, pool.tables):
                 part.zero_()
-            rows = {number: Rows.none(pool.parameters[number], slot.views[number].dtype) for number in pool.tables}
-        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
-        self._slots[node], self._wide[node] = slot, wide
+            rows = {number: Rows.none(pool.parameters[number], buffer.views[number].dtype) for number in pool.tables}
+        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in buffer.flats]
+        # Halves are added up in float32: a transport may round after each addition or once.
+        self._buffers[node], self._wide[node] = buffer, wide
         self._rows[node] = {number: one.to(wide[pool.flat_of[number]].dtype) for number, one in rows.items()}
         if self._scaled and weight != 1.0:
             self._weigh(node, weight)
@@ -285,16 +285,16 @@ class PartialSums:
         others = self._rows.pop(right)
         self._rows[left] = {number: one.plus(others[number]) for number, one in self._rows[left].items()}
         self._wide.pop(right)
-        self.pool.give_back(self._slots.pop(right))
+        self.pool.give_back(self._buffers.pop(right))
         self._rename(left, (left[0], right[1]))
 
     def _rename(self, node: Node, larger: Node) -> None:
         self._wide[larger] = self._wide.pop(node)
-        self._slots[larger] = self._slots.pop(node)
+        self._buffers[larger] = self._buffers.pop(node)
         self._rows[larger] = self._rows.pop(node)
 
     def _fill(self, node: Node, numbers: Iterable[int]) -> None:
-        """Put tables into their places in the slot, whole."""
+        """Put tables into their places in the buffer, whole."""
         for number in numbers:
             segment = self.pool.segments[number]
             self._rows[node].pop(number).fill(
@@ -313,7 +313,7 @@ class PartialSums:
         }
 
     def rows(self, numbers: Collection[int]) -> dict[int, list[Rows]]:
-        """This rank's parts of the tables `numbers`, which are exchanged by rows; all others are in their slots now."""
+        """This rank's parts of the tables `numbers`, which are exchanged by rows; all others are in their buffers now."""
         for node in self._subtrees:
             self._fill(node, self._rows[node].keys() - numbers)
         return {number: [self._rows[node][number] for node in self._subtrees] for number in numbers}
@@ -323,62 +323,61 @@ class PartialSums:
         return [self._wide[node][bucket.flat][bucket.start : bucket.end] for node in self._subtrees]
 
     def give_up(self) -> None:
-        """Give up the sum and return the slots to the pool."""
+        """Give up the sum and return the buffers to the pool."""
         self.finish(None)
 
     def result(self) -> tuple[GradientBuffer, list[Tensor]]:
-        """Return the slot for the result, and its flats in the dtype of the sum: the first partial's, if there is one."""
+        """Return the buffer for the result, and its flats in the dtype of the sum: the first partial's, if there is one."""
         if self._subtrees:
-            return self._slots[self._subtrees[0]], self._wide[self._subtrees[0]]
-        slot = self._base = self.pool.take_unfilled(zeroed=False)
-        return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
+            return self._buffers[self._subtrees[0]], self._wide[self._subtrees[0]]
+        buffer = self._base = self.pool.take_unfilled(zeroed=False)
+        return buffer, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in buffer.flats]
 
     def finish(self, result: GradientBuffer | None) -> None:
-        """Give back all slots but the result."""
+        """Give back all buffers but the result."""
         own = [self._base] if self._base is not None else []
-        for slot in [*self._slots.values(), *own]:
-            if slot is not result:
-                self.pool.give_back(slot)
-        self._slots.clear()
+        for buffer in [*self._buffers.values(), *own]:
+            if buffer is not result:
+                self.pool.give_back(buffer)
+        self._buffers.clear()
         self._base = None
 
 
-KEPT_POOLS = 4
+MOST_POOLS = 4
 """Each pool takes the memory of at least one gradient, so those of patterns not used recently are dropped."""
 
 
-class SlotPools:
+class GradientBufferPools:
     """The pools of one list of parameters. Collective: call its methods on every rank, in the same order.
 
     Args:
-        transport: see `SlotPool`.
-        num_shared: see `SlotPool`.
+        transport: see `GradientBufferPool`.
+        num_shared: see `GradientBufferPool`.
     """
 
     def __init__(self, transport: Transport, num_shared: int) -> None:
         self._transport, self._num_shared = transport, num_shared
-        self._pools: dict[tuple[tuple[bool, ...], frozenset[int]], SlotPool] = {}
+        self._pools: dict[tuple[tuple[bool, ...], frozenset[int]], GradientBufferPool] = {}
         """The most recently used one comes last."""
 
-    def of(self, parameters: Sequence[nn.Parameter], tables: frozenset[int] = frozenset()) -> SlotPool:
+    def of(self, parameters: Sequence[nn.Parameter], tables: frozenset[int] = frozenset()) -> GradientBufferPool:
         """Return the pool for those of `parameters`, always the same list, that are trainable now.
 
         Args:
-            parameters: all of them.
-            tables: see `SlotPool`.
+            tables: see `GradientBufferPool`.
         """
         pattern = tuple(parameter.requires_grad for parameter in parameters), tables
         pool = self._pools.pop(pattern, None)
         if pool is None:
             trainable = [parameter for parameter in parameters if parameter.requires_grad]
-            pool = SlotPool(trainable, self._transport, self._num_shared, tables=tables)
+            pool = GradientBufferPool(trainable, self._transport, self._num_shared, tables=tables)
         self._pools[pattern] = pool
-        if len(self._pools) > KEPT_POOLS:
+        if len(self._pools) > MOST_POOLS:
             self._pools.pop(next(iter(self._pools))).close()
         return pool
 
     def close(self) -> None:
-        """Close all pools: nothing is reduced from their slots any more."""
+        """Close all pools: nothing is reduced from their buffers any more."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()

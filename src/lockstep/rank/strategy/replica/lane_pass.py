@@ -11,18 +11,19 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import PeerLost, UsageError
+from lockstep.protocol.journal.spans import NO_RANGE, NoRange, spans
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
-from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult, Range
+from lockstep.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from lockstep.rank.strategy.pass_loss import DelayedResults, PassLoss, check_loss, numbers, stacked
 from lockstep.rank.strategy.precision import Precision
 from lockstep.rank.strategy.replica.buffer_pass import BufferPass
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE, GradientBuffer, PartialSums
-from lockstep.rank.strategy.replica.laid_out import LaidOut, Listener
-from lockstep.rank.strategy.replica.lanes import Lane, OnlyLane, SlotLane, set_gradients
+from lockstep.rank.strategy.replica.lanes import BufferedLane, Lane, OnlyLane, set_gradients
+from lockstep.rank.strategy.replica.model_layout import Listener, ModelLayout
 from lockstep.rank.strategy.replica.pass_report import (
     Conclusions,
-    LateLosses,
+    DelayedLosses,
     PassReport,
     conclude,
     conclude_alone,
@@ -51,14 +52,14 @@ class PassSetting:
     """Lanes on replicas."""
     part_of: Sequence[int]
     """For each rank, which part of the model it holds."""
-    laid: LaidOut
+    layout: ModelLayout
     precision: Precision = field(default_factory=Precision)
     observers: list[LaneObserver] = field(default_factory=list)
     lanes_checked: int = 0
     last_pass: tuple[int, int] = (0, 0)
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
-    """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
+    """Backward calls per lane in the last step, by pass number: they decide when a bucket may begin early."""
     abandoned: list[Pass] = field(default_factory=list)
     """Passes that were left early; see [Note: why a pass that was left is retained]."""
 
@@ -71,9 +72,9 @@ class PassSetting:
         return self.placement.num_lanes == 1
 
     @property
-    def reads_late(self) -> bool:
-        """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can tell each other."""
-        return self.laid.device.type != "cpu" and self.peers.world_size == self.transport.world_size
+    def delays_losses(self) -> bool:
+        """Whether losses stay on GPUs until they are read: all ranks are peers, so GPUs can exchange them."""
+        return self.layout.device.type != "cpu" and self.peers.world_size == self.transport.world_size
 
     @property
     def peer_ranks(self) -> list[int]:
@@ -87,23 +88,20 @@ def _never() -> bool:
 
 
 def _nothing() -> None:
-    """Do nothing: nobody listens."""
+    """Do nothing: no embedding reports."""
 
 
 def _gradients_of(number: int, setting: PassSetting) -> Lane:
-    laid = setting.laid
+    layout = setting.layout
     if setting.has_one_lane:
-        return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
-    return SlotLane(number, laid.pool, laid.arrivals, laid.kept_sparse())
+        return OnlyLane(number, layout.trainable, layout.arrivals, layout.kept_sparse())
+    return BufferedLane(number, layout.pool, layout.arrivals, layout.kept_sparse())
 
 
 class LanePass(Pass):
     """See `Pass`. Constructing one begins it.
 
     Args:
-        setting: the replica's.
-        cut: the step's.
-        where: the user's source line.
         may_lack: whether the running backward may reach parameters with nothing, because a later stage had nothing.
         begins_early: whether a bucket may begin during backward.
     """
@@ -119,22 +117,22 @@ class LanePass(Pass):
     ) -> None:
         self.setting, self.cut, self.where = setting, cut, where
         self.may_lack, self._begins_early = may_lack, begins_early
-        laid, placement, peers = setting.laid, setting.placement, setting.peers
-        self.held: list[Tensor | None] = list(map(_grad, laid.trainable))
+        layout, placement, peers = setting.layout, setting.placement, setting.peers
+        self.held: list[Tensor | None] = list(map(_grad, layout.trainable))
         """What `p.grad` was when the pass began."""
-        laid.let_go_of_result()
+        layout.let_go_of_result()
         self.follows = setting.last_pass
         """The step and number of the previous pass."""
         step, number = setting.last_pass
         self._number = number + 1 if step == cut.step else 0
         setting.last_pass = cut.step, self._number
-        self._sums = PartialSums(laid.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
-        self._late = LateLosses(laid.device, placement.num_lanes) if setting.reads_late else None
+        self._sums = PartialSums(layout.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
+        self._delayed = DelayedLosses(layout.device, placement.num_lanes) if setting.delays_losses else None
         """The lanes' losses, where the device keeps them."""
-        self._buffers = BufferPass(laid.bank, cut, reads_late=setting.reads_late)
-        self.reduction = Reduction(peers, placement, laid.pool.buckets, laid.name_of)
+        self._buffers = BufferPass(layout.bank, cut, delays_losses=setting.delays_losses)
+        self.reduction = Reduction(peers, placement, layout.pool.buckets, layout.name_of)
         self._next_lane = setting.lanes.start
-        self._marks = laid.arena.marks_as_laid()
+        self._marks = layout.arena.marks_as_laid()
         self._open: ReplicaLane | None = None
         self._only: OnlyLane | None = None
         """The finished lane, if the run has one lane."""
@@ -148,7 +146,10 @@ class LanePass(Pass):
         for observer in self.setting.observers:
             observer.begins(lane)
         opened = self.open_lane(lane)
-        opened.range, opened.stop_listening = Range(f"lockstep: lane {lane}"), self.setting.laid.listen()
+        opened.range, opened.stop_listening = (
+            spans.range("lanes and buckets", f"lane {lane}"),
+            self.setting.layout.listen(),
+        )
         self.setting.precision.enter()
         return opened
 
@@ -156,20 +157,19 @@ class LanePass(Pass):
         """Begin a lane whose forward has been computed already, or elsewhere.
 
         Args:
-            lane: its number.
-            knows_lack: whether `may_lack` says before a backward what it says in it.
+            knows_lack: whether `may_lack` is the same before a backward as in it.
         """
-        setting, laid = self.setting, self.setting.laid
+        setting, layout = self.setting, self.setting.layout
         # [Note: why only the first lanes compare bits]
         # Torch counts every write to a parameter but those through `.data`. Only bits find these, and a script that makes
         # them makes them from the start, so the first lanes are enough and later ones pay nothing.
-        checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
+        checksums = layout.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
         gradients = _gradients_of(lane, setting)
         self._open = ReplicaLane(self, gradients, checksums, knows_lack=knows_lack or self.may_lack is _never)
         return self._open
 
-    def expects_backwards(self, number: int, lane: SlotLane) -> bool:
+    def expects_backwards(self, number: int, lane: BufferedLane) -> bool:
         """Whether buckets may begin in the lane's `number`th backward.
 
         They may if it is expected to be the last one of this rank's only lane, with nothing left to multiply.
@@ -179,7 +179,7 @@ class LanePass(Pass):
         # [Note: why a synchronised norm keeps buckets back]
         # Its layers exchange over torch's default group during the backward. NCCL promises nothing for two communicators
         # that are under way at once: their kernels may wait for each other on the device.
-        if self.setting.laid.exchanges_by_itself:
+        if self.setting.layout.exchanges_by_itself:
             return False
         return only and number == self.setting.expected_backwards.get(self._number) and lane.weight == 1.0
 
@@ -189,7 +189,7 @@ class LanePass(Pass):
 
     def check_parameters(self, checksums: Sequence[int]) -> None:
         """Raise `UsageError` if the open lane changed parameters: later lanes elsewhere would start from others."""
-        setting, arena = self.setting, self.setting.laid.arena
+        setting, arena = self.setting, self.setting.layout.arena
         name = arena.name_of_moved(self._marks)
         if not name and setting.lanes_checked < CHECKED_LANES:
             setting.lanes_checked += 1
@@ -204,30 +204,30 @@ class LanePass(Pass):
 
     def take_lane(self, lane: Lane, backwards: int) -> None:
         """Take the open lane, which is over; its gradients are complete."""
-        setting, laid = self.setting, self.setting.laid
+        setting, layout = self.setting, self.setting.layout
         self._open = None
         setting.expected_backwards[self._number] = backwards
         weight = lane.weight or 0.0
         if lane.losses:
             self._report.lanes[lane.number] = (weight, lane.explicit)
             loss = lane.losses[0] if len(lane.losses) == 1 else stacked(lane.losses).sum()
-            if self._late is not None:
-                self._late.add(lane.number, loss)
+            if self._delayed is not None:
+                self._delayed.add(lane.number, loss)
             else:
                 self._losses.append(loss)
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
-        rows = lane.fill() if isinstance(lane, SlotLane) else {}
+        rows = lane.fill() if isinstance(lane, BufferedLane) else {}
         if setting.observers:
-            slot = lane.slot_for_reading(laid.pool)
+            buffer = lane.buffer_for_reading(layout.pool)
             for observer in setting.observers:
-                observer.has_gradients(lane.number, slot.flats, weight, lane.explicit)
+                observer.has_gradients(lane.number, buffer.flats, weight, lane.explicit)
             if isinstance(lane, OnlyLane):
-                laid.pool.give_back(slot)
+                layout.pool.give_back(buffer)
         if isinstance(lane, OnlyLane):
             self._only = lane
-        elif isinstance(lane, SlotLane):
-            self._sums.add(lane.number, lane.slot, weight, rows)
+        elif isinstance(lane, BufferedLane):
+            self._sums.add(lane.number, lane.buffer, weight, rows)
         self._next_lane = lane.number + 1
 
     def _skip_lanes_before(self, end: int) -> None:
@@ -241,7 +241,7 @@ class LanePass(Pass):
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
         self._skip_lanes_before(self.setting.lanes.stop)
         report = self._report
-        if self._late is None:
+        if self._delayed is None:
             report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
         report.used, report.notes, report.seen = self._used, notes, seen
         report.buffers = self._buffers.header()
@@ -249,14 +249,15 @@ class LanePass(Pass):
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
         try:
             all_ranks = self._conclude()
-            slot = None if self.setting.has_one_lane else self._reduce(all_ranks)
+            buffer = None if self.setting.has_one_lane else self._reduce(all_ranks)
         except PeerLost:
+            # Only `Transport.exchange` reports a loss by itself; here a sum of tensors may have failed.
             self.setting.transport.lost()
             raise
         self._is_over = True
-        if slot is not None:
-            self._sums.finish(slot)
-            self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
+        if buffer is not None:
+            self._sums.finish(buffer)
+            self._hand_over(buffer, flags_of(all_ranks.used, len(self.setting.layout.trainable)))
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
         loss = PassLoss(all_ranks.weights, self._losses_of(all_ranks), list(all_ranks.losses))
@@ -264,11 +265,11 @@ class LanePass(Pass):
 
     def _losses_of(self, all_ranks: Conclusions) -> Mapping[int, float] | DelayedResults:
         setting, buffers = self.setting, self._buffers
-        if self._late is None or (setting.has_one_lane and not all_ranks.losses):
+        if self._delayed is None or (setting.has_one_lane and not all_ranks.losses):
             return all_ranks.losses
         apart = buffers.apart() if setting.peers.world_size > 1 else None
-        values = self._late.finish([apart] if apart is not None else [])
-        refuse, check = setting.laid.bank.refuse_unseen, setting.peers.look
+        values = self._delayed.finish([apart] if apart is not None else [])
+        refuse, check = setting.layout.bank.refuse_unseen, setting.peers.look
         return DelayedResults(values, refuse, check, lambda: buffers.sums_of_ranks(setting.placement))
 
     def _conclude(self) -> Conclusions:
@@ -280,36 +281,37 @@ class LanePass(Pass):
         return conclude(reports, setting.placement.num_lanes, setting.peer_ranks)
 
     def _reduce(self, agreed: Conclusions) -> GradientBuffer:
-        setting, laid = self.setting, self.setting.laid
-        whole, by_rows = flags_of(agreed.used, len(laid.trainable)), frozenset(agreed.rows)
+        setting, layout = self.setting, self.setting.layout
+        whole, by_rows = flags_of(agreed.used, len(layout.trainable)), frozenset(agreed.rows)
         for number in by_rows:
             whole[number] = False
-        needed = {bucket for bucket in {*compress(laid.bucket_of, whole)} if bucket >= 0}
+        needed = {bucket for bucket in {*compress(layout.bucket_of, whole)} if bucket >= 0}
         parts = self._sums.rows(by_rows)
+        # Everything is begun before anything is waited for, so that exchanges overlap.
         self.reduction.begin(self._sums, needed, agreed.begun, agreed.reopened, by_rows)
         self._buffers.begin(agreed.buffers, setting.peers, setting.placement)
-        if self._late is not None:
-            self._late.begin(self._buffers.unnoticed, setting.peers, setting.placement)
+        if self._delayed is not None:
+            self._delayed.begin(self._buffers.unnoticed, setting.peers, setting.placement)
         ranks, scale = (setting.peers, setting.placement), agreed.scale * setting.precision.unscale
-        slot = self.reduction.finish(scale)
-        self._rows = added_over_ranks(parts, agreed.rows, laid.trainable, ranks, (WIDE, scale))
+        buffer = self.reduction.finish(scale)
+        self._rows = added_over_ranks(parts, agreed.rows, layout.trainable, ranks, (WIDE, scale))
         self._buffers.finish()
-        return slot
+        return buffer
 
-    def _hand_over(self, slot: GradientBuffer, used: Sequence[bool]) -> None:
+    def _hand_over(self, buffer: GradientBuffer, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
-        laid = self.setting.laid
-        sparse = laid.kept_sparse() & self._rows.keys()
+        layout = self.setting.layout
+        sparse = layout.kept_sparse() & self._rows.keys()
         for number, rows in self._rows.items():
             if used[number] and number not in sparse:
-                rows.fill(slot.views[number])
+                rows.fill(buffer.views[number])
         # Nearly every pass: nothing was held before it and every parameter is used, so a few calls serve them all.
         if all(used) and not sparse and all(map(is_, self.held, repeat(None))):
-            set_gradients(laid.trainable, slot.views)
-            laid.result = slot
+            set_gradients(layout.trainable, buffer.views)
+            layout.result = buffer
             return
         keep = False
-        for number, (parameter, view, before) in enumerate(zip(laid.trainable, slot.views, self.held, strict=True)):
+        for number, (parameter, view, before) in enumerate(zip(layout.trainable, buffer.views, self.held, strict=True)):
             if not used[number]:
                 parameter.grad = before
                 continue
@@ -317,21 +319,21 @@ class LanePass(Pass):
             parameter.grad = new if before is None else sum_of(before, new)
             keep = keep or parameter.grad is view
         if keep:
-            laid.result = slot
+            layout.result = buffer
         else:
-            laid.pool.give_back(slot)
+            layout.pool.give_back(buffer)
 
     def abandon(self) -> None:
         if self._is_over:
             return
-        setting, laid, opened = self.setting, self.setting.laid, self._open
+        setting, layout, opened = self.setting, self.setting.layout, self._open
         self.let_go()
         setting.precision.leave()
         self.restore_gradients()
         if opened is not None:
-            opened.end_range()
+            opened.range.end()
             opened.stop_listening()
-        laid.bank.restore()
+        layout.bank.restore()
         # [Note: why a pass that was left is retained]
         # Other ranks may still read what this one has begun to send, so its memory must stay. To wait until they have could
         # take forever: they may have left the pass too.
@@ -339,16 +341,16 @@ class LanePass(Pass):
             setting.abandoned.append(self)
             return
         self._sums.give_up()
-        if opened is not None and isinstance(opened.gradients, SlotLane):
-            laid.pool.give_back(opened.gradients.slot)
+        if opened is not None and isinstance(opened.gradients, BufferedLane):
+            layout.pool.give_back(opened.gradients.buffer)
 
     def let_go(self) -> None:
-        """Drop a pass that is over or goes on as another one: restore nothing of it, and keep no lane alive."""
+        """Drop a pass that is over or continues as another one: restore nothing of it, and keep no lane alive."""
         self._is_over, self._open = True, None
 
     def restore_gradients(self) -> None:
         """Restore `p.grad` to what it was before the pass."""
-        for parameter, before in zip(self.setting.laid.trainable, self.held, strict=True):
+        for parameter, before in zip(self.setting.layout.trainable, self.held, strict=True):
             parameter.grad = before
 
 
@@ -356,7 +358,6 @@ class ReplicaLane(OpenLane, Listener):
     """See `OpenLane`; made by `LanePass`.
 
     Args:
-        of: the pass.
         gradients: what the lane's backward writes into.
         checksums: those of the parameters before the lane, if they are compared.
         knows_lack: whether the pass's `may_lack` stays the same while a backward runs.
@@ -366,7 +367,7 @@ class ReplicaLane(OpenLane, Listener):
         self._pass, self.gradients, self._checksums, self._knows_lack = of, gradients, checksums, knows_lack
         self.backwards = 0
         """The number of backward calls."""
-        self.range: Range | None = None
+        self.range: NoRange = NO_RANGE
         """The range of its forward and backward in profiles."""
         self.stop_listening: Callable[[], None] = _nothing
         """Lets embeddings be as they are outside lanes."""
@@ -380,8 +381,8 @@ class ReplicaLane(OpenLane, Listener):
         lane.check_untouched()
         lane.losses.append(loss.detach())
         self.backwards += 1
-        if isinstance(lane, SlotLane) and self._pass.expects_backwards(self.backwards, lane):
-            reduction.arm(lane.slot)
+        if isinstance(lane, BufferedLane) and self._pass.expects_backwards(self.backwards, lane):
+            reduction.arm(lane.buffer)
         try:
             self.run_backward(lambda: setting.precision.backward(loss, retain_graph=retain_graph))
         finally:
@@ -393,16 +394,16 @@ class ReplicaLane(OpenLane, Listener):
 
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
-        laid = self._pass.setting.laid
+        layout = self._pass.setting.layout
         lacks = not self._knows_lack or self._pass.may_lack()
-        with laid.listening(self, only_notes=not lacks and self._pass.reduction.is_quiet):
+        with layout.listening(self, only_notes=not lacks and self._pass.reduction.is_quiet):
             self.gradients.begin_backward()
             backward()
         self.gradients.backward_finished(may_lack=self._pass.may_lack())
 
     def gradient_arrived(self, number: int, bucket: int) -> None:
         lane = self.gradients
-        assert isinstance(lane, SlotLane)
+        assert isinstance(lane, BufferedLane)
         if lane.gradient_arrived(number, may_lack=self._pass.may_lack()) and bucket >= 0:
             self._pass.reduction.gradient_arrived(bucket, number)
 
@@ -428,9 +429,4 @@ class ReplicaLane(OpenLane, Listener):
         try:
             self._pass.take_lane(self.gradients, self.backwards)
         finally:
-            self.end_range()
-
-    def end_range(self) -> None:
-        """End the lane's range in profiles."""
-        if self.range is not None:
             self.range.end()

@@ -1,4 +1,4 @@
-"""The lane that is being computed: alone, with gradients where autograd made them, or one of several, which go into a slot."""
+"""The lane that is being computed: alone, with gradients where autograd made them, or one of several, which go into a buffer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ from lockstep.errors import UsageError
 from lockstep.machine.torch_private import multiply_each
 from lockstep.rank.strategy.contract import RIGHT_FORM
 from lockstep.rank.strategy.replica.arena import surely_apart
-from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool
 from lockstep.rank.strategy.replica.sparse_embedding import Rows, is_rows, sum_of
 
 
 class Lane(ABC):
-    """One lane between `begin_lane` and `end_lane`. It uses the `grad` of the trainable parameters.
-
-    Args:
-        number: the lane's.
-    """
+    """One lane between `begin_lane` and `end_lane`. It uses the `grad` of the trainable parameters."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -74,12 +70,11 @@ class Lane(ABC):
         """For each parameter, whether a backward reached it."""
 
     @abstractmethod
-    def slot_for_reading(self, pool: SlotPool) -> GradientBuffer:
-        """Return the lane's gradients as a slot of `pool`, zeros where there are none; valid until the lane ends."""
+    def buffer_for_reading(self, pool: GradientBufferPool) -> GradientBuffer:
+        """Return the lane's gradients as a buffer of `pool`, zeros where there are none; valid until the lane ends."""
 
 
 def gradients_touched() -> UsageError:
-    """The error of `Lane.check_untouched`."""
     return UsageError(
         "Gradients were changed inside a step's lanes (zero_grad, clipping or an optimizer step), where they are not "
         "complete yet.",
@@ -103,18 +98,13 @@ class OnlyLane(Lane):
     """One lane between `begin_lane` and the end of its pass.
 
     Args:
-        number: the lane's.
         parameters: the trainable ones; their `grad` is used until the pass ends.
         arrivals: gets the number of each parameter that a backward reaches, from the parameters' watcher.
         sparse: the parameters whose gradients stay sparse.
     """
 
     def __init__(
-        self,
-        number: int,
-        parameters: Sequence[nn.Parameter],
-        arrivals: list[int],
-        sparse: frozenset[int] = frozenset(),
+        self, number: int, parameters: Sequence[nn.Parameter], arrivals: list[int], sparse: frozenset[int] = frozenset()
     ) -> None:
         super().__init__(number)
         self._sparse = sparse
@@ -188,14 +178,14 @@ class OnlyLane(Lane):
     def arrived(self) -> Sequence[bool]:
         return [gradient is not None for gradient in self._known]
 
-    def slot_for_reading(self, pool: SlotPool) -> GradientBuffer:
-        slot = pool.take()
-        for view, gradient in zip(slot.views, self._known, strict=True):
+    def buffer_for_reading(self, pool: GradientBufferPool) -> GradientBuffer:
+        buffer = pool.take()
+        for view, gradient in zip(buffer.views, self._known, strict=True):
             if gradient is not None and gradient.layout is torch.strided:
                 view.copy_(gradient)
             elif gradient is not None:
                 view.add_(gradient)
-        return slot
+        return buffer
 
     def hand_over(self, held: Sequence[Tensor | None], scale: float) -> None:
         """Set `p.grad` to what it was before the pass plus the lane's gradient times `scale`.
@@ -216,38 +206,34 @@ class OnlyLane(Lane):
                 parameter.grad = before if gradient is None else sum_of(before, gradient)
 
 
-class SlotLane(Lane):
+class BufferedLane(Lane):
     """One lane between `begin_lane` and `end_lane`.
 
     Args:
-        number: the lane's.
-        pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
+        pool: where the buffer comes from; its parameters' `grad` is used until the lane ends.
         arrivals: gets the number of each small parameter that a backward reaches, where that is all there is to do.
         sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
     """
 
     def __init__(
-        self,
-        number: int,
-        pool: SlotPool,
-        arrivals: list[int],
-        sparse: frozenset[int] = frozenset(),
+        self, number: int, pool: GradientBufferPool, arrivals: list[int], sparse: frozenset[int] = frozenset()
     ) -> None:
         super().__init__(number)
-        self.slot: GradientBuffer = pool.take_unfilled()
+        self.buffer: GradientBuffer = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
         self._kept_sparse, self._tables = sparse, pool.tables
         self._pool, self._flat_of, self._arrivals = pool, pool.flat_of, arrivals
         self._is_copied, self._copied = pool.is_copied, pool.copied
         self._arrived = [False] * len(self._parameters)
-        self._expected: list[Tensor | None] = [*self.slot.views]
+        self._expected: list[Tensor | None] = [*self.buffer.views]
         """What each parameter's `grad` must be."""
+        # Autograd makes a large gradient itself where there is none yet; `gradient_arrived` then moves it into its view.
         for copied in self._copied:
             self._expected[copied] = None
         arrivals.clear()
         set_gradients(self._parameters, self._expected)
-        self._versions = self.slot.versions()
-        self._seen = self.slot.versions()
+        self._versions = self.buffer.versions()
+        self._seen = self.buffer.versions()
         self._sparse: dict[int, tuple[Tensor, int]] = {}
         """Of tables that have nothing but rows so far: the gradient as autograd made it, and its version."""
         self._rows: dict[int, Rows] = {}
@@ -257,13 +243,12 @@ class SlotLane(Lane):
         """Take parameter `number`'s new gradient. A large first one moves into its place, as if added to zeros there.
 
         Args:
-            number: of the parameter.
             may_lack: whether autograd may have reached the parameter with nothing, because a later stage had nothing.
 
         Returns:
             Whether there is a gradient.
         """
-        parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
+        parameter, view, flat = self._parameters[number], self.buffer.views[number], self._flat_of[number]
         if number in self._tables and is_rows(parameter.grad):
             return self._rows_arrived(number, parameter.grad)
         # [Note: how a gradient that is missing is recognised]
@@ -288,7 +273,7 @@ class SlotLane(Lane):
         """Put the first whole gradient into its place."""
         if gradient is None:
             raise gradient_taken_away()
-        view = self.slot.views[number]
+        view = self.buffer.views[number]
         if gradient.layout is torch.strided:
             # [Note: why zero is added to a gradient]
             # A gradient that is added to zeros has no negative zeros, a copied one keeps them. Whether it is copied depends
@@ -312,7 +297,7 @@ class SlotLane(Lane):
             self._parameters[number].grad = gradient
             self._rows_arrived(number, gradient)
             return
-        view = self.slot.views[number]
+        view = self.buffer.views[number]
         self._parameters[number].grad = self._expected[number] = view.copy_(gradient)
         self._arrived[number] = True
         self._seen[self._flat_of[number]] = view._version  # noqa: SLF001
@@ -329,9 +314,9 @@ class SlotLane(Lane):
             self._sparse[number] = gradient, gradient._version  # noqa: SLF001
             self._rows[number] = Rows.of(gradient)
             if number not in self._kept_sparse:
-                self._parameters[number].grad = self._expected[number] = view = self.slot.views[number]
+                self._parameters[number].grad = self._expected[number] = view = self.buffer.views[number]
                 self._rows[number].fill(view)
-        self._versions = self.slot.versions()
+        self._versions = self.buffer.versions()
         # What `fill` wrote is no gradient that arrived.
         self._seen = [*self._versions]
 
@@ -339,17 +324,17 @@ class SlotLane(Lane):
         same = all(map(is_, map(_grad, self._parameters), self._expected)) and self._rows.keys() == self._sparse.keys()
         for gradient, version in self._sparse.values():
             same = same and gradient._version == version  # noqa: SLF001
-        if not same or self._versions != self.slot.versions():
+        if not same or self._versions != self.buffer.versions():
             raise gradients_touched()
 
     def arrived(self) -> Sequence[bool]:
         return self._arrived
 
-    def slot_for_reading(self, pool: SlotPool) -> GradientBuffer:  # noqa: ARG002 - it has one
+    def buffer_for_reading(self, pool: GradientBufferPool) -> GradientBuffer:  # noqa: ARG002 - it has one
         for number, rows in self._rows.items():
             if number in self._kept_sparse or not self._arrived[number]:
-                rows.fill(self.slot.views[number])
-        return self.slot
+                rows.fill(self.buffer.views[number])
+        return self.buffer
 
     def fill(self) -> Mapping[int, Rows]:
         """End the lane: fill the places of large parameters that got no gradient with zeros.
@@ -360,7 +345,7 @@ class SlotLane(Lane):
         for number in () if all(self._arrived) else self._copied:
             if self._arrived[number]:
                 continue
-            view = self.slot.views[number]
+            view = self.buffer.views[number]
             if number in self._tables:
                 self._rows[number] = Rows.none(view, view.dtype)
             else:

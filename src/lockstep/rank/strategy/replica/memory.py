@@ -14,7 +14,7 @@ HUGE_PAGE = 2 << 20
 
 # [Note: huge pages that come slowly]
 # A virtual machine may give free memory back to its host, in huge pages. One that is used again then costs 4 to 8 ms, where 512
-# small ones, which the machine has kept, cost 1 to 2 ms: 500 MB took 1.8 s instead of 0.3. On other machines a huge page
+# small ones, which the machine still has, cost 1 to 2 ms: 500 MB took 1.8 s instead of 0.3. On other machines a huge page
 # costs 0.1 to 0.3 ms.
 USUAL_S, PATIENCE_S = 1e-3, 20e-3
 """What a huge page may cost on average, and what all may cost beyond that, before the rest comes in small ones."""
@@ -26,7 +26,8 @@ def private_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor
     if device.type == "cpu" and num_bytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             return _huge(num_bytes).view(dtype)
-        except OSError:  # a kernel without huge pages, or too little memory, which torch reports better
+        except OSError:
+            # A kernel without huge pages, or too little memory, which torch reports better.
             pass
     return torch.zeros(size, dtype=dtype, device=device)
 
@@ -38,9 +39,11 @@ def _huge(num_bytes: int) -> Tensor:
     memory.madvise(mmap.MADV_HUGEPAGE)
     began = time.perf_counter()
     for number, begin in enumerate(range(before, before + num_bytes, HUGE_PAGE)):
-        memory[begin] = 0  # now the kernel makes the page
+        # The kernel makes the page now.
+        memory[begin] = 0
         if time.perf_counter() - began > PATIENCE_S + number * USUAL_S:
-            memory.madvise(mmap.MADV_NOHUGEPAGE)  # [Note: huge pages that come slowly]
+            # [Note: huge pages that come slowly]
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
             break
     return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes, offset=before)
 

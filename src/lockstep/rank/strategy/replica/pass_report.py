@@ -1,4 +1,4 @@
-"""What ranks tell each other about a pass: one small frame each, merged to the same conclusions on every rank."""
+"""What ranks report to each other about a pass: one small frame each, merged to the same conclusions on every rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import tree_sum
-from lockstep.rank.strategy.pass_loss import Late
+from lockstep.rank.strategy.pass_loss import DelayedValues
 from lockstep.rank.strategy.replica.buffer_pass import Header
 from lockstep.rank.strategy.replica.sparse_embedding import agreed
 from lockstep.rank.strategy.replica.statistics import LaneTable
@@ -25,7 +25,6 @@ def mask_of(flags: Sequence[bool]) -> int:
 
 
 def flags_of(mask: int, size: int) -> list[bool]:
-    """The inverse of `mask_of`."""
     return [bit == "1" for bit in reversed(format(mask, f"0{size}b"))] if size else []
 
 
@@ -36,7 +35,7 @@ class PassReport:
     lanes: dict[int, tuple[float, bool]] = field(default_factory=dict)
     """Lanes that called backward: the weight, and whether it was given with `weight=`."""
     losses: dict[int, float] = field(default_factory=dict)
-    """Empty where they are read late."""
+    """Empty where they are delayed."""
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
     buffers: Header = field(default_factory=dict)
@@ -65,7 +64,7 @@ class Conclusions:
     weights: tuple[float, ...]
     """The weight of each lane; 0.0 without a backward."""
     losses: dict[int, float]
-    """By lane, of those that called backward; None, each of them, where they are read late."""
+    """By lane, of those that called backward; None, each of them, where they are delayed."""
     used: int
     buffers: list[Header]
     notes: dict[int, Any]
@@ -116,7 +115,7 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
 
 
 def conclude_alone(report: PassReport) -> Conclusions:
-    """Conclude from the report of one rank with one lane: there is no rank to tell and nothing to average.
+    """Conclude from the report of one rank with one lane: nothing is exchanged or averaged.
 
     Raises:
         UsageError: when the lane's weight is 0.
@@ -140,12 +139,11 @@ def _numbers(values: Mapping[str, int]) -> dict[int, int]:
     return {int(key): value for key, value in values.items()}
 
 
-class LateLosses:
+class DelayedLosses:
     """Those of one pass, and whether its lanes did what only a device can know.
 
     Args:
         device: where the table of all lanes is.
-        num_lanes: the run's.
     """
 
     def __init__(self, device: torch.device, num_lanes: int) -> None:
@@ -158,12 +156,10 @@ class LateLosses:
         self._losses[lane] = loss
 
     def begin(self, flags: dict[int, Tensor], transport: Transport, placement: Placement) -> None:
-        """Tell the other ranks. Collective: call it on every rank.
+        """Begin to exchange them. Collective: call it on every rank.
 
         Args:
             flags: by lane, what `finish` returns too; missing ones are 0.
-            transport: the ranks.
-            placement: lanes on ranks.
         """
         # Every number has one rank that knows it; the others have zeros, whose bits as integers change no sum.
         rows = torch.zeros((self._num_lanes, 2), dtype=torch.float64, device=self._device)
@@ -172,11 +168,11 @@ class LateLosses:
                 rows[lane, column].copy_(value.reshape(()))
         self._table = LaneTable(rows.view(torch.int64), transport, placement)
 
-    def finish(self, more: Sequence[Tensor]) -> Late:
+    def finish(self, more: Sequence[Tensor]) -> DelayedValues:
         """Return the losses by lane, then the flags, then `more` scalars of the same device."""
         # One lane on one rank exchanges nothing. Its script may have computed the loss on the CPU.
         if self._table is None:
             (loss,) = self._losses.values()
-            return Late(loss.to(self._device, torch.float64).reshape(1))
+            return DelayedValues(loss.to(self._device, torch.float64).reshape(1))
         columns = self._table.finish().view(torch.float64).t().reshape(-1)
-        return Late(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)
+        return DelayedValues(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)

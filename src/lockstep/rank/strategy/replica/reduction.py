@@ -1,7 +1,7 @@
 """A pass's reduction over the ranks, bucket by bucket, begun during backward where that is safe.
 
 A bucket may begin when all its gradients have arrived in what, judging by the previous step, is the last backward of
-the rank's only lane. A later gradient *reopens* its bucket: the step's frame tells all ranks, and it is reduced again
+the rank's only lane. A later gradient *reopens* its bucket: the step's frame reports it to all ranks, and it is reduced again
 from the start. Buckets begin in one fixed order on every rank.
 """
 
@@ -12,21 +12,19 @@ from functools import partial
 
 from torch import Tensor
 
+from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.journal.waiting_note import subject
 from lockstep.protocol.layout.placement import Placement
-from lockstep.rank.strategy.contract import Range
 from lockstep.rank.strategy.replica.gradient_buffers import WIDE, Bucket, GradientBuffer, PartialSums
-from lockstep.rank.transport.contract import Pending, Transport
+from lockstep.rank.transport.contract import Pending, SeveralSums, Transport
 
 
 class Reduction:
     """The reduction of one pass.
 
     Args:
-        transport: the ranks.
-        placement: lanes on ranks.
         buckets: all buckets, in the order in which they begin.
-        name_of: the name of a trainable parameter, by its number; asked for only when a rank waits for long.
+        name_of: the name of a trainable parameter, by its number; called only when a rank waits for long, or in traces.
     """
 
     def __init__(
@@ -38,7 +36,7 @@ class Reduction:
         self._result: GradientBuffer | None = None
         self._wide: list[Tensor] = []
         """The flats of the result in the dtype of the sum."""
-        self._slot: GradientBuffer | None = None
+        self._buffer: GradientBuffer | None = None
         self.reopened: set[int] = set()
 
     @property
@@ -49,13 +47,13 @@ class Reduction:
     @property
     def is_quiet(self) -> bool:
         """Whether gradients that arrive change nothing here: no bucket has begun, and none may begin."""
-        return self._slot is None and not self._under_way
+        return self._buffer is None and not self._under_way
 
-    def arm(self, slot: GradientBuffer) -> None:
-        """Begin buckets of `slot`, the rank's only lane, as soon as they are complete."""
+    def arm(self, buffer: GradientBuffer) -> None:
+        """Begin buckets of `buffer`, the rank's only lane, as soon as they are complete."""
         # Halves are added up in float32 copies, which there are only once the lane is complete.
-        if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
-            self._slot = slot
+        if not self._under_way and not any(flat.dtype in WIDE for flat in buffer.flats):
+            self._buffer = buffer
             self._missing = [set(bucket.members) for bucket in self._buckets]
 
     def gradient_arrived(self, bucket: int, parameter: int) -> None:
@@ -63,7 +61,7 @@ class Reduction:
         # [Note: why a bucket is reopened]
         # A bucket begins when, judging by the step before, its gradients are complete. Another backward, or a reentrant
         # checkpoint on a reused block, may add to one of them afterwards: what was sent is wrong then, on every rank.
-        if self._slot is None:
+        if self._buffer is None:
             if bucket < self.num_begun:
                 self.reopened.add(bucket)
             return
@@ -72,12 +70,12 @@ class Reduction:
             self.reopened.add(bucket)
         while self.num_begun < len(self._buckets) and not self._missing[self.num_begun]:
             number = self.num_begun
-            part = _part(self._slot.flats, self._buckets[number])
-            self._under_way[number] = self._transport.begin_all_reduce([part], self._placement, part)
+            part = _part(self._buffer.flats, self._buckets[number])
+            self._under_way[number] = self._begin_sum(number, [part], part)
 
     def disarm(self) -> None:
-        """End the backward: what has begun goes on, nothing else begins."""
-        self._slot = None
+        """End the backward: what has begun continues, nothing else begins."""
+        self._buffer = None
 
     def begin(
         self,
@@ -111,22 +109,27 @@ class Reduction:
             self._begin(number, parts[number])
 
     def _begin(self, number: int, parts: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> None:
-        begun = [
-            self._transport.begin_all_reduce(partials, self._placement, _part(self._wide, piece))
-            for piece, partials in parts
-        ]
-        self._under_way[number] = begun[0] if len(begun) == 1 else _Several(begun)
+        begun = [self._begin_sum(number, partials, _part(self._wide, piece)) for piece, partials in parts]
+        self._under_way[number] = begun[0] if len(begun) == 1 else SeveralSums(begun)
+
+    def _begin_sum(self, number: int, partials: Sequence[Tensor], out: Tensor) -> Pending:
+        subject.of = partial(self._text_of, number)
+        try:
+            return self._transport.begin_all_reduce(partials, self._placement, out)
+        finally:
+            subject.of = None
 
     def finish(self, scale: float) -> GradientBuffer:
-        """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
+        """Wait for all sums, multiplied by `scale`; return the buffer that holds them."""
         assert self._result is not None
+        # All are advanced before the first is finished: its result travels while the others are added up.
         try:
             for number, pending in self._under_way.items():
                 subject.of = partial(self._text_of, number)
                 pending.advance(scale)
             for number, pending in self._under_way.items():
                 subject.of = partial(self._text_of, number)
-                with Range(f"lockstep: reduce bucket {number}"):
+                with spans.range("lanes and buckets", f"reduce bucket {number}"):
                     pending.finish()
                 out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
                 if target.data_ptr() != out.data_ptr():
@@ -138,25 +141,6 @@ class Reduction:
     def _text_of(self, number: int) -> str:
         """`bucket 2, first layer4.0.conv1.weight`: the parameter whose gradient is complete first."""
         return f"bucket {number}, first {self._name_of(self._buckets[number].members[0])}"
-
-
-class _Several(Pending):
-    """What is left of a bucket in several pieces."""
-
-    def __init__(self, pieces: Sequence[Pending]) -> None:
-        self._pieces = pieces
-
-    def advance(self, scale: float = 1.0) -> None:
-        for piece in self._pieces:
-            piece.advance(scale)
-
-    def finish(self) -> None:
-        for piece in self._pieces:
-            piece.finish()
-
-    def give_up(self) -> None:
-        for piece in self._pieces:
-            piece.give_up()
 
 
 def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:

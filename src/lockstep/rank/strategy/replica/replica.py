@@ -1,7 +1,7 @@
 """`single` and `ddp`: every rank holds the whole model; gradients are reduced after a pass's lanes.
 
 Synchronisation depends on gradients and not on `forward`, so any method of the model may be called any number of times.
-What a rank must tell the others about a pass (weights, losses, which parameters were used, buffers) travels in one
+What a rank must report to the others about a pass (weights, losses, which parameters were used, buffers) travels in one
 frame; only buckets that some lane used are reduced.
 """
 
@@ -21,20 +21,18 @@ from lockstep.rank.strategy.contract import RIGHT_FORM, LaneObserver, Strategy
 from lockstep.rank.strategy.norm import clip, gradient_norm, require_norm_type
 from lockstep.rank.strategy.precision import Precision
 from lockstep.rank.strategy.replica.buffers import NAMED
-from lockstep.rank.strategy.replica.laid_out import LaidOut
 from lockstep.rank.strategy.replica.lane_pass import CHECKED_LANES, LanePass, PassSetting
 from lockstep.rank.strategy.replica.memory import ParameterMemory
+from lockstep.rank.strategy.replica.model_layout import ModelLayout
 from lockstep.rank.strategy.replica.sparse_embedding import require_sparse
 from lockstep.rank.transport.contract import Transport
 
 
 class Replica(Strategy):
-    """A strategy where every rank holds the model. Other strategies hold one of these and look at `laid`.
+    """A strategy where every rank holds the model. Other strategies hold one of these and look at `layout`.
 
     Args:
         name: `single` or `ddp`, or the strategy that holds it.
-        transport: the ranks.
-        placement: lanes on replicas.
         peers: the ranks that hold the same parameters, in the order of the replicas; by default all.
         part_of: for each rank, which part of the model it holds; by default all hold the same.
         memory: where the parameters are; by default in this rank's own memory.
@@ -54,8 +52,8 @@ class Replica(Strategy):
         peers, memory = peers or transport, memory or ParameterMemory()
         most_held = placement.most_held() if peers.world_size > 1 else 0
         only = placement.num_lanes == 1
-        self.laid = LaidOut(peers, memory, most_held, in_one_lane=only, looks=part_of is None)
-        self._setting = PassSetting(transport, peers, placement, part_of or (0,) * transport.world_size, self.laid)
+        self.layout = ModelLayout(peers, memory, most_held, in_one_lane=only, looks=part_of is None)
+        self._setting = PassSetting(transport, peers, placement, part_of or (0,) * transport.world_size, self.layout)
         self._setting.lanes_checked = 0 if memory.is_ours else CHECKED_LANES
 
     @property
@@ -71,8 +69,8 @@ class Replica(Strategy):
         self._setting.precision = precision
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:  # noqa: ARG002
-        self.laid.optimizers.append(optimizer)
-        require_sparse(optimizer, self.laid.trainable, self.laid.tables)
+        self.layout.optimizers.append(optimizer)
+        require_sparse(optimizer, self.layout.trainable, self.layout.tables)
 
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Add rules for buffers that differ between lanes; see `lockstep.rank.strategy.replica.buffers`. Before `adopt`."""
@@ -81,29 +79,30 @@ class Replica(Strategy):
                 raise UsageError(
                     f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.', 'Use "sum", "first" or "mean".'
                 )
-        self.laid.rules |= rules
+        self.layout.rules |= rules
 
     def bring(self, model: nn.Module, device: torch.device) -> None:
-        self.laid.bring(model, device)
+        self.layout.bring(model, device)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
-        self.laid.adopt(models)
+        self.layout.adopt(models)
 
     def begin_pass(
         self, cut: StepCut, where: str, *, may_lack: Callable[[], bool] | None = None, begins_early: bool = True
     ) -> LanePass:
+        # Other ranks may still wait in that pass for what this one left out.
         if self._setting.abandoned:
             raise UsageError(
                 "The lane loop was exited early, after run.backward had already started sending gradients, so this "
                 "rank cannot continue.",
                 f"Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}",
             )
-        self.laid.follow_changes()
+        self.layout.follow_changes()
         lacks = {} if may_lack is None else {"may_lack": may_lack}
         return LanePass(self._setting, cut, where, begins_early=begins_early, **lacks)
 
     def begin_again(self, before: LanePass, may_lack: Callable[[], bool]) -> LanePass:
-        """Begin a pass from which nothing has left this rank once more, on another layout."""
+        """Begin once more, on another layout, a pass of which this rank has sent nothing."""
         self._setting.last_pass = before.follows
         return self.begin_pass(before.cut, before.where, may_lack=may_lack)
 
@@ -118,30 +117,31 @@ class Replica(Strategy):
 
     def checksums(self, *, only_moving: bool = False) -> list[int]:
         if not only_moving:
-            return self.laid.checksums()
-        compares = self._setting.reads_late and not self._setting.has_one_lane and self.laid.bank.on_device
-        return [] if compares else self.laid.bank.checksums(only_moving=True)
+            return self.layout.checksums()
+        # Where GPUs compare statistics themselves, `PassLoss.apart` reports it.
+        compares = self._setting.delays_losses and not self._setting.has_one_lane and self.layout.bank.on_device
+        return [] if compares else self.layout.bank.checksums(only_moving=True)
 
     def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:
         if only_moving:
-            label = f"{self.laid.models[0][0]}." if len(self.laid.models) == 1 else ""
-            return [(f"{label}{name}", tensor) for name, tensor in self.laid.bank.moving()]
-        found = named_tensors(self.laid.models)
-        return [(name, tensor) for name, tensor in found if id(tensor) not in self.laid.absent]
+            label = f"{self.layout.models[0][0]}." if len(self.layout.models) == 1 else ""
+            return [(f"{label}{name}", tensor) for name, tensor in self.layout.bank.moving()]
+        found = named_tensors(self.layout.models)
+        return [(name, tensor) for name, tensor in found if id(tensor) not in self.layout.absent]
 
     @property
     def gradient_bytes(self) -> int:
-        return self.laid.gradient_bytes
+        return self.layout.gradient_bytes
 
     def keep_buffers(self) -> None:
-        self.laid.bank.remember()
+        self.layout.bank.remember()
 
     def restore_buffers(self) -> list[str]:
-        bank = self.laid.bank
+        bank = self.layout.bank
         return [bank.entries[index].name for index in bank.after_lane().entries]
 
     def before_update(self, optimizer: Optimizer) -> None:
-        self.laid.refuse_unknown_parameters(optimizer)
+        self.layout.refuse_unknown_parameters(optimizer)
 
     def close(self) -> None:
-        self.laid.stop_watching()
+        self.layout.stop_watching()

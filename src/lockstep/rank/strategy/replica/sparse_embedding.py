@@ -2,8 +2,8 @@
 
 `nn.Embedding(sparse=True)` makes such gradients by itself. Without `sparse`, autograd makes the whole table, full of
 zeros, in each backward, of which a lane may touch few rows. So while a lane is open, the embeddings of large tables get a
-backward that makes only the rows, with the same bits. Where it cannot be sure that nobody but us sees them, it makes the
-whole table like torch.
+backward that makes only the rows, with the same bits. Where something else may see the gradient, it makes the whole table
+like torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rows:
 
     @classmethod
     def summed(cls, index: Tensor, values: Tensor) -> Rows:
-        """Add up `values`, row by row in their order onto zeros, where `index` (int64, 1-D) says; it may repeat rows."""
+        """Add up `values`, row by row in their order onto zeros, at the rows `index` (int64, 1-D), which may repeat rows."""
         rows, places = torch.unique(index, return_inverse=True)
         return cls(rows, values.new_zeros((rows.numel(), *values.shape[1:])).index_add_(0, places, values))
 
@@ -59,7 +59,6 @@ class Rows:
         return values.index_copy_(0, torch.searchsorted(union, self.index), self.values)
 
     def plus(self, other: Rows) -> Rows:
-        """The sum of both tables."""
         union = torch.unique(torch.cat([self.index, other.index]))
         return Rows(union, self.spread(union).add_(other.spread(union)))
 
@@ -68,11 +67,9 @@ class Rows:
         return Rows(self.index, self.values * weight if weight else torch.zeros_like(self.values))
 
     def to(self, dtype: torch.dtype) -> Rows:
-        """The same in another dtype."""
         return Rows(self.index, self.values.to(dtype))
 
     def fill(self, table: Tensor) -> None:
-        """Write the whole table."""
         table.zero_()
         table.index_copy_(0, self.index, self.values.to(table.dtype))
 
@@ -89,7 +86,7 @@ class Rows:
 
 
 def is_rows(gradient: Tensor | None) -> bool:
-    """Whether a gradient says itself which rows it has."""
+    """Whether a gradient is sparse, with its rows."""
     return gradient is not None and gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1
 
 
@@ -133,7 +130,7 @@ def added_over_ranks(
     ranks: tuple[Transport, Placement],
     dtypes: tuple[Mapping[torch.dtype, torch.dtype], float],
 ) -> dict[int, Rows]:
-    """Add up tables over the ranks, only the rows that somebody has. Collective: call it on every rank.
+    """Add up tables over the ranks, only the rows that some rank has. Collective: call it on every rank.
 
     Args:
         parts: for each table, this rank's part of each of its subtrees.
@@ -204,7 +201,7 @@ def takes_sparse(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Tables:
+class EmbeddingTables:
     """The tables among the trainable parameters."""
 
     sparse: frozenset[int] = frozenset()
@@ -214,11 +211,12 @@ class Tables:
 
     @property
     def numbers(self) -> frozenset[int]:
-        """Those of all tables."""
         return self.sparse | {number for _, number in self.embeddings}
 
     @classmethod
-    def of(cls, models: Sequence[tuple[str, nn.Module]], trainable: Sequence[nn.Parameter], *, looks: bool) -> Tables:
+    def of(
+        cls, models: Sequence[tuple[str, nn.Module]], trainable: Sequence[nn.Parameter], *, looks: bool
+    ) -> EmbeddingTables:
         """Find them; on the CPU only.
 
         Args:
@@ -268,7 +266,7 @@ class Tables:
         return undo
 
 
-def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: EmbeddingTables) -> None:
     """Raise `UsageError` if SparseAdam updates a parameter whose gradient would be dense."""
     if not isinstance(optimizer, SparseAdam):
         return
@@ -282,7 +280,7 @@ def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tabl
             )
 
 
-def refuse_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+def refuse_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: EmbeddingTables) -> None:
     """Raise `UsageError` where a strategy whose gradients are always dense would give an optimizer other bits.
 
     SGD's are the same.
@@ -333,12 +331,13 @@ class _RowReporter:
         if not _is_plain(module, indices, output):
             return None
         padding = output.grad_fn._saved_padding_idx  # noqa: SLF001 - what was looked up with, whatever the module says
-        about = padding if padding < 1 << 63 else -1, self._is_ours  # torch shows -1 without its sign
+        # torch shows -1 without its sign.
+        about = padding if padding < 1 << 63 else -1, self._is_ours
         return _LookUp.apply(module.weight, indices, output.detach(), about)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _is_plain(module: nn.Module, indices: Any, output: Any) -> bool:
-    """Whether `output` comes from a look-up of `indices` in the parameter itself, and nobody has it yet."""
+    """Whether `output` comes from a look-up of `indices` in the parameter itself, and has no other user yet."""
     made_by = getattr(output, "grad_fn", None)
     if type(output) is not Tensor or made_by is None or made_by.name() != "EmbeddingBackward0":
         return False
@@ -369,7 +368,6 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of `weight`."""
         (indices,), (gradient,) = ctx.saved_tensors, gradients
         # [Note: when the whole table is made]
         # Somebody else may look at the gradient: a hook, a graph of this backward, a backward that is not the lane's. They
@@ -386,5 +384,5 @@ class _LookUp(torch.autograd.Function):
 
 
 def _is_seen(weight: Tensor) -> bool:
-    """Whether somebody else looks at this gradient: a hook of the script, or a graph of this backward."""
+    """Whether something else sees this gradient: a hook of the script, or a graph of this backward."""
     return torch.is_grad_enabled() or bool(weight._backward_hooks) or len(weight._post_accumulate_grad_hooks or ()) > 1  # noqa: SLF001

@@ -61,13 +61,13 @@ class WriteCounters:
         return self._is_right and self._num_compared >= COMPARED_LANES and not self.counted()
 
     def learn(self, counted: set[int], changed: set[int]) -> None:
-        """Bits were compared: those that `changed` since `note`, and what was `counted` before anybody else wrote."""
+        """Bits were compared: those that `changed` since `note`, and what was `counted` before any other write."""
         self._is_right = self._is_right and changed <= counted
         self._num_compared += 1
 
 
 def unseen(names: Sequence[str]) -> UsageError:
-    """The error when the device found a change that the counters did not tell, in one of the buffers `names`."""
+    """The error when the device found a change that the counters did not show, in one of the buffers `names`."""
     shown = ", ".join(map(repr, names[:3])) + ", ..." * (len(names) > 3)
     return UsageError(
         f"A buffer (of {shown}) was changed in a lane of an earlier step in a way that torch does not count, as through "
@@ -81,8 +81,6 @@ class LaneTable:
 
     Args:
         rows: int64, (lanes, numbers); zeros in the rows of other ranks' lanes.
-        transport: the ranks.
-        placement: lanes on ranks.
 
     Construct it on every rank; that begins it.
     """
@@ -93,6 +91,7 @@ class LaneTable:
         if transport.world_size == 1:
             return
         num_partials = len(placement.subtrees(transport.rank))
+        # This rank's rows are complete, so its first partial has all of them, and the others are zeros.
         partials = [rows.view(-1), *(torch.zeros_like(rows).view(-1) for _ in range(1, num_partials))]
         self._all = torch.empty_like(rows)
         self._pending = transport.begin_all_reduce(partials[:num_partials], placement, self._all.view(-1))
@@ -111,7 +110,6 @@ class EntryPlaces:
 
     Args:
         segments: of the entries, in order.
-        flat: theirs.
     """
 
     def __init__(self, segments: Sequence[Segment], flat: Tensor) -> None:
@@ -164,7 +162,6 @@ class Statistics:
 
     Args:
         moving: the flats, the same ones on every rank, all on one device.
-        cut: the step's.
     """
 
     def __init__(self, moving: Sequence[Moving], cut: StepCut) -> None:
@@ -184,6 +181,7 @@ class Statistics:
         self._left[lane] = left = [one.flat.clone() for one in self._moving]
         pairs = zip(self._moving, left, strict=True)
         largest = [value[one.places.starts].to(torch.int64) for one, value in pairs if not one.is_mean]
+        # What the pass began with is the same after each of its lanes.
         if self._held is None:
             self._held = torch.cat([one.places.sums(one.start) for one in self._moving])
         self._rows[lane] = torch.cat([self._held, *changed, *largest])

@@ -1,7 +1,7 @@
 """The random streams that travel with a lane's activations from stage to stage.
 
-A lane draws its random numbers in one order, whichever stage computes: dropout in the second stage goes on where the
-first one stopped. Only streams that moved since the model was called are carried.
+A lane draws its random numbers in one order, whichever stage computes: dropout in the second stage continues where the
+first one stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Words = dict[str, Any]
 class CarriedStreams:
     """The global streams of this process: torch (and its CUDA device), NumPy, `random`.
 
-    Of several GPUs only the rank's own: the next stage goes on with its own where this one's stopped, and neither uses others.
+    Of several GPUs only the rank's own: the next stage continues with its own where this one's stopped, and neither uses others.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,6 +33,7 @@ class CarriedStreams:
 
     def pack(self) -> tuple[Words, list[Tensor]]:
         """Return what moved since `mark`: JSON words, and tensors of torch's states, for `unpack` on another stage."""
+        # Torch's state has 5,056 bytes: what did not move is not sent.
         now = self._present()
         moved = {name: state for name, state in now.items() if not _equal(state, self._start[name])}
         tensors = [state for state in moved.values() if isinstance(state, Tensor)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SURE = 0.9
-"""Of the time until the last pass's first message: who looks for this one later than it came looks earlier next time."""
+"""Of the time until the last pass's first message: a stage that looks late sees a shorter wait, and looks earlier next time."""
 
 
 class StageClock:
@@ -28,7 +28,6 @@ class StageClock:
         self._spare_s: dict[str, float] = {}
 
     def begin_pass(self) -> None:
-        """Note that a pass begins."""
         self._due_s.clear()
 
     def spare_s(self, kind: str) -> float:
@@ -42,7 +41,6 @@ class StageClock:
         return self._spare_s.pop(kind, 0.0)
 
     def note(self, kind: str, lane: int, began: float) -> None:
-        """Note an action that has ended."""
         now = time.monotonic()
         self._pass.append((kind, lane, began, now))
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + now - began
@@ -64,7 +62,6 @@ class StageClock:
         return waited
 
     def report(self) -> dict[str, Any]:
-        """Return the times as JSON values."""
         return {
             "forward_s": self.busy_s.get("F", 0.0),
             "backward_s": self.busy_s.get("B", 0.0),

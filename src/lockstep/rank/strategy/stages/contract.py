@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.rank.strategy.norm import gradient_norm
-from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.model_layout import ModelLayout
 from lockstep.rank.strategy.stages.cutting.model_cut import Entry, ModelCut, Stage
 from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
 from lockstep.rank.strategy.stages.replaced_method import replace_method
@@ -25,14 +25,13 @@ class Stages(ABC):
     """Whether a call of the model belongs to a lane right now; set by the pass."""
 
     @abstractmethod
-    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], layout: ModelLayout) -> None:
         """Put the stages where they belong, and lay out what is here.
 
         Args:
             model: the whole one; the same object stays.
-            cut: the model's.
             used: names of tensors whose memory has other users.
-            laid: where parameters and buffers are laid out.
+            layout: where parameters and buffers are laid out.
         """
 
     def begin_pass(self) -> None:  # noqa: B027 - nothing to do
@@ -52,7 +51,7 @@ class Stages(ABC):
     def end_pass(self) -> None:  # noqa: B027
         """End the pass; gradients are complete."""
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:  # noqa: B027
+    def take_optimizer(self, optimizer: Optimizer, declared: str | None) -> None:  # noqa: B027
         """See `Strategy.take_optimizer`."""
 
     def before_update(self, optimizer: Optimizer) -> None:  # noqa: B027
@@ -63,19 +62,15 @@ class Stages(ABC):
         return parameters
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
-        """See `Strategy.gradient_norm`."""
         return gradient_norm([p.grad for p in parameters if p.grad is not None], norm_type)
 
     def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002
-        """See `Strategy.holder_of`."""
         return None
 
     def take_waited_s(self) -> float:
-        """See `Strategy.take_waited_s`."""
         return 0.0
 
     def report(self) -> dict[str, Any] | None:
-        """See `Strategy.report`."""
         return None
 
     @abstractmethod
@@ -88,7 +83,6 @@ class Elsewhere:
 
     Args:
         model: the whole model, with layers of other stages.
-        stage: this stage.
         changing: the state that a call of the model changes.
     """
 

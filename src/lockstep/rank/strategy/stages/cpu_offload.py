@@ -1,8 +1,8 @@
 """Parameters that stay on the host until the model is cut, because all of them do not fit the device.
 
-The first lane runs on the whole model. Where its parameters lie on the host, each operation gets copies on the device,
-which come when they are needed and go when the room is needed for others: in the backward too, where autograd has kept
-them. Every operation runs on the device, so the lane has the bits that it would have there. Their gradients go home.
+The first lane runs on the whole model. Where its parameters are on the host, each operation gets copies on the device, which
+are loaded when they are needed and evicted for others: in the backward too, where autograd has saved them. Every operation
+runs on the device, so the lane has the bits that it would have there. Gradients go to the host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from lockstep.machine.torch_private import DisableTorchFunction, dispatching, pytree, run_backward
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import PLACES
+from lockstep.rank.strategy.stages.meta_placeholder import PLACES
 
 SHARE = 0.25
 """The part of the device's free memory that copies may take."""
@@ -37,7 +37,7 @@ def fits(model: nn.Module, device: torch.device) -> bool:
 
 
 class _DeviceCopy:
-    """One parameter's copy, whose memory comes and goes. Who watches the operations of the forward sees none of it."""
+    """One parameter's copy, whose memory is freed and allocated again, unseen by modes that watch operations."""
 
     def __init__(self, parameter: nn.Parameter, device: torch.device) -> None:
         with _unseen():
@@ -62,7 +62,6 @@ class HostOffload(TorchFunctionMode):
 
     Args:
         model: its buffers are on the device, its parameters on the host.
-        device: where they compute.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -95,7 +94,8 @@ class HostOffload(TorchFunctionMode):
         self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.backward:  # what is computed again in it is computed in this mode
+        # What a checkpoint computes again in the backward must be computed in this mode too.
+        if func is Tensor.backward:
             with self:
                 return _backward(*args, **kwargs)
         of = args[0] if args and id(args[0]) in self._parameters else None
@@ -109,7 +109,8 @@ class HostOffload(TorchFunctionMode):
             if not isinstance(found, Tensor) or found is of.grad:
                 return found
         if of is not None and name.endswith("_") and not name.endswith("__"):
-            self._forget(of)  # it is written to, at home
+            # The host's parameter is written to, so the device's copy is stale.
+            self._forget(of)
             return func(*pytree.tree_map_only(Tensor, Tensor.cpu, tuple(args)), **kwargs)
         in_use: list[_DeviceCopy] = []
         there: Any = pytree.tree_map(lambda leaf: self._there(leaf, in_use), (tuple(args), dict(kwargs)))
@@ -122,6 +123,7 @@ class HostOffload(TorchFunctionMode):
             return leaf
         name, parameter = self._parameters[id(leaf)]
         key = (id(leaf), torch.is_grad_enabled() and parameter.requires_grad)
+        # Two copies of a parameter: one with a graph that leads to it, and one for operations without gradients.
         copied = self._copies.get(key)
         if copied is None:
             copied = self._copies[key] = _DeviceCopy(parameter, self._device)
@@ -132,7 +134,7 @@ class HostOffload(TorchFunctionMode):
         return copied.copy
 
     def _forget(self, parameter: Tensor) -> None:
-        """Let a parameter's copies come again at the next use."""
+        """Let a parameter's copies be loaded again at the next use."""
         for key in ((id(parameter), False), (id(parameter), True)):
             if key in self._copies and self._copies[key].place in self._present:
                 self._present.pop(self._copies[key].place).evict()
@@ -144,7 +146,7 @@ class HostOffload(TorchFunctionMode):
         self._present.move_to_end(copied.place)
 
     def _make_room(self, in_use: Sequence[_DeviceCopy]) -> None:
-        """Let those go that were not used for the longest time, as long as there are more than may be."""
+        """Evict the least recently used ones, as long as they take more room than they may."""
         taken = sum(copied.size for copied in self._present.values())
         for place, copied in list(self._present.items()):
             if taken <= self._room:

@@ -34,9 +34,7 @@ class CutAtFirstCall:
     Args:
         replica: holds the model.
         stages: where the parts go.
-        transport: all ranks.
         looks: whether this rank decides for all; one in each replica does.
-        device: this rank's.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class CutAtFirstCall:
         """The open lane, until the model is cut."""
 
     def name_cuts(self, layers: Sequence[str]) -> None:
-        """See `Strategy.name_cuts`."""
         self._wanted = (*self._wanted, *layers)
 
     def bring(self, model: nn.Module, device: torch.device) -> None:
@@ -100,11 +97,11 @@ class CutAtFirstCall:
 
     def begin_lane(self) -> None:
         """Begin a lane on the whole model."""
-        laid = self._replica.laid
-        [(_, model)] = laid.models
+        layout = self._replica.layout
+        [(_, model)] = layout.models
         refuse_compiled(model, self._replica.name)
         # Asked before the lane, because its own graph, which may live on, is no other user.
-        self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], laid.addresses)
+        self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], layout.addresses)
         names = self._offload.names if self._offload is not None else {}
         self._first = FirstLane(model, self._looks, self._device, names)
 
@@ -133,12 +130,13 @@ class CutAtFirstCall:
         """After the open lane, which every rank of the replica has computed: agree, cut, and keep what belongs here.
 
         Returns:
-            The pass and the lane that go on in this rank's stage.
+            The pass and the lane that continue in this rank's stage.
         """
         assert self._first is not None
-        lane, laid = opened.gradients, self._replica.laid
+        lane, layout = opened.gradients, self._replica.layout
         opened.check()
-        trainable = laid.trainable
+        trainable = layout.trainable
+        # Taken before the cut, which gives `grad` of the parameters back to what it was before the pass.
         arrived = zip(trainable, lane.arrived(), strict=True)
         gradients = [parameter.grad if is_there else None for parameter, is_there in arrived]
         decided = self._first.decide(self._stages.num_stages, self._wanted)
@@ -157,13 +155,13 @@ class CutAtFirstCall:
         return again, here
 
     def behind_pass(self, current: LanePass) -> LanePass:
-        """After a pass in which only other ranks' lanes may have called the model: return the pass that goes on."""
+        """After a pass in which only other ranks' lanes may have called the model: return the pass that continues."""
         cut = self._agree(-1, "", None)
         return current if cut is None else self._apply(cut, current)
 
     def _take_changes(self) -> dict[tuple[nn.Module, str], Tensor]:
         """Return what the lane made of the buffers, 1-D, and restore what the pass began with."""
-        bank = self._replica.laid.bank
+        bank = self._replica.layout.bank
         changes = bank.after_lane()
         entries = [bank.entries[index] for index in changes.entries]
         return {(entry.module, entry.key): changes.part(entry.segment) for entry in entries}
@@ -171,16 +169,16 @@ class CutAtFirstCall:
     def _put_back(
         self, lane: Lane, opened: ReplicaLane, gradients: Mapping[int, Tensor], buffers: Mapping[Any, Tensor]
     ) -> None:
-        """Let the lane that was computed on the whole model go on in this rank's stage of it."""
-        here, laid = opened.gradients, self._replica.laid
+        """Let the lane that was computed on the whole model continue in this rank's stage of it."""
+        here, layout = opened.gradients, self._replica.layout
         here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
-        for number, parameter in enumerate(laid.trainable):
+        for number, parameter in enumerate(layout.trainable):
             if (gradient := gradients.get(id(parameter))) is not None:
                 here.take(number, gradient)
         here.backward_finished()
-        for entry in laid.bank.entries:
+        for entry in layout.bank.entries:
             if (value := buffers.get((entry.module, entry.key))) is not None:
-                laid.bank.set_run(entry.segment, value)
+                layout.bank.set_run(entry.segment, value)
 
     def _agree(self, lane: int, digest: str, decided: dict[str, Any] | list[str] | None) -> ModelCut | None:
         """Return the cut; None when no lane has called the model. Collective: call it on every rank.
@@ -199,12 +197,12 @@ class CutAtFirstCall:
 
     def _apply(self, cut: ModelCut, current: LanePass) -> LanePass:
         """Cut the model, and begin the pass, in which only the first lane has been computed, once more."""
-        laid = self._replica.laid
-        [(_, model)] = laid.models
+        layout = self._replica.layout
+        [(_, model)] = layout.models
         current.restore_gradients()
         current.let_go()
         self.close()
-        laid.stop_watching()
+        layout.stop_watching()
         self.is_done = True
         if self._transport.rank == 0:
             say(f"stages {cut} (forward and backward of a lane)")
@@ -213,7 +211,7 @@ class CutAtFirstCall:
         if self._offload is not None:
             self._offload.close()
             self._offload = None
-        self._stages.install(model, cut, self._used, laid)
+        self._stages.install(model, cut, self._used, layout)
         return self._replica.begin_again(current, self._stages.may_lack)
 
     def close(self) -> None:

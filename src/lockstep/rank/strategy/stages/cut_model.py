@@ -71,12 +71,7 @@ class CutModel(DelegatingStrategy):
         may_lack = self._stages.may_lack if is_cut else None
         return self._make_pass(self._replica.begin_pass(cut, where, may_lack=may_lack, begins_early=is_cut))
 
-    def take_optimizer(
-        self,
-        optimizer: Optimizer,
-        updates_by: str | None,
-        require_same: Callable[[str], None],
-    ) -> None:
+    def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
         self._replica.take_optimizer(optimizer, updates_by, require_same)
         self._stages.take_optimizer(optimizer, updates_by)
 
@@ -87,6 +82,7 @@ class CutModel(DelegatingStrategy):
 
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
         require_norm_type(norm_type)
+        # Each rank scales what it holds, by the norm over all stages.
         here = self._stages.here(parameters)
         norm = self._stages.gradient_norm(here, norm_type)
         clip([parameter.grad for parameter in here if parameter.grad is not None], norm, max_norm)

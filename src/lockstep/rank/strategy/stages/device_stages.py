@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from lockstep.machine.torch_private import pytree
 from lockstep.rank.strategy.optimizer_kinds import follow_parameters
 from lockstep.rank.strategy.other_users import refuse_named
-from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.model_layout import ModelLayout
 from lockstep.rank.strategy.stages.contract import Arguments, Gate, Passing, Stages
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.rank.strategy.stages.replaced_method import replace_method
@@ -43,7 +43,7 @@ class DeviceStages(Stages):
         self._borrowed: dict[str, Tensor] = {}
         """Parameters of earlier stages on the device of the current one, with their graph."""
 
-    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], layout: ModelLayout) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
         moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
         fix = "Drop the view, because its layer moves to another device, or use --strategy ddp."
@@ -56,11 +56,11 @@ class DeviceStages(Stages):
                 passing = self._moving_to(device, model, part.borrowed)
                 self._gates.append(Gate(model, part.entry, passing, _coming_back_to(device)))
         self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
-        laid.lay_out(compact=True, place=lambda parameter: homes[id(parameter)])
+        layout.lay_out(compact=True, place=lambda parameter: homes[id(parameter)])
         for optimizer in self._optimizers:
             follow_parameters(optimizer)
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:  # noqa: ARG002 - it updates all
+    def take_optimizer(self, optimizer: Optimizer, declared: str | None) -> None:  # noqa: ARG002 - it updates all
         self._optimizers.append(optimizer)
 
     def _run(self, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ class DeviceStages(Stages):
             finally:
                 for gate in self._gates:
                     gate.count = None
-                self._take_back()
+                self._put_back()
 
         return run
 
@@ -96,12 +96,12 @@ class DeviceStages(Stages):
         return passing
 
     def _draw_on(self, device: torch.device) -> None:
-        """Let the device's generator go on where the one of the stage before has stopped, as on one device."""
+        """Let the device's generator continue where the one of the stage before has stopped, as on one device."""
         if device != self._drawing:
             torch.cuda.set_rng_state(torch.cuda.get_rng_state(self._drawing), device)
             self._drawing = device
 
-    def _take_back(self) -> None:
+    def _put_back(self) -> None:
         for stand_ins in self._stand_ins:
             stand_ins.put_back()
 
@@ -111,12 +111,10 @@ class DeviceStages(Stages):
 
 
 def _coming_back_to(device: torch.device) -> Passing:
-    """For a layer that is computed again in the backward: its random numbers are those that it drew before.
-
-    Checkpoints put the generators back of the devices where its arguments are.
-    """
+    """For a layer that is computed again in the backward: its random numbers are those that it drew before."""
 
     def passing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        # A checkpoint restores the generators of the devices where its arguments are, which is the stage before.
         places = {leaf.device for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)} - {device}
         for place in (place for place in places if place.type == "cuda"):
             torch.cuda.set_rng_state(torch.cuda.get_rng_state(place), device)

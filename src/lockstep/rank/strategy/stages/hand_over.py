@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.stages.tied_parameters import Loans
+from lockstep.rank.strategy.stages.tied_parameters import TiedParameters
 from lockstep.rank.transport.channel import Channel
 from lockstep.rank.transport.contract import Transport
 
@@ -25,14 +25,14 @@ class Call:
     number: int
     is_in_lane: bool = False
     """Whether it is made in a lane, so that a backward may follow."""
-    handed: list[Tensor] = field(default_factory=list)
-    """What went to the next stage, with its graph: first activations, then lent parameters."""
+    sent: list[Tensor] = field(default_factory=list)
+    """What went to the next stage, with its graph: first activations, then shared parameters."""
     flags: list[bool] = field(default_factory=list)
-    """Which of `handed` need a gradient."""
+    """Which of `sent` need a gradient."""
     borrowed: list[Tensor] = field(default_factory=list)
     """The parameters that came with the activations, for a backward that computes layers again."""
     owes: bool = False
-    """Whether the previous stage handed over something that needs gradients."""
+    """Whether the previous stage sent something that needs gradients."""
     backwards: int = 0
     """The number of backwards since; each sends and receives gradients once."""
     gave: bool = False
@@ -40,17 +40,17 @@ class Call:
 
     def forget(self) -> None:
         """Forget everything: the lane is over, and nothing goes back through this call any more."""
-        self.handed, self.borrowed = [], []
+        self.sent, self.borrowed = [], []
 
 
 class Exchange(Protocol):
     """What sends and receives a call's gradients."""
 
     def give_back(self, call: Call, gradients: Sequence[Tensor | None]) -> None:
-        """Send gradients of what the previous stage handed over."""
+        """Send gradients of what the previous stage sent."""
 
     def get_back(self, call: Call) -> list[Tensor | None]:
-        """Receive gradients of what `call` handed over, one for each tensor."""
+        """Receive gradients of what `call` sent, one for each tensor."""
 
 
 def entered(exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor]) -> list[Tensor]:
@@ -60,8 +60,8 @@ def entered(exchange: Exchange, call: Call, flags: list[bool], values: list[Tens
 
 
 def left(exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor]) -> list[Tensor]:
-    """Return the model's result on an earlier stage; its backward receives gradients of what was handed over."""
-    return _joined(_Leave, exchange, call, flags, values, *call.handed)
+    """Return the model's result on an earlier stage; its backward receives gradients of what was sent."""
+    return _joined(_Leave, exchange, call, flags, values, *call.sent)
 
 
 def _joined(
@@ -94,15 +94,9 @@ class _Enter(torch.autograd.Function):
 class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        exchange: Exchange,
-        call: Call,
-        flags: list[bool],
-        values: list[Tensor],
-        _: Tensor,
-        *handed: Tensor,
+        ctx: Any, exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor], _: Tensor, *sent: Tensor
     ) -> Any:
-        ctx.exchange, ctx.call, ctx.num_handed = exchange, call, len(handed)
+        ctx.exchange, ctx.call, ctx.num_sent = exchange, call, len(sent)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(value for value, flag in zip(values, flags, strict=True) if not flag))
         return tuple(values)
@@ -110,7 +104,7 @@ class _Leave(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *_: Tensor | None) -> Any:
-        gradients: list[Tensor | None] = [None] * ctx.num_handed
+        gradients: list[Tensor | None] = [None] * ctx.num_sent
         if any(ctx.call.flags):
             gradients = ctx.exchange.get_back(ctx.call)
         return (None, None, None, None, None, *gradients)
@@ -155,7 +149,7 @@ class Links:
         self._back.send(self.stage - 1, [*backward, present], [g for g in gradients if g is not None])
 
     def get_back(self, backward: Backward) -> list[Tensor | None]:
-        """Receive the gradients of what a call handed over; those of other calls may come first."""
+        """Receive the gradients of what a call sent; those of other calls may come first."""
         # Autograd reaches calls in its own order, which may differ from the order in which the next stage sent.
         while backward not in self._early:
             (call, number, present), tensors = self._waiting(self._back, self.stage + 1)
@@ -194,16 +188,15 @@ class GradientExchange:
     """One stage's exchange of gradients. See `hand_over.Exchange`.
 
     Args:
-        links: to the other stages.
-        loans: for layers to find again in a backward, for activation checkpointing.
+        tied: for layers to find again in a backward, for activation checkpointing.
         model: what messages call the model.
     """
 
-    def __init__(self, links: Links, loans: Loans, model: str) -> None:
-        self._links, self._loans, self._model = links, loans, model
+    def __init__(self, links: Links, tied: TiedParameters, model: str) -> None:
+        self._links, self._tied, self._model = links, tied, model
         self._goes_back = False
         self.lacks = False
-        """Whether the current backward got nothing for some of what was handed over; it still reaches parameters."""
+        """Whether the current backward got nothing for some of what was sent; it still reaches parameters."""
 
     @contextmanager
     def going_back(self, calls: Sequence[Call]) -> Iterator[None]:
@@ -213,12 +206,12 @@ class GradientExchange:
             call.gave = call.took = False
         self._goes_back, self.lacks = True, False
         if borrowed := next((call.borrowed for call in calls if call.borrowed), []):
-            self._loans.use(borrowed)
+            self._tied.use(borrowed)
         try:
             yield
             # [Note: one message for each call]
             # A backward may reach nothing of a call, and the stage before cannot know. It gets a message for every call that
-            # handed something over, an empty one if need be, so it never waits for one that does not come.
+            # sent something, an empty one if need be, so it never waits for one that does not come.
             for call in calls:
                 if call.owes and not call.gave:
                     self.give_back(call, [])
@@ -227,19 +220,19 @@ class GradientExchange:
                     self.get_back(call)
         finally:
             self._goes_back = False
-            self._loans.put_back()
+            self._tied.put_back()
 
     def give_back(self, call: Call, gradients: Sequence[Tensor | None]) -> None:
-        """Send gradients of what the previous stage handed over."""
+        """Send gradients of what the previous stage sent."""
         self._require_backward()
         call.gave = True
         self._links.give_back((call.number, call.backwards), gradients)
 
     def get_back(self, call: Call) -> list[Tensor | None]:
-        """Receive gradients of what `call` handed over, one for each tensor."""
+        """Receive gradients of what `call` sent, one for each tensor."""
         self._require_backward()
         call.took = True
-        gradients = self._links.get_back((call.number, call.backwards)) or [None] * len(call.handed)
+        gradients = self._links.get_back((call.number, call.backwards)) or [None] * len(call.sent)
         self.lacks = self.lacks or any(gradient is None for gradient in gradients)
         return gradients
 

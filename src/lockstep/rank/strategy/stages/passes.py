@@ -52,7 +52,6 @@ class StagedPass(Pass):
         self.forget_lane()
 
     def forget_lane(self) -> None:
-        """Forget the open lane."""
         self.cutting.forget_lane()
         self.stages.is_in_lane = False
         self.stages.end_lane()
@@ -93,7 +92,6 @@ class PipelinePass(OrderedPass):
     """A pass in which stages work on different lanes at the same time.
 
     Args:
-        inner: the replica's pass.
         cutting: cuts the model after the first lane, which is computed whole.
         stages: those of this rank and the others of its replica.
     """
@@ -140,6 +138,7 @@ class PipelinePass(OrderedPass):
         try:
             loss = loss_of()
         except HandedOver:
+            # The next stage computes the rest of the lane's forward.
             pass
         finally:
             setting.precision.leave()
@@ -179,10 +178,10 @@ class PipelinePass(OrderedPass):
 
 
 def _backward_from(call: Call, opened: ReplicaLane, gradients: GradientExchange) -> None:
-    """Run the backward of what this stage handed over."""
+    """Run the backward of what this stage sent."""
     opened.weigh(None)
     back = gradients.get_back(call) if any(call.flags) else []
-    pairs = [(t, g) for t, g in zip(call.handed, back, strict=False) if g is not None]
+    pairs = [(t, g) for t, g in zip(call.sent, back, strict=False) if g is not None]
     if pairs:
         opened.run_backward(lambda: torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs]))
 

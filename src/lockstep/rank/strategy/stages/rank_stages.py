@@ -21,30 +21,25 @@ from lockstep.protocol.layout.mesh import Mesh
 from lockstep.rank.strategy.norm import chunk_norms, combine_norms
 from lockstep.rank.strategy.optimizer_kinds import StepWatch, follow_parameters, updates_by
 from lockstep.rank.strategy.other_users import refuse_named
-from lockstep.rank.strategy.replica.laid_out import LaidOut
+from lockstep.rank.strategy.replica.model_layout import ModelLayout
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
 from lockstep.rank.strategy.stages.clock import StageClock
 from lockstep.rank.strategy.stages.contract import Stages
 from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import let_go
 from lockstep.rank.strategy.stages.hand_over import Links
+from lockstep.rank.strategy.stages.meta_placeholder import let_go
 from lockstep.rank.strategy.stages.runner import StageRunner
 from lockstep.rank.transport.contract import Transport
 
 
 class RankStages(Stages):
-    """A replica's model in stages, one on each of its ranks.
-
-    Args:
-        mesh: stages and replicas.
-        transport: all ranks.
-        device: this rank's.
-    """
+    """A replica's model in stages, one on each of its ranks."""
 
     def __init__(self, mesh: Mesh, transport: Transport, device: torch.device) -> None:
         self.peers = transport.split([mesh.peers(stage) for stage in range(mesh.stages)])
         """The ranks that hold the same stage."""
         replicas = [mesh.members(replica) for replica in range(mesh.replicas)]
+        # NCCL keeps one order between two ranks and knows no tags, so each kind of message has a transport there.
         inside = [transport.split(replicas) for _ in range(3 if device.type == "cuda" else 1)]
         self._groups = [self.peers, *inside]
         self.links = Links((inside * 3)[:3], device)
@@ -63,8 +58,8 @@ class RankStages(Stages):
         self._holders: dict[int, int] = {}
         """The stage of each parameter and written buffer, by identity."""
 
-    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
-        """Keep this rank's stage; let go of the rest."""
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], layout: ModelLayout) -> None:
+        """Retain this rank's stage; free the rest."""
         stage, last = self.links.stage, self.num_stages - 1
         # torch swaps no tensor that has weak references, and recurrent layers keep some to their weights.
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
@@ -76,21 +71,21 @@ class RankStages(Stages):
             if holder is not None:
                 self._holders[id(tensor)] = holder
             if holder not in (None, stage):
-                laid.absent.add(id(tensor))
+                layout.absent.add(id(tensor))
                 absent.append((name, tensor))
         fix = "Drop the view, because its layer is now on another rank, or use --strategy ddp."
         named = [*model.named_parameters(), *model.named_buffers()]
-        moving = [name for name, one in named if id(one) in laid.absent or one.device != self._device]
+        moving = [name for name, one in named if id(one) in layout.absent or one.device != self._device]
         refuse_named(moving, used, fix)
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
                 let_go(name, tensor, self._device)
         for module in recurrent:
             module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
-        laid.lay_out(compact=True, place=lambda _: self._device)
+        layout.lay_out(compact=True, place=lambda _: self._device)
         for optimizer in self._optimizers:
             follow_parameters(optimizer)
-        self._cut, self._absent = cut, laid.absent
+        self._cut, self._absent = cut, layout.absent
         gone = [tensor for _, tensor in absent if isinstance(tensor, nn.Parameter)]
         self._elsewhere = [(parameter, torch.empty_like(parameter)) for parameter in gone]
         self._guards.append(model.register_state_dict_pre_hook(_refuse_partial_model))  # type: ignore[no-untyped-call]
@@ -102,7 +97,7 @@ class RankStages(Stages):
         self.links.take_waits()
         self.clock.begin_pass()
         if self.runner is not None:
-            self.runner.loans.begin_pass()
+            self.runner.tied.begin_pass()
 
     def going_back(self) -> AbstractContextManager[None]:
         runner = self.runner
@@ -131,8 +126,8 @@ class RankStages(Stages):
             self._guarded.append(optimizer)
             self._guards.append(optimizer.register_state_dict_pre_hook(_refuse_partial_optimizer))
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:
-        updates_by(optimizer, said, self.mesh.strategy)
+    def take_optimizer(self, optimizer: Optimizer, declared: str | None) -> None:
+        updates_by(optimizer, declared, self.mesh.strategy)
         self._optimizers.append(optimizer)
         hidden: dict[Tensor, Tensor] = {}
         watch = StepWatch(
@@ -145,7 +140,7 @@ class RankStages(Stages):
         self._guards.append(watch)
 
     def _hide_absent(self, optimizer: Optimizer, hidden: dict[Tensor, Tensor]) -> None:
-        """Let the engine skip parameters without a gradient. The script's hooks around it see that one is elsewhere."""
+        """Let the engine skip absent parameters. The script's hooks around it see gradients on the meta device."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in self._absent and parameter.grad is not None:

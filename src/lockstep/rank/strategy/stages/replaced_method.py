@@ -42,7 +42,7 @@ def refuse_being_compiled(module: nn.Module) -> None:
         return
     what = f"torch.compile hides the layers of a prepared {type(module).__name__}, which the strategy runs."
     fix = "Call it without torch.compile, or use --strategy ddp."
-    # The compiler leaves out what raises while it traces, and goes on without it. With fullgraph=True it raises the words.
+    # The compiler leaves out what raises while it traces, and continues without it. With fullgraph=True it raises the message.
     sys.modules[COMPILER].graph_break(msg=f"{what} {fix}")
     raise UsageError(what, fix)
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lockstep.errors import InternalError, UsageError
 from lockstep.machine.torch_private import pytree
 from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import swap
 from lockstep.rank.strategy.stages.hand_over import Call, Exchange, Links, left
+from lockstep.rank.strategy.stages.meta_placeholder import swap
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -104,7 +104,8 @@ def _with_attributes(value: Any, new: Callable[[Tensor], Tensor], is_outermost: 
         return value
     other = copy.copy(value)
     for name, one in changed.items():
-        object.__setattr__(other, name, one)  # frozen dataclasses too
+        # A frozen dataclass refuses `setattr`.
+        object.__setattr__(other, name, one)
     return other
 
 
@@ -119,9 +120,7 @@ class Results:
     """The results of one model's calls.
 
     Args:
-        links: between the stages.
         streams: sent with the values.
-        exchange: of gradients.
         model: what messages call the model.
     """
 
@@ -167,6 +166,7 @@ class Results:
         new: dict[int, Tensor] = {}
         met: set[int] = set()
         for place, is_present in zip(places, present, strict=True):
+            # A ghost becomes its value, so every reference to it sees that too; a parameter is replaced in the result only.
             if is_present:
                 value = next(arrived)
                 if id(place) not in met and not (place.is_meta and becomes(place, value)):

@@ -20,18 +20,18 @@ from lockstep.rank.strategy.stages.carried_streams import CarriedStreams
 from lockstep.rank.strategy.stages.contract import Arguments, Elsewhere, Gate
 from lockstep.rank.strategy.stages.cutting.model_cut import Entry, ModelCut
 from lockstep.rank.strategy.stages.cutting.module_marks import marks_of
-from lockstep.rank.strategy.stages.ghosts.ghost import GhostLayer, Ghosts, ghost
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import absent, swap
+from lockstep.rank.strategy.stages.ghost import GhostLayer, Ghosts, ghost
 from lockstep.rank.strategy.stages.hand_over import Call, GradientExchange, Links, entered
+from lockstep.rank.strategy.stages.meta_placeholder import absent, swap
 from lockstep.rank.strategy.stages.replaced_method import replace_method
 from lockstep.rank.strategy.stages.results import Results, Unfollowed, arguments, replace_arguments
-from lockstep.rank.strategy.stages.tied_parameters import Loans
+from lockstep.rank.strategy.stages.tied_parameters import TiedParameters
 
 CUT_ELSEWHERE = "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
 
 
 class HandedOver(BaseException):
-    """Raised to leave the user's loss function: the next stage goes on. `except Exception` must not catch it."""
+    """Raised to leave the user's loss function: the next stage continues. `except Exception` must not catch it."""
 
 
 class _Arrived(NamedTuple):
@@ -46,10 +46,8 @@ class StageRunner:
 
     Args:
         model: its parameters of other stages are on the meta device.
-        cut: the model's.
-        links: to the other stages.
         streams: travel with the activations.
-        in_lane: whether a call belongs to a lane, so a backward may follow; nothing is kept of other calls.
+        in_lane: whether a call belongs to a lane, so a backward may follow; of other calls nothing is retained.
     """
 
     def __init__(
@@ -61,8 +59,8 @@ class StageRunner:
         self._stage = cut.stages[links.stage]
         self._elsewhere = Elsewhere(model, self._stage, cut.changing)
         self._next = cut.stages[links.stage + 1] if links.stage + 1 < links.num_stages else None
-        self.loans = Loans(model, self._stage.borrowed, self._next.borrowed if self._next else (), in_lane)
-        self.gradients = GradientExchange(links, self.loans, self._name)
+        self.tied = TiedParameters(model, self._stage.borrowed, self._next.borrowed if self._next else (), in_lane)
+        self.gradients = GradientExchange(links, self.tied, self._name)
         self._results = Results(links, streams, self.gradients, self._name)
         self._ghosts = Ghosts(streams.device)
         self._call: Call | None = None
@@ -144,7 +142,7 @@ class StageRunner:
     def _follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the user's forward; what other stages compute are ghosts in it."""
         ghosts = self._ghosts = Ghosts(self._streams.device)
-        kept = [buffers[key] for buffers, key in self._buffers]
+        before = [buffers[key] for buffers, key in self._buffers]
         if self._stage.entry is not None:
             ghosts.begin()
         try:
@@ -163,8 +161,8 @@ class StageRunner:
             ) from error
         finally:
             ghosts.end()
-            self.loans.put_back()
-            for (buffers, key), buffer in zip(self._buffers, kept, strict=True):
+            self.tied.put_back()
+            for (buffers, key), buffer in zip(self._buffers, before, strict=True):
                 # A layer of another stage made itself a new buffer, here of ghosts.
                 if (now := buffers[key]) is not None and now.is_meta:
                     buffers[key] = buffer
@@ -192,11 +190,11 @@ class StageRunner:
         _check_same_call((number, is_in_lane, place), self._call, self._links.stage)
         carried = self._stage.entry.carried
         first, behind = len(carried), len(carried) + sum(news)
-        values = [*tensors[:first], *self.loans.receive(news, tensors[first:behind])]
+        values = [*tensors[:first], *self.tied.receive(news, tensors[first:behind])]
         self._streams.unpack(streams, tensors[behind:])
         values = entered(self.gradients, self._call, flags, values)
         self._call.borrowed = values[first:]
-        self.loans.use(values[first:])
+        self.tied.use(values[first:])
         leaves = arguments(args, kwargs)
         return replace_arguments(
             args, kwargs, {n: self._arrived(leaves[n], value) for n, value in zip(carried, values, strict=False)}
@@ -218,7 +216,7 @@ class StageRunner:
             )
         # [Note: why a ghost becomes its value]
         # Forward may have put the ghost anywhere: into a list, a closure, an attribute. The object itself gets the memory that
-        # arrived, so each of them has the value. Both carry it, as a checkpoint may have kept either.
+        # arrived, so each of them has the value. Both carry it, as a checkpoint may hold either.
         swap(place, value)
         states = self._streams.states()
         place.arrived = _Arrived(place, states)  # type: ignore[attr-defined]
@@ -243,7 +241,7 @@ class StageRunner:
         return replace_arguments(args, kwargs, {number: one.value for number, one in arrived.items()})
 
     def _leave(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Leave the stage at the next one's first layer: that stage goes on, and this one follows."""
+        """Leave the stage at the next one's first layer: that stage continues, and this one follows."""
         assert self._next is not None
         assert self._next.entry is not None
         assert self._call is not None
@@ -257,15 +255,15 @@ class StageRunner:
                 f"{self._stage.layers[0]!r}.",
                 CUT_ELSEWHERE,
             )
-        passed_on, news = self.loans.to_hand_over()
+        passed_on, news = self.tied.to_hand_over()
         grad = torch.is_grad_enabled()
-        self._call.handed = [*carried, *passed_on]
-        self._call.flags = [grad and value.requires_grad for value in self._call.handed]
+        self._call.sent = [*carried, *passed_on]
+        self._call.flags = [grad and value.requires_grad for value in self._call.sent]
         words, states = self._streams.pack()
         sent = [*carried, *(value for value, is_new in zip(passed_on, news, strict=True) if is_new), *states]
         call = self._call
         self._links.hand_over([call.number, call.is_in_lane, where(), call.flags, news, words], sent)
-        self.loans.put_back()
+        self.tied.put_back()
         gone = {number: absent(ghost(leaves[number])) for number in self._next.entry.carried}
         self._has_left = True
         self._ghosts.begin(carried)

@@ -1,8 +1,8 @@
-"""Parameters that several stages use: the first of them holds them and lends them to the others, with the activations.
+"""Parameters that several stages use: the first of them holds them and sends them to the others, with the activations.
 
-A lent parameter crosses a cut like an activation: its gradients come back with theirs and are added to those of the
-previous stage in autograd's own order, so a lane's gradient has the bits of one rank. Its values cross once per pass,
-and before an evaluation if they changed.
+Such a parameter crosses a cut like an activation: its gradients come back with theirs and are added to those of the previous
+stage in autograd's own order, so a lane's gradient has the bits of one rank. Its values cross once per pass, and before an
+evaluation if they changed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def _places_of(model: nn.Module, parameter: nn.Parameter) -> list[tuple[Any, Any
 
 
 Mark = tuple[int, int, int]
-"""Version, address and a sum over the bits of what was lent."""
+"""Version, address and a sum over the bits of what was sent."""
 
 
-class Loans:
-    """What one stage borrows and lends.
+class TiedParameters:
+    """What one stage borrows from the previous one, and passes on to the next.
 
     Args:
         model: its layers use the parameters.

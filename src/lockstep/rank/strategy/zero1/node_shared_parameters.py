@@ -2,7 +2,7 @@
 
 Each rank sees them through a private view of shared memory: what the script writes in any way (`p.clamp_()`,
 `load_state_dict`) goes into copies of those pages that only this rank sees, as if the parameters were its own. Before
-the next update the kernel tells which pages were written; then the ranks compare their values, which must be equal as
+the next update the kernel shows which pages were written; then the ranks compare their values, which must be equal as
 under `ddp`, take them over into the shared memory, and drop the copies. Updates write into the shared memory itself.
 """
 
@@ -65,17 +65,19 @@ class NodeSharedParameters(Visibility):
         return found.mine
 
     def master(self, flat: Tensor) -> Tensor:
-        return next((part.master for part in self._parts if part.mine is flat), flat)  # of an earlier one: its own
+        # The flat of an earlier layout is its own master.
+        return next((part.master for part in self._parts if part.mine is flat), flat)
 
     def keep(self, flats: Sequence[Tensor]) -> None:
-        kept = [part for part in self._parts if any(part.mine is flat for flat in flats)]
+        retained = [part for part in self._parts if any(part.mine is flat for flat in flats)]
         for part in self._parts:
-            if not any(part is one for one in kept):
+            if not any(part is one for one in retained):
                 self._transport.free(part.master)
-        self._parts = kept
+        self._parts = retained
 
     def hold(self) -> None:
         """Let this rank's view have pages of its own, as if its script had written to all of them. Not a collective."""
+        # Adding 0 to one byte of each page makes the kernel copy the page.
         for part in self._parts:
             part.mine.view(torch.uint8)[::PAGE].add_(0)
 
@@ -87,7 +89,7 @@ class NodeSharedParameters(Visibility):
         return any(part.was_written() for part in self._parts)
 
     def after_update(self, stretches: Sequence[Stretch]) -> None:
-        """Wait until all ranks see what is in shared memory; hand around what had to stay in a rank's own."""
+        """Wait until all ranks see what is in shared memory; broadcast what had to stay in a rank's own."""
         parts = self._parts
         for stretch in stretches:
             if not any(part.mine is stretch.flat for part in parts):

@@ -22,7 +22,7 @@ from lockstep.rank.strategy.zero1.spread_state import (
     ParameterViews,
     ShardViews,
     SpreadState,
-    Themselves,
+    WholeParameters,
     listed_in,
     share_out,
 )
@@ -34,10 +34,8 @@ class Share:
     """One rank's share of one optimizer.
 
     Args:
-        optimizer: the user's.
         kind: how fine it may be shared out.
         arena: where its parameters are.
-        transport: the ranks.
         require_same: raises if ranks do not pass equally often; takes what was called.
     """
 
@@ -64,8 +62,8 @@ class Share:
         self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.division)
         self._take_state()
-        self._lending: ParameterViews = ShardViews(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
-        self._lending.link(self.division)
+        self._views: ParameterViews = ShardViews(optimizer) if kind is not UpdatesBy.ITSELF else WholeParameters()
+        self._views.link(self.division)
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
         self._shown: Any = None
@@ -81,7 +79,7 @@ class Share:
         return self._depth > 0
 
     def begins(self) -> bool:
-        """Begin a step; return whether it is not inside another one."""
+        """Begin a step; return whether it is the outermost one."""
         self._depth += 1
         return self._depth == 1
 
@@ -106,11 +104,9 @@ class Share:
         return True
 
     def _has_dropped_gradients(self) -> bool:
-        """Whether the step ended with `zero_grad()`, which reached only this rank's part.
-
-        The others tell a rank without a part.
-        """
-        dropped = bool(self._lending.has_dropped())
+        """Whether the step ended with `zero_grad()`, which reached only this rank's part."""
+        # A rank that updates nothing cannot see it, so the others report it; the same on every rank.
+        dropped = bool(self._views.has_dropped())
         if self._somebody_has_none():
             dropped = not self._transport.all(not dropped, "optimizer.step()")
         return dropped
@@ -118,8 +114,8 @@ class Share:
     def _somebody_has_none(self) -> bool:
         """Whether some rank updates nothing of `updated`; the same on every rank."""
         updated = {*map(id, self.updated)}
-        sharing, before, lacks = self._found_of
-        if sharing is not self.division or before != updated:
+        division, before, lacks = self._found_of
+        if division is not self.division or before != updated:
             pairs = zip(self.division.parameters, self.division.owners, strict=True)
             owners = {owner for parameter, parts in pairs if id(parameter) in updated for owner, *_ in parts}
             lacks = 0 < len(owners) < self._transport.world_size
@@ -137,7 +133,7 @@ class Share:
         """Follow what the script did to the optimizer since the last update."""
         if self._has_changed(arena):
             self._share_anew(arena)
-            self._lending.link(self.division)
+            self._views.link(self.division)
         if self.optimizer.state is not self._state or self._state.has_whole:
             self._take_state()
 
@@ -149,7 +145,8 @@ class Share:
         # This is rare, so the state passes through its whole form, on every rank.
         old, state = self.division, self._state
         new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
-        if self.optimizer.state is not state:  # loaded in the meantime, and whole
+        # The script has loaded a state in the meantime, which is whole.
+        if self.optimizer.state is not state:
             self.division = new
         elif old.layout == new.layout:
             self.division, self._state = new, state.moved(old, new)
@@ -169,12 +166,12 @@ class Share:
 
     def enter(self) -> None:
         """Give the engine this rank's part; see `ParameterViews.enter`."""
-        self._lending.enter(self._state)
+        self._views.enter(self._state)
 
     def leave(self) -> None:
         """Give everything back to the script, even after a step that raised; see `ParameterViews.leave`."""
         self._depth = 0
-        self._lending.leave(self._state)
+        self._views.leave(self._state)
 
     def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
         """Return the state by parameter; see `Strategy.whole_state`."""

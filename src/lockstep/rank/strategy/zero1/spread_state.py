@@ -70,12 +70,6 @@ class Division:
         return not self.known.surely_same(self.parameters) and places_of(self.parameters) != self.places
 
     @property
-    def views(self) -> list[Tensor]:
-        """All tensors of this object that may be over parameters' memory."""
-        found = [*self.likes, *(piece.tensor for piece in self.pieces)]
-        return [*found, *(one._base for one in found if one._base is not None)]  # noqa: SLF001 - torch's own name
-
-    @property
     def layout(self) -> list[object]:
         """A value that is equal for sharings that give every rank the same elements, in the same order."""
         _, strides = self.places
@@ -88,7 +82,6 @@ def listed_in(optimizer: Optimizer) -> list[list[int]]:
 
 
 def places_of(parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Address and strides of each parameter."""
     return list(map(Tensor.data_ptr, parameters)), list(map(Tensor.stride, parameters))
 
 
@@ -110,6 +103,7 @@ def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank
         number = place[id(parameter)]
         return arena.segments[number].flat, arena.segments[number].offset, number
 
+    # In memory order, so that a rank's share is few stretches.
     parameters = sorted(found, key=position)
     may_cut = [kind is UpdatesBy.ELEMENT and parameter.dtype in CUTTABLE for parameter in parameters]
     parts = shares([parameter.numel() for parameter in parameters], may_cut, world_size)
@@ -179,27 +173,27 @@ class SpreadState(defaultdict[Any, Entry]):
     Entries for whole parameters may be put in; the next update takes them apart.
     """
 
-    def __init__(self, sharing: Division) -> None:
+    def __init__(self, division: Division) -> None:
         super().__init__(dict)
-        self.parameters = {id(parameter) for parameter in sharing.parameters}
-        self._mine = {id(piece.parameter): piece.tensor for piece in sharing.pieces}
+        self.parameters = {id(parameter) for parameter in division.parameters}
+        self._mine = {id(piece.parameter): piece.tensor for piece in division.pieces}
         self.order: dict[int, None] = {}
         """Parameters (by identity) with a state on some rank, in the order in which they got it; the same on all."""
         self.has_whole = False
         """Whether entries for whole parameters were put in."""
-        self._is_lent = False
+        self._is_keyed_by_parameters = False
         """Whether the engine is running and finds its entries by the parameters themselves."""
 
-    def lend(self, pieces: Sequence[Piece]) -> None:
-        """Keep entries of whole pieces under the parameters until `take_back`, for an engine that knows these."""
-        self._is_lent = True
+    def key_by_parameters(self, pieces: Sequence[Piece]) -> None:
+        """Key entries of whole pieces by the parameters until `key_by_pieces`, for an engine that knows only these."""
+        self._is_keyed_by_parameters = True
         for piece in pieces:
             if dict.__contains__(self, piece.tensor):
                 dict.__setitem__(self, piece.parameter, dict.pop(self, piece.tensor))
 
-    def take_back(self, pieces: Sequence[Piece]) -> Tensor | None:
-        """Keep entries under the pieces again; return a parameter outside `pieces` that got one, if any."""
-        self._is_lent = False
+    def key_by_pieces(self, pieces: Sequence[Piece]) -> Tensor | None:
+        """Key entries by the pieces again; return a parameter outside `pieces` that got one, if any."""
+        self._is_keyed_by_parameters = False
         for piece in pieces:
             if dict.__contains__(self, piece.parameter):
                 dict.__setitem__(self, piece.tensor, dict.pop(self, piece.parameter))
@@ -210,13 +204,14 @@ class SpreadState(defaultdict[Any, Entry]):
         return bool(self.order)
 
     def __missing__(self, key: Any) -> Entry:
+        # The engine asks for the entry of a piece that it updates for the first time.
         self._refuse(key)
         entry: Entry = {}
         self[key] = entry
         return entry
 
     def __setitem__(self, key: Any, entry: Entry) -> None:
-        self.has_whole = self.has_whole or (id(key) in self.parameters and not self._is_lent)
+        self.has_whole = self.has_whole or (id(key) in self.parameters and not self._is_keyed_by_parameters)
         super().__setitem__(key, entry)
 
     def __delitem__(self, key: Any) -> None:
@@ -262,8 +257,8 @@ class SpreadState(defaultdict[Any, Entry]):
         self.__deepcopy__({})
 
     def _refuse(self, key: object) -> bool:
-        """Raise if another rank may have what is asked for, else return False."""
-        if self.is_spread and id(key) in self.parameters and not self._is_lent:
+        """Raise if another rank may have what is requested, else return False."""
+        if self.is_spread and id(key) in self.parameters and not self._is_keyed_by_parameters:
             raise UsageError(
                 "Under zero1, optimizer.state[parameter] is on the rank that updates the parameter, and may be cut.",
                 "Call optimizer.state_dict() on every rank, or use --strategy ddp. To reset it, use `del "
@@ -275,6 +270,7 @@ class SpreadState(defaultdict[Any, Entry]):
         """Take out the entries for whole parameters."""
         keys = [key for key in self.keys() if id(key) in self.parameters]
         self.has_whole = False
+        # Inside the comprehension `super()` would not find this object.
         take = super().pop
         return {key: take(key) for key in keys}
 
@@ -283,13 +279,13 @@ class SpreadState(defaultdict[Any, Entry]):
         mine = {*map(id, self._mine.values())}
         return {key: value for key, value in self.items() if id(key) not in mine}
 
-    def cut_in(self, whole: Mapping[Any, Entry], sharing: Division) -> None:
+    def cut_in(self, whole: Mapping[Any, Entry], division: Division) -> None:
         """Keep this rank's parts of the states of whole parameters; those not in the sharing stay as they are.
 
         An empty state counts as none.
         """
         self.order |= {id(key): None for key, entry in whole.items() if entry and id(key) in self.parameters}
-        for piece in sharing.pieces:
+        for piece in division.pieces:
             if entry := whole.get(piece.parameter):
                 self[piece.tensor] = _cut(entry, piece)
             elif entry is not None:
@@ -319,8 +315,8 @@ def _cut(entry: Entry, piece: Piece) -> Entry:
 def _part(value: Tensor, piece: Piece) -> Tensor:
     if value.shape != piece.parameter.shape:
         return value.clone()
-    laid = torch.empty_like(piece.parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
-    return in_memory_order(laid)[piece.start : piece.end].clone()
+    layout = torch.empty_like(piece.parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
+    return in_memory_order(layout)[piece.start : piece.end].clone()
 
 
 _grad = attrgetter("grad")
@@ -330,7 +326,7 @@ class ParameterViews(ABC):
     """What the engine sees between `enter` and `leave`. Call `link` first, and again when the sharing has changed."""
 
     @abstractmethod
-    def link(self, sharing: Division) -> None:
+    def link(self, division: Division) -> None:
         """Use this sharing from now on."""
 
     @abstractmethod
@@ -351,7 +347,7 @@ class ParameterViews(ABC):
 
 
 class ShardViews(ParameterViews):
-    """Lending by which the groups' lists hold this rank's pieces."""
+    """The groups' lists hold this rank's pieces."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -362,11 +358,11 @@ class ShardViews(ParameterViews):
         self._tensors: list[Tensor] = []
         """The pieces' parameters and tensors."""
 
-    def link(self, sharing: Division) -> None:
-        self._groups, self._pieces = sharing.groups, sharing.pieces
+    def link(self, division: Division) -> None:
+        self._groups, self._pieces = division.groups, division.pieces
         self._of, self._tensors = [one.parameter for one in self._pieces], [one.tensor for one in self._pieces]
 
-    def enter(self, state: SpreadState) -> None:  # noqa: ARG002 - it is kept by pieces
+    def enter(self, state: SpreadState) -> None:  # noqa: ARG002 - entries are keyed by pieces
         parts = [
             None if gradient is None else _part_of(gradient, piece)
             for gradient, piece in zip(map(_grad, self._of), self._pieces, strict=True)
@@ -385,17 +381,14 @@ class ShardViews(ParameterViews):
     def leave(self, state: SpreadState) -> None:  # noqa: ARG002
         lists, self._lists = self._lists, None
         if lists is not None:
-            # A piece that kept its gradient would hold the slot, which then could not be used again.
+            # A piece that kept its gradient would hold the buffer, which then could not be used again.
             set_gradients(self._tensors, [None] * len(self._tensors))
         for group, parameters in zip(self._optimizer.param_groups, lists or (), strict=False):
             group["params"] = parameters
 
 
-class Themselves(ParameterViews):
-    """Lending by which the groups' lists stay; this rank's parameters are over the memory that all ranks get.
-
-    The others have no gradient.
-    """
+class WholeParameters(ParameterViews):
+    """The groups' lists stay. This rank's parameters are over the memory that all ranks get; the others have no gradient."""
 
     def __init__(self) -> None:
         self._division: Division | None = None
@@ -404,8 +397,8 @@ class Themselves(ParameterViews):
         self._had: list[nn.Parameter] = []
         self._homes: list[Tensor] = []
 
-    def link(self, sharing: Division) -> None:
-        self._division = sharing
+    def link(self, division: Division) -> None:
+        self._division = division
 
     def enter(self, state: SpreadState) -> None:
         assert self._division is not None
@@ -420,7 +413,7 @@ class Themselves(ParameterViews):
                 parameter.grad = None
         for piece in pieces:
             piece.parameter.data = piece.tensor
-        state.lend(pieces)
+        state.key_by_parameters(pieces)
 
     def has_dropped(self) -> bool | None:
         return all(parameter.grad is None for parameter in self._had) if self._had else None
@@ -434,16 +427,16 @@ class Themselves(ParameterViews):
         for parameter, gradient in hidden:
             parameter.grad = gradient
         self._homes, self._had = [], []
-        if (stranger := state.take_back(self._division.pieces)) is not None:
+        if (foreign := state.key_by_pieces(self._division.pieces)) is not None:
             raise UsageError(
-                f"The optimizer made a state for a parameter of shape {tuple(stranger.shape)} that has no gradient on "
+                f"The optimizer made a state for a parameter of shape {tuple(foreign.shape)} that has no gradient on "
                 "this rank, so under zero1 it would update what other ranks update.",
                 "Use --strategy ddp.",
             )
 
 
 def _part_of(gradient: Tensor, piece: Piece) -> Tensor:
-    """This rank's part of a gradient that has its own layout."""
+    """This rank's part of a gradient, which may have another layout than the parameter."""
     dense = gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
     if piece.is_whole:
         return dense

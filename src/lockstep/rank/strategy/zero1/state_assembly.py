@@ -1,6 +1,6 @@
 """Put together the state of an optimizer whose parts are on several ranks.
 
-Ranks tell each other in one frame what they hold; then tensors travel one at a time.
+Ranks report in one frame what they hold; then tensors travel one at a time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def assemble(
-    sharing: Division, state: SpreadState, transport: Transport, where: str, *, everyone: bool
+    division: Division, state: SpreadState, transport: Transport, where: str, *, everyone: bool
 ) -> dict[Any, Entry]:
     """Return the states of whole parameters. Collective: call it on every rank.
 
     Args:
-        sharing: how `state` is cut.
+        division: how `state` is cut.
         state: this rank's part; not changed.
-        transport: between the ranks.
-        where: the user's source line.
         everyone: whether every rank gets everything; otherwise a parameter's state is put together on the first rank
             that holds a part of it, and only what is cut travels.
 
@@ -39,18 +37,19 @@ def assemble(
     Raises:
         UsageError: for a value that is no tensor, number or text.
     """
-    own = {piece.number: state[piece.tensor] for piece in sharing.pieces if piece.tensor in state.keys()}  # noqa: SIM118 - `in state` is something else
+    own = {piece.number: state[piece.tensor] for piece in division.pieces if piece.tensor in state.keys()}  # noqa: SIM118 - `in state` is something else
     mine = [[number, {key: _described(value) for key, value in entry.items()}] for number, entry in own.items()]
     reports = [dict(known) for known in transport.all_gather_object(mine, "optimizer state", where)]
     found: dict[Any, Entry] = {}
-    for number, (parameter, parts) in enumerate(zip(sharing.parameters, sharing.owners, strict=True)):
+    for number, (parameter, parts) in enumerate(zip(division.parameters, division.owners, strict=True)):
         first = parts[0][0]
         words = reports[first].get(number)
         if words is None:
             continue
+        # An uncut state that only the first holder needs is there already.
         if everyone or len(parts) > 1:
             _refuse(words)
-            collected = _Collected(sharing.likes[number], parts, transport, everyone)
+            collected = _Collected(division.likes[number], parts, transport, everyone)
             entry = {key: collected.value(word, own.get(number, {}).get(key)) for key, word in words.items()}
         else:
             entry = own.get(number, {})

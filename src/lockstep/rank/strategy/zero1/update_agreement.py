@@ -1,8 +1,4 @@
-"""What ranks compare before an update that they make in parts.
-
-Under `ddp`, a learning rate that depends on the rank lets models drift apart, which is found later. If each rank
-updates a part of one model, nothing drifts: the model would just be wrong. So it is found here, in one small frame.
-"""
+"""What ranks compare before an update that they make in parts."""
 
 from __future__ import annotations
 
@@ -42,16 +38,16 @@ def require_agreement(
     """Raise `UsageError` on every rank if options, gradients or `sums` differ. Collective: call it on every rank.
 
     Args:
-        optimizer: about to update.
         parameters: all of its parameters, in an order that is the same on every rank.
-        transport: between the ranks.
-        where: the user's source line.
         sums: more numbers that must be equal, over the bits of the model. Empty: they are not compared.
         wrote: whether this rank's script wrote to parameters; may differ between ranks.
 
     Returns:
         The parameters that have a gradient, and whether any rank's script wrote to parameters.
     """
+    # [Note: why ranks agree before each update]
+    # Under `ddp`, a learning rate that depends on the rank lets models drift apart, which is found later. If each rank updates
+    # a part of one model, nothing drifts: the model would just be wrong.
     presence = [gradient is not None for gradient in map(_grad, parameters)]
     updated = list(compress(parameters, presence))
     options = [_options(group) for group in optimizer.param_groups]
@@ -59,7 +55,7 @@ def require_agreement(
     bits = [zlib.crc32(repr(gradients).encode()), *sums] if sums else []
     mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
     frames = transport.exchange(UPDATE, b"%d" % wrote + json.dumps(mine).encode(), where)
-    # The first byte says whether this rank's script wrote to parameters, which is no disagreement: it is not compared.
+    # The first byte is whether this rank's script wrote to parameters, which is no disagreement: it is not compared.
     reports = [frame[1:] for frame in frames]
     if len(set(reports)) > 1:
         name = type(optimizer).__name__
@@ -126,7 +122,7 @@ class Stretch:
 class Visibility(ParameterMemory, ABC):
     """Memory for parameters, and how updates become visible.
 
-    Every rank tells whether it `was_written`, calls `take_over` if any was, updates its stretches, and calls
+    Every rank reports whether it `was_written`, calls `take_over` if any was, updates its stretches, and calls
     `after_update`.
     """
 

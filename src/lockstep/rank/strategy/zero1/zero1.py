@@ -32,8 +32,6 @@ class Zero1(DelegatingStrategy):
     """A strategy where every rank holds the model and updates a share of it.
 
     Args:
-        transport: the ranks.
-        placement: lanes on ranks.
         visibility: the parameters' memory, and how new values become visible to all ranks.
     """
 
@@ -42,16 +40,16 @@ class Zero1(DelegatingStrategy):
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         replica = Replica("zero1", transport, placement, memory=visibility)
         super().__init__(replica)
-        self.laid, self._transport, self._visibility = replica.laid, transport, visibility
-        self.laid.on_watch = self._say_what_stays
+        self.layout, self._transport, self._visibility = replica.layout, transport, visibility
+        self.layout.on_watch = self._say_what_stays
         self._shares: list[Share] = []
         self._watches: list[StepWatch] = []
         self._said = False
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
-        refuse_sparse(optimizer, self.laid.trainable, self.laid.tables)
+        refuse_sparse(optimizer, self.layout.trainable, self.layout.tables)
         kind = kind_of(optimizer, updates_by)
-        share = Share(optimizer, kind, self.laid.arena, self._transport, require_same)
+        share = Share(optimizer, kind, self.layout.arena, self._transport, require_same)
         self._shares.append(share)
         self._watches.append(
             StepWatch(
@@ -65,8 +63,8 @@ class Zero1(DelegatingStrategy):
 
     def _say_what_stays(self) -> None:
         """Say once which parameters must stay where they are, so each rank has its own and they save no memory."""
-        parameters = self.laid.arena.parameters
-        stay = [parameter for parameter in parameters if id(parameter) in self.laid.stay]
+        parameters = self.layout.arena.parameters
+        stay = [parameter for parameter in parameters if id(parameter) in self.layout.stay]
         if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
             say(
                 f"{len(stay)} of {len(parameters)} parameters are in memory that something else uses too (a view, "
@@ -84,10 +82,11 @@ class Zero1(DelegatingStrategy):
     def _before_engine(self, share: Share) -> None:
         if not share.begins():
             return
-        if share.has_strayed(self.laid.here):
-            self.laid.lay_out_changed()
-        share.settle(self.laid.arena)
-        sums = self.laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
+        if share.has_strayed(self.layout.here):
+            self.layout.lay_out_changed()
+        # Sharing out reads the arena, so it comes after the arena has followed the script.
+        share.settle(self.layout.arena)
+        sums = self.layout.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
         share.updated, any_wrote = require_agreement(
             share.optimizer,
             share.division.parameters,

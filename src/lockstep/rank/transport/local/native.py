@@ -41,7 +41,6 @@ except ImportError as error:
 
 
 def available() -> bool:
-    """Whether `compiled` is there."""
     return _problem is None
 
 
@@ -84,5 +83,6 @@ def trouble_of(trial: Callable[[], None]) -> str:
     except Exception as error:  # noqa: BLE001 - torch may raise anything
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
     finally:
-        sys.excepthook = hook  # torch wraps it for each default group, and leaves it wrapped
+        # torch wraps it for each default group, and leaves it wrapped.
+        sys.excepthook = hook
     return ""

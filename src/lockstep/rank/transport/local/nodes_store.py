@@ -20,11 +20,11 @@ from lockstep.protocol.environment import decode_place
 from lockstep.protocol.journal.waiting_note import waits
 from lockstep.protocol.meeting_place import InheritedFile, Seat
 from lockstep.protocol.message import framed, packed, unpacked
-from lockstep.rank.transport.local.shared_store import awaited
+from lockstep.rank.transport.local.shared_store import PythonStore, as_bytes, awaited
 
 _LENGTH_BYTES = 4
 _given: list[Store] = []
-"""All stores that were given away, kept forever: torch keeps no Python object alive."""
+"""All stores that torch has, kept forever: torch keeps no Python object alive."""
 
 
 def store_of_all_nodes(seat: Seat, patience: dt.timedelta) -> Store:
@@ -38,10 +38,8 @@ def store_of_all_nodes(seat: Seat, patience: dt.timedelta) -> Store:
     return PrefixStore(f"round {seat.round}", store)
 
 
-class NodesStore(Store):
+class NodesStore(PythonStore):
     """Keys that node 0's launcher holds. Any thread may use it; each has a socket of its own. Waiting releases the GIL.
-
-    torch also calls these methods from C++, by these names, and does not keep the Python object alive.
 
     Args:
         bell: takes one end of a new pair of sockets (`lockstep.launcher.nodes.meeting`).
@@ -53,8 +51,7 @@ class NodesStore(Store):
         self._own = threading.local()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Write a key."""
-        self._ask("set", [key], _bytes(value))
+        self._ask("set", [key], as_bytes(value))
 
     def get(self, key: str) -> bytes:
         """Read a key, waiting for it. Raises DistStoreError when that takes longer than the store's timeout."""
@@ -79,45 +76,23 @@ class NodesStore(Store):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Write `desired` if the value is `expected`, or missing and `expected` is empty; return the value then."""
-        old, new = _bytes(expected), _bytes(desired)
+        old, new = as_bytes(expected), as_bytes(desired)
         return self._ask("compare_set", [key], old + new, sizes=[len(old)])[1]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there now."""
         return bool(self._ask("check", keys)[0]["found"])
 
-    def deleteKey(self, key: str) -> bool:  # noqa: N802 - torch's name
-        """Remove a key, and return whether it was there."""
+    def delete_key(self, key: str) -> bool:
         return bool(self._ask("delete", [key])[0]["found"])
 
-    delete_key = deleteKey
-
     def list_keys(self) -> list[str]:
-        """All keys, in no order."""
         return [str(key) for key in self._ask("list", [])[0]["found"]]
 
-    def getNumKeys(self) -> int:  # noqa: N802 - torch's name
-        """The number of keys."""
+    def num_keys(self) -> int:
         return len(self.list_keys())
 
-    num_keys = getNumKeys
-
     def append(self, key: str, value: str | bytes) -> None:
-        """Append `value` to what is there."""
-        self._ask("append", [key], _bytes(value))
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Write several keys."""
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
-
-    def has_extended_api(self) -> bool:
-        """Whether the store has `append`, `multi_get` and `multi_set`."""
-        return True
-
-    def clone(self) -> NodesStore:
-        """Return this store: threads may share it."""
-        return self
+        self._ask("append", [key], as_bytes(value))
 
     def _ask(
         self, do: str, keys: Sequence[str], blob: bytes = b"", patience: dt.timedelta | None = None, **more: Any
@@ -148,7 +123,7 @@ class NodesStore(Store):
         return own.end
 
     def _drop(self, end: socket.socket) -> None:
-        """Take a new connection next time: on this one an answer may come late."""
+        # On this connection an answer may still come, to a request that has timed out.
         self._own.connection = None
         end.close()
 
@@ -167,20 +142,16 @@ class _Connection:
 
 
 def _exactly(end: socket.socket, size: int) -> bytes:
-    came = bytearray()
-    while len(came) < size:
-        piece = end.recv(min(size - len(came), 1 << 20))
+    received = bytearray()
+    while len(received) < size:
+        piece = end.recv(min(size - len(received), 1 << 20))
         if not piece:
             raise ConnectionAbortedError("it has ended")
-        came += piece
-    return bytes(came)
+        received += piece
+    return bytes(received)
 
 
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
-
-
-def told_by_all(store: Store, keys: Sequence[str]) -> list[bytes]:
+def read_all(store: Store, keys: Sequence[str]) -> list[bytes]:
     """Wait until all keys are there, and read them: two requests, where the store can do that."""
     if store.has_extended_api():  # type: ignore[attr-defined]  # not in torch's stub
         return store.multi_get([*keys])

@@ -20,7 +20,7 @@ class RankProcess:
     process_names: str
     """The PID namespace."""
     process: int = 0
-    """Its process id there; 0 when it cannot be known."""
+    """Its process id there; 0 when it is unknown."""
     started: int = 0
     """When it began, in ticks since boot: process ids are reused."""
     cpus: tuple[int, ...] = ()
@@ -33,7 +33,8 @@ class RankProcess:
         boot = machine_and_start()
         process_names = str(Path("/proc/self/ns/pid").readlink())
         process, cpus = os.getpid(), tuple(sorted(os.sched_getaffinity(0)))
-        if Path("/proc/self").readlink().name != str(process):  # /proc belongs to another namespace, with other ids
+        # /proc belongs to another namespace, with other ids.
+        if Path("/proc/self").readlink().name != str(process):
             return cls(boot, process_names, cpus=cpus, threads=threads)
         return cls(boot, process_names, process, _state(process)[1], cpus, threads)
 
@@ -52,17 +53,18 @@ class RankProcess:
 
 def _state(process: int) -> tuple[str, int]:
     """The process's state letter (Z: dead, but not reaped), and when it began."""
+    # The name in parentheses may hold spaces and parentheses, so the fields are counted from its end.
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[19])
 
 
 def objection(places: Sequence[RankProcess]) -> UsageError | None:
     """Why these ranks cannot share memory; None when they can."""
-    strangers = [rank for rank, place in enumerate(places) if place.boot != places[0].boot]
-    if not strangers:
+    elsewhere = [rank for rank, place in enumerate(places) if place.boot != places[0].boot]
+    if not elsewhere:
         return None
     return UsageError(
-        f"The backend lockstep works between processes of one machine, but rank {strangers[0]} is on another machine "
+        f"The backend lockstep works between processes of one machine, but rank {elsewhere[0]} is on another machine "
         "than rank 0.",
         "Use gloo or nccl for this group.",
     )

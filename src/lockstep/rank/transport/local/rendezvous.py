@@ -1,4 +1,4 @@
-"""How the ranks of a group come to share one control block, through a store that they already have: what each reports, and how it receives the others' reports."""
+"""How the ranks of a group come to share one control block, through a store that they already have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockstep.rank.transport.local.sites import judge, sites
 from lockstep.rank.transport.local.tuning import tuning_of
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S, LONGER = 0.0005, 0.05, 1.25
-"""Between two looks at a store and at the process that should write to it, and so many times as long before the next one. A
+"""Between two looks at a store and at the process that should write to it, and the factor from one pause to the next. A
 store's own wait sees no process, and torch's TCPStore prints a warning whenever it ends without a key.
 """
 SLEEP = dt.timedelta(seconds=LONGEST_PAUSE_S)
@@ -32,7 +32,7 @@ SLEEP = dt.timedelta(seconds=LONGEST_PAUSE_S)
 
 
 class Store(Protocol):
-    """What a meeting needs from a torch.distributed store: `get` waits until the key is there."""
+    """What a rendezvous needs from a torch.distributed store: `get` waits until the key is there."""
 
     def set(self, key: str, value: str, /) -> None:
         """Write a key."""
@@ -69,7 +69,7 @@ class Round:
     def report(self, rank: int, text: str) -> None:
         """Report something to the others, as `rank` of the group. Call it once."""
         self._store.set(f"{self._key}/{rank}", text)
-        if self._waking is None or self._waking.add(f"{self._key}/told", 1) != len(self._names):
+        if self._waking is None or self._waking.add(f"{self._key}/reported", 1) != len(self._names):
             return
         self._is_last = True
         self._waking.set(f"{self._key}/all", "")
@@ -145,11 +145,11 @@ class Round:
 
     def _pause(self, key: str) -> None:
         if self._waking is not None and key not in self._come:
-            with suppress(RuntimeError):  # it is not there yet
+            # A wait that ends without the key is no error: the caller looks again.
+            with suppress(RuntimeError):
                 self._waking.wait([key], SLEEP)
-                self._come.add(
-                    key
-                )  # and wakes nobody any more, though ranks that mean a smaller group may have written it
+                # From now on this key wakes no thread, even if ranks that mean a smaller group have written it.
+                self._come.add(key)
             return
         time.sleep(self._pause_s)
         # The pause grows with how long this rank has waited in the round, whichever rank was missing.
@@ -157,7 +157,7 @@ class Round:
 
 
 def num_before_missing(store: Store, keys: list[str]) -> int:
-    """How many keys come before the first that is missing: 1, 2, 4, ... more are asked for, and then 4, 2, 1."""
+    """How many keys come before the first that is missing: 1, 2, 4, ... more are requested, and then 4, 2, 1."""
     found, step, is_growing = 0, 1, True
     while step:
         part = keys[found : found + step]
@@ -207,7 +207,6 @@ def meet(
     Args:
         store: shared by these ranks; nothing else uses its keys.
         rank: from 0, in the group.
-        world_size: the number of ranks in the group.
         where: returns the calling source line, for errors; called only when something is wrong.
         patience: how long to wait for a rank, here and in every operation.
         names: the numbers by which the user knows these ranks: those of the default group. By default counted from 0.
@@ -296,7 +295,8 @@ def _share(
         # A name in /dev/shm outlives its processes, so it goes as soon as every rank has opened it, or one has not come.
         if name:
             compiled.unlink_name(name)
-    problems = {text: json.loads(text)["problem"] for text in set(reports)}  # most say the same
+    # Most reports are the same, so each text is parsed once.
+    problems = {text: json.loads(text)["problem"] for text in set(reports)}
     failed = [f"rank {peer}: {problems[text]}" for peer, text in zip(names, reports, strict=True) if problems[text]]
     return (None, failed[0]) if failed else (control, "")
 

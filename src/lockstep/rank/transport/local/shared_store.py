@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -21,12 +22,42 @@ from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace
 from lockstep.rank.transport.local.native import compiled, trouble_of, why_not
 
 
-class SharedStore(Store):
-    """A store over a shared table. Any thread and process may use it at any time; waiting releases the GIL.
+class PythonStore(Store):
+    """What stores in Python have in common, and torch's other names for their methods.
 
-    torch also calls these methods from C++, by these names (`deleteKey` and `getNumKeys` among them), and does not keep
-    the Python object alive: the caller that gives a SharedStore to torch must keep it as long as torch has it.
+    torch also calls the methods from C++, by these names, and does not keep the Python object alive: the caller that gives
+    a store to torch must keep it as long as torch has it.
     """
+
+    @abstractmethod
+    def delete_key(self, key: str) -> bool:
+        """Remove a key, and return whether it was there."""
+
+    def deleteKey(self, key: str) -> bool:  # noqa: N802 - torch's name
+        return self.delete_key(key)
+
+    @abstractmethod
+    def num_keys(self) -> int:
+        """The number of keys."""
+
+    def getNumKeys(self) -> int:  # noqa: N802 - torch's name
+        return self.num_keys()
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)  # type: ignore[arg-type]  # these stores take both
+
+    def has_extended_api(self) -> bool:
+        """Whether the store has `append`, `multi_get` and `multi_set`."""
+        return True
+
+    def clone(self) -> Self:
+        """Return this store: threads may share it."""
+        return self
+
+
+class SharedStore(PythonStore):
+    """A store over a shared table. Any thread and process may use it at any time; waiting releases the GIL."""
 
     def __init__(self, table: compiled.Table) -> None:
         super().__init__()
@@ -34,7 +65,7 @@ class SharedStore(Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write a key. Raises RuntimeError when there is no room."""
-        self._table.set(key, _bytes(value))
+        self._table.set(key, as_bytes(value))
 
     def get(self, key: str) -> bytes:
         """Read a key, waiting for it. Raises DistStoreError when that takes longer than the store's timeout."""
@@ -48,7 +79,7 @@ class SharedStore(Store):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Write `desired` if the value is `expected`, or missing and `expected` is empty; return the value then."""
-        return self._table.compare_set(key, _bytes(expected), _bytes(desired))
+        return self._table.compare_set(key, as_bytes(expected), as_bytes(desired))
 
     def wait(self, keys: Sequence[str], timeout: dt.timedelta | None = None) -> None:
         """Wait until all keys are there.
@@ -58,36 +89,27 @@ class SharedStore(Store):
         """
         patience: dt.timedelta = self.timeout if timeout is None else timeout  # type: ignore[attr-defined]
         with waits(awaited(keys)):
-            came = self._table.wait(keys, patience.total_seconds())
-        if not came:
+            are_there = self._table.wait(keys, patience.total_seconds())
+        if not are_there:
             missing = [key for key in keys if not self._table.has_all([key])]
             raise DistStoreError(
                 f"wait timeout after {patience.total_seconds() * 1000:.0f}ms, keys: {', '.join(missing or keys)}"
             )
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there now."""
         return self._table.has_all(keys)
 
-    def deleteKey(self, key: str) -> bool:  # noqa: N802 - torch's name
-        """Remove a key, and return whether it was there."""
+    def delete_key(self, key: str) -> bool:
         return self._table.remove(key)
 
-    delete_key = deleteKey
-
-    def getNumKeys(self) -> int:  # noqa: N802 - torch's name
-        """The number of keys."""
+    def num_keys(self) -> int:
         return self._table.num_keys()
 
-    num_keys = getNumKeys
-
     def list_keys(self) -> list[str]:
-        """All keys, in no order."""
         return self._table.keys()
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Append `value` to what is there."""
-        self._table.append(key, _bytes(value))
+        self._table.append(key, as_bytes(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read several keys, waiting for them."""
@@ -95,26 +117,14 @@ class SharedStore(Store):
             return values
         return [self.get(key) for key in keys]
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Write several keys."""
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
 
-    def has_extended_api(self) -> bool:
-        """Whether the store has `append`, `multi_get` and `multi_set`."""
-        return True
-
-    def clone(self) -> SharedStore:
-        """Return this store: threads may share it."""
-        return self
-
-
-def _bytes(value: str | bytes) -> bytes:
+def as_bytes(value: str | bytes) -> bytes:
+    """A value as torch passes it, which may be text."""
     return value.encode() if isinstance(value, str) else value
 
 
 _given: list[SharedStore] = []
-"""All stores that were given away, kept forever: torch keeps no Python object alive."""
+"""All stores that torch has, kept forever: torch keeps no Python object alive."""
 
 
 def inherited_store(variables: Mapping[str, str] = os.environ) -> SharedStore | None:
@@ -131,7 +141,6 @@ def inherited_store(variables: Mapping[str, str] = os.environ) -> SharedStore | 
 
 
 def has_inherited(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether `inherited_store` returns a store."""
     return _place(variables) is not None
 
 
@@ -157,7 +166,8 @@ def store_trouble() -> str:
 
 def _try() -> None:
     shared = new_store()
-    store: Any = PrefixStore("self-test", shared)  # calls its methods from C++
+    # Calls its methods from C++.
+    store: Any = PrefixStore("self-test", shared)
     store.set("word", "one")
     seen = [store.get("word"), store.add("number", 2), store.compare_set("word", "one", "two"), store.check(["word"])]
     store.wait(["word", "number"], dt.timedelta(seconds=1))

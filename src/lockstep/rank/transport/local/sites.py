@@ -72,7 +72,8 @@ def text_at(file: str, span: Span) -> str:
     first, last, start, end = span
     lines = [linecache.getline(file, line).encode() for line in range(first, last + 1)]
     if end:
-        lines[-1] = lines[-1][:end]  # before the first line is cut: they may be the same
+        # Before the first line is cut: they may be the same.
+        lines[-1] = lines[-1][:end]
         lines[0] = lines[0][start:]
     return "".join(b"".join(lines).decode(errors="replace").split())
 
@@ -136,7 +137,8 @@ def _tree(file: str) -> ast.AST:
 
 def _descend(node: ast.AST, span: Span) -> Iterator[tuple[Decision, int]]:
     for name, value in ast.iter_fields(node):
-        left: list[tuple[Decision, int]] = []  # each an `if` before the place whose body does not get here
+        # Decisions behind which the place comes: an `if` whose body jumps away.
+        left: list[tuple[Decision, int]] = []
         for index, part in enumerate(value if isinstance(value, list) else [value]):
             if not isinstance(part, ast.AST):
                 continue
@@ -166,7 +168,8 @@ def _branch(node: ast.AST, name: str, index: int) -> int | None:
 
 def _holds(node: Any, span: Span) -> bool:
     first, last, start, end = span
-    if not hasattr(node, "lineno"):  # a `case`, arguments, a part of a comprehension
+    # A `case`, arguments, a part of a comprehension.
+    if not hasattr(node, "lineno"):
         return any(_holds(child, span) for child in ast.iter_child_nodes(node))
     if not end:
         return bool(node.lineno <= first and last <= node.end_lineno)

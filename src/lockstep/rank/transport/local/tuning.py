@@ -18,12 +18,12 @@ from lockstep.rank.transport.local.process import RankProcess
 
 LEAST_SWAPPED, MOST_SWAPPED = 128 << 10, 256 << 10
 LEAST_STREAMED, MOST_STREAMED = 4 << 20, 32 << 20
-"""Cloud machines tell of third caches that they share with strangers; more than this was never tried."""
+"""Cloud machines report third caches that they share with other tenants; more than this was never tried."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """In bytes. The defaults are used where the machine does not tell its caches."""
+    """In bytes. The defaults are used where the machine does not report its caches."""
 
     swapped: int = LEAST_SWAPPED
     """Of a piece that two ranks exchange. There are four blocks for such pieces."""
@@ -86,7 +86,6 @@ def tuning_of(ranks: Iterable[RankProcess], here: RankProcess) -> compiled.Tunin
 
     Args:
         ranks: all that are known, of this group and of others: they compute on the same CPUs.
-        here: this one.
     """
     rooms = [Room(_as_set(rank.cpus), rank.threads) for rank in ranks if rank.boot == here.boot]
     crowded = is_crowded(rooms, cpu_quota())
@@ -108,5 +107,5 @@ def _as_set(cpus: tuple[int, ...]) -> frozenset[int]:
 
 @lru_cache
 def _sizes(cpu: int) -> Sizes:
-    """A CPU's caches stay as they are, and reading what the kernel tells of them takes half a millisecond."""
+    """A CPU's caches do not change, and reading them from the kernel takes half a millisecond."""
     return sizes_for(caches(cpu))

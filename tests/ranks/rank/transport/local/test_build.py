@@ -94,7 +94,7 @@ def test_with_a_compiler_the_wheel_has_the_module_and_no_sources_of_it(sources, 
     names = zipfile.ZipFile(wheel).namelist()
     assert len([name for name in names if name.endswith(".so")]) == 1
     assert not [name for name in names if name.endswith((".cpp", ".hpp", ".a", "CMakeLists.txt"))]
-    assert imported(wheel, tmp_path).split() == [str(tmp_path / "site/lockstep/node/native.py")]
+    assert imported(wheel, tmp_path).split() == [str(tmp_path / "site/lockstep/rank/transport/local/native.py")]
 
 
 @pytest.mark.thorough

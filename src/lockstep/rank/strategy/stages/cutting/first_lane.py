@@ -32,9 +32,7 @@ class WatchedCall:
     """A call of `model`, made by `forward`.
 
     Args:
-        model: the whole model.
         forward: calls its layers.
-        device: where it computes.
         copies: parameters' names by the identity of their copies; may grow during the call.
 
     Raises: whatever the model raises.
@@ -104,18 +102,12 @@ class FirstLane:
     """The first lane, until the model is cut.
 
     Args:
-        model: the whole model.
         looks: whether this rank watches.
-        device: where it computes.
         copies: parameters' names by the identity of their copies; may grow during a call.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        looks: bool,
-        device: torch.device,
-        copies: Mapping[int, str] = MappingProxyType({}),
+        self, model: nn.Module, looks: bool, device: torch.device, copies: Mapping[int, str] = MappingProxyType({})
     ) -> None:
         self._model, self._looks, self._device, self._copies = model, looks, device, copies
         self._watched: WatchedCall | None = None
@@ -170,7 +162,6 @@ class FirstLane:
         return {name: one.nbytes * (1 + one.requires_grad) for name, one in self._model.named_parameters()}
 
     def forget(self) -> None:
-        """Let go of what was watched."""
         if self._watched is not None:
             self._watched.forget()
             self._watched = None
@@ -181,7 +172,8 @@ def digest_of_lane(losses: Sequence[Tensor], gradients: Sequence[Tensor | None])
     if not torch.are_deterministic_algorithms_enabled():
         return ""
     words = [[float(loss).hex() for loss in losses], [one is not None for one in gradients]]
-    sums = bit_sums([one.detach().to_dense() for one in gradients if one is not None])  # strided ones stay
+    # `to_dense` copies only sparse ones.
+    sums = bit_sums([one.detach().to_dense() for one in gradients if one is not None])
     return hashlib.blake2b(repr([words, sums]).encode(), digest_size=8).hexdigest()
 
 

@@ -43,12 +43,10 @@ class Stage:
     """Measured seconds of forward and backward of one lane."""
 
     def encode(self) -> dict[str, Any]:
-        """Encode as JSON values."""
         return asdict(self)
 
     @staticmethod
     def decode(words: dict[str, Any]) -> Stage:
-        """Invert `encode`, after JSON."""
         entry = words["entry"]
         return Stage(
             layers=tuple(words["layers"]),
@@ -76,13 +74,11 @@ class ModelCut:
         )
 
     def encode(self) -> dict[str, Any]:
-        """Encode as JSON values."""
         stages = [stage.encode() for stage in self.stages]
         return {"stages": stages, "holders": self.holders, "changing": list(self.changing)}
 
     @staticmethod
     def decode(words: dict[str, Any]) -> ModelCut:
-        """Invert `encode`, after JSON."""
         changing = tuple(StatePlace(*one) for one in words["changing"])
         return ModelCut(tuple(map(Stage.decode, words["stages"])), dict(words["holders"]), changing)
 
@@ -158,7 +154,6 @@ def bytes_between(trace: Trace, candidates: Sequence[Candidate], sizes: Mapping[
     """What the parameters first used between candidates weigh: before the first, between them, and after the last.
 
     Args:
-        trace: of the model.
         candidates: in order.
         sizes: the bytes of each parameter and of its gradient, by name.
     """
@@ -179,12 +174,11 @@ def decide_cut(
     """Balance the stages.
 
     Args:
-        trace: of the model.
         candidates: from `allowed_candidates`.
         costs: seconds between them: one more than candidates.
-        num_stages: how many stages.
         weights: what is balanced, as long as `costs`; by default these.
     """
+    # A stage begins with a candidate's call, so the bounds are numbers of the costs between candidates.
     bounds = (0, *balance(costs if weights is None else weights, num_stages), len(costs))
     entries: list[Candidate | None] = [None, *(candidates[bound - 1] for bound in bounds[1:-1])]
     begins = [candidate.event if candidate is not None else 0 for candidate in entries]
@@ -196,6 +190,7 @@ def decide_cut(
     used = {name: (stage_of(min(events)), stage_of(max(events))) for name, events in trace.parameters.items()}
     holders = {name: first for name, (first, _) in used.items()}
     holders |= {name: stage_of(min(events)) for name, events in trace.written.items()}
+    # A buffer that nobody writes may be on several stages; one with a single user is on that stage alone.
     for name, events in trace.constants.items():
         if len(users := {stage_of(event) for event in events}) == 1:
             holders[name] = users.pop()

@@ -71,7 +71,8 @@ def _variables(function: FunctionType) -> Iterator[tuple[StatePlace, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield StatePlace(None, f"{function.__qualname__}.{name}"), cell.cell_contents
-        except ValueError:  # it has no value yet
+        except ValueError:
+            # The variable has no value yet.
             continue
 
 
@@ -101,8 +102,10 @@ class _Marker:
             return type(value), value
         if isinstance(value, float):
             return value.hex()
+        # Each object is looked at once, though many places lead to it.
         if id(value) not in self._known:
-            self._known[id(value)] = _Same(value)  # it may refer to itself
+            # A container may hold itself.
+            self._known[id(value)] = _Same(value)
             self._known[id(value)] = self._inside(value, depth - 1)
         return self._known[id(value)]
 
@@ -131,7 +134,8 @@ _OF_KINDS: dict[Any, Callable[[Any], Any]] = {
     torch.Generator: lambda generator: hash(generator.get_state().numpy().tobytes()),
     random.Random: lambda generator: hash(generator.getstate()),
     np.random.Generator: lambda generator: repr(generator.bit_generator.state),
-    Iterator: lambda _: object(),  # its position cannot be seen: never equal
+    # An iterator's position cannot be seen, so two marks of one are never equal.
+    Iterator: lambda _: object(),
 }
 """Marks of values that are no containers."""
 

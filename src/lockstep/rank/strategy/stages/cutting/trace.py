@@ -1,7 +1,7 @@
 """A watched forward of a model: where it may be cut into stages, and which layers and parameters are between the cuts.
 
 A model may be cut before a layer's call when everything that was computed from parameters so far and is needed later,
-by whatever, goes into that call. A skip connection around the call, or a value kept aside, forbids it. So models may
+by whatever, goes into that call. A skip connection around the call, or a value that is used later, forbids it. So models may
 have any form: `nn.Sequential`, lists of blocks, and any `forward` are treated alike. What depends only on the batch (a
 mask, positions) may be used on both sides: every stage computes it again.
 """
@@ -188,13 +188,13 @@ def traced(
     Args:
         model: the layers.
         forward: calls them.
-        clock: times the operations.
         streams: returns the states of torch's random streams.
         copies: parameters' names by the identity of their copies; may grow during the call.
 
     Raises: whatever the model raises.
     """
     parameters = {id(tensor): name for name, tensor in model.named_parameters()}
+    # Copies show by their bits which buffers the forward writes to.
     buffers = {name: (tensor, tensor.clone()) for name, tensor in model.named_buffers()}
     named = parameters | {id(tensor): name for name, (tensor, _) in buffers.items()}
     watch = Watch(named, clock, streams, copies)
@@ -221,7 +221,8 @@ def _conclude(
     constant = {name: uses.pop(name, ()) for name in _constants(model, buffers)}
     for name, (old, _) in buffers.items():
         now = dict(model.named_buffers())[name]
-        if now is not old and id(now) in watch.touched:  # the module replaced it, and used the new one
+        # The module replaced the buffer, and used the new one.
+        if now is not old and id(now) in watch.touched:
             uses[name] = (*uses.get(name, ()), watch.touched[id(now)])
     own: dict[str, list[int]] = {}
     for call in entered:
@@ -288,6 +289,7 @@ def _made_between(watch: Watch, begin: int, end: int) -> bool:
 
 def _objection(call: Entered, carried: Sequence[Tensor], watch: Watch) -> str:
     """Why the model cannot be cut before a call; empty when it can."""
+    # Whatever is needed later must go into the call, or the next stage would not have it.
     inside = set(map(id, carried))
     past = [life for life in watch.alive(call.begin) if id(life.tensor) not in inside]
     if call.objection:

@@ -23,32 +23,22 @@ REPEATS = 2
 """The number of extra runs."""
 WORTH_REPEATING_S = 20e-6
 
-_PURE = frozenset(
-    getattr(torch.ops.aten, name).default
-    for name in (
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "convolution",
-        "convolution_backward",
-        "embedding",
-        "embedding_dense_backward",
-        "native_layer_norm",
-        "native_layer_norm_backward",
-        "native_batch_norm_backward",
-        "max_pool2d_with_indices",
-        "max_pool2d_with_indices_backward",
-        "_softmax",
-        "_softmax_backward_data",
-        "_log_softmax",
-        "_log_softmax_backward_data",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        "clone",
-        "cat",
-    )
+_PRODUCTS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "convolution",
+    "convolution_backward",
+    "embedding",
+    "embedding_dense_backward",
 )
-"""Operations that only read their inputs, make new outputs, and choose kernels. Schemas do not tell: that of
+_NORMS = ("native_layer_norm", "native_layer_norm_backward", "native_batch_norm_backward")
+_POOLS = ("max_pool2d_with_indices", "max_pool2d_with_indices_backward")
+_SOFTMAX = ("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data")
+_OTHERS = ("_scaled_dot_product_flash_attention_for_cpu_backward", "clone", "cat")
+_PURE = frozenset(getattr(torch.ops.aten, name).default for name in (*_PRODUCTS, *_NORMS, *_POOLS, *_SOFTMAX, *_OTHERS))
+"""Operations that only read their inputs, make new outputs, and choose kernels. Schemas do not show it: that of
 `native_batch_norm` does not mention the statistics that it writes."""
 
 
@@ -69,11 +59,11 @@ class OperationClock:
         """Of each kind that came several times, the least seconds since the first."""
 
     def run(self, position: int, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call `func` and return its result."""
         with _uncollected():
             began = self._now()
             result = func(*args, **kwargs)
             seconds = self._now() - began
+        # A first run pays for caches, threads and a kernel's choice; operations of one kind cost the same afterwards.
         kind = _kind(func, args, kwargs)
         self._noted.append((position, kind))
         if kind in self._first:
@@ -103,11 +93,7 @@ class OperationClock:
 
 
 class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that times a backward's operations at the positions in the forward that they belong to.
-
-    Args:
-        clock: notes them.
-    """
+    """A mode that times a backward's operations at the positions in the forward that they belong to."""
 
     def __init__(self, clock: OperationClock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -178,7 +164,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         named: parameters and buffers by identity.
-        clock: runs the operations.
         streams: returns the states of torch's random streams.
         copies: parameters' names by the identity of their copies, which stand for them; may grow.
     """
@@ -218,7 +203,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         depends = self.touch(inputs)
         if draws and not all(map(torch.equal, before, self._streams())):
             depends = self._drew = depends or self._drew
-        self.written |= dict.fromkeys(map(memory_of, _written(func, args, kwargs)), self.event)
+        self.written |= dict.fromkeys(map(memory_of, written_by(func, args, kwargs)), self.event)
         for tensor in _tensors(result):
             # Tensors are known by identity, so each must live until the end.
             self._kept.append(tensor)
@@ -270,7 +255,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _written(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def written_by(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """The arguments that an operation writes to, by its schema."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:

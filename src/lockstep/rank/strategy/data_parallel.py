@@ -18,7 +18,7 @@ from lockstep.protocol.layout.cut import StepCut
 from lockstep.rank.strategy.agreement import refuse_spread
 from lockstep.rank.strategy.contract import OpenLane, OrderedPass, Pass, PassResult, Strategy
 from lockstep.rank.strategy.delegating import DelegatingStrategy
-from lockstep.rank.strategy.dp.split_forward import SplitForward
+from lockstep.rank.strategy.split_forward import SplitForward
 
 
 class DataParallel(DelegatingStrategy):
@@ -65,7 +65,7 @@ class DataParallel(DelegatingStrategy):
 
 
 class _FirstPass(Pass):
-    """The pass that checks whether the script calls the model itself; its end shows."""
+    """The pass whose end checks whether the script has called the model itself."""
 
     def __init__(self, inner: Pass, split: Sequence[SplitForward], checked: Callable[[], None]) -> None:
         self._inner, self._split, self._checked = inner, split, checked

@@ -112,7 +112,6 @@ class SplitForward:
     """A replacement in `model.__dict__["forward"]`, where `model(...)` finds it; class, hooks and state_dict stay.
 
     Args:
-        model: the model.
         devices: one for each replica, at least two; the first one holds the model.
     """
 
@@ -144,9 +143,8 @@ class SplitForward:
 
     def _on_devices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         cut = zip(*scatter_kwargs(args, kwargs, self._devices), strict=False)
-        shares = [
-            (a, b) for a, b in cut if bool(a) == bool(args) and bool(b) == bool(kwargs)
-        ]  # without the calls that torch adds
+        # torch adds calls without a batch where a keyword argument has more parts; see `scatter_call`.
+        shares = [(a, b) for a, b in cut if bool(a) == bool(args) and bool(b) == bool(kwargs)]
         if not shares:
             return type(self._model).forward(self._model, *args, **kwargs)
         positional, named = zip(*shares, strict=True)
@@ -206,6 +204,7 @@ def apply(calls: Sequence[Callable[..., Any]], shares: Sequence[tuple[tuple[Any,
     for thread in threads:
         thread.join()
     if errors:
+        # The first replica's error, whichever thread was faster.
         number, error = min(errors.items())
         error.add_note(f"in replica {number} of {len(calls)} (dp)")
         raise error

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.machine.torch_private import DisableTorchFunction, DisableTorchFunctionSubclass, function_modes, pytree
 from lockstep.rank.strategy.stages.cutting.watch import memory_of
-from lockstep.rank.strategy.stages.ghosts.meta_placeholder import PLACES, absent, leaves_of
+from lockstep.rank.strategy.stages.meta_placeholder import PLACES, absent, leaves_of
 from lockstep.rank.strategy.stages.replaced_method import replace_method
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
@@ -56,6 +56,7 @@ class Ghosts(TorchFunctionMode):
         self._kept.extend(gone)
         self._gone = set(map(memory_of, self._kept))
         self.on = True
+        # The mode stays entered where another mode was entered above it; see `end`.
         if not any(mode is self for mode in function_modes()):
             self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -76,7 +77,8 @@ class Ghosts(TorchFunctionMode):
             return PLACES[func](self._device)
         casts = torch.is_autocast_enabled(self._device_type)
         self.asked = self.asked or (casts and func in _ASKS)
-        with DisableTorchFunctionSubclass():  # parameters of other stages are ghosts here
+        # Parameters of other stages are ghosts here, whose own refusal must not run.
+        with DisableTorchFunctionSubclass():
             if func in _MOVES:
                 dtype = _dtype_in(args, kwargs)
                 return absent(args[0].to(dtype) if dtype is not None else args[0])
@@ -105,15 +107,15 @@ def ghost(value: Any) -> Any:
 
 
 def _followed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], casts: bool) -> Any:
-    """Apply an operation to ghosts."""
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
         if casts:
-            args, kwargs = pytree.tree_map(_widest, (args, kwargs))  # meta has no autocast to unify dtypes
+            # The meta device has no autocast, which would unify dtypes.
+            args, kwargs = pytree.tree_map(_widest, (args, kwargs))
         elif "deterministic" not in str(error):
             raise
-    # For some operations torch checks another device's kernel when it is asked for deterministic ones; a ghost has no bits.
+    # For some operations torch checks another device's kernel when deterministic ones are required; a ghost has no bits.
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")
     try:
@@ -181,14 +183,15 @@ class GhostLayer:
         is_usual = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
         leaves = args if is_usual else pytree.tree_leaves((args, kwargs))
         # [Note: which calls are remembered]
-        # A call is told by the shapes of its tensors and by plain values. With any other argument (a cache that it fills) it is
+        # A call is recognised by the shapes of its tensors and by plain values. With any other argument (a cache that it fills) it is
         # followed in full each time.
         if not is_usual and not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
             return self._forward(*args, **kwargs)
         # To read the shapes of ghosts is no operation to follow.
         with DisableTorchFunction():
             words = [*map(_word, leaves), self._layer.training, torch.is_grad_enabled()]
-        form = tuple(words) if is_usual else repr(words)  # among plain values 1, 1.0 and True are equal
+        # Among plain values 1, 1.0 and True are equal.
+        form = tuple(words) if is_usual else repr(words)
         if form not in self._known:
             return self._follow(form, leaves, args, kwargs)
         known = self._known[form]
@@ -217,7 +220,8 @@ def _remembered(result: Any, arguments: Sequence[Any]) -> _Remembered | None:
 def _again(known: _Remembered, arguments: Sequence[Any]) -> Any:
     """Make new ghosts of the same shapes: something else may arrive for each of them."""
     made: dict[int, Any] = {}
-    with DisableTorchFunction():  # as above
+    # To read the shapes of ghosts is no operation to follow.
+    with DisableTorchFunction():
         leaves = [
             arguments[leaf.argument]
             if leaf.argument is not None

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.checkpoint import checkpoint
 
 from lockstep.errors import UsageError
-from lockstep.rank.strategy.replica.sparse_embedding import Tables, refuse_sparse, require_sparse, takes_sparse
+from lockstep.rank.strategy.replica.sparse_embedding import EmbeddingTables, refuse_sparse, require_sparse, takes_sparse
 
 WORDS, WIDTH = 8000, 64
 INDICES = torch.tensor([[5, 3, 5], [7999, 0, 3]])
@@ -26,7 +26,7 @@ class Listening:
     """Embeddings as they are in an open lane."""
 
     def __init__(self, model, is_ours=True):
-        self.tables = Tables.of([("model", model)], list(model.parameters()), looks=True)
+        self.tables = EmbeddingTables.of([("model", model)], list(model.parameters()), looks=True)
         self._is_ours = is_ours
 
     def __enter__(self):
@@ -155,7 +155,7 @@ def test_a_copy_that_a_script_makes_or_saves_in_a_lane_is_an_ordinary_module():
 
 def test_a_module_of_two_models_tells_its_rows_once():
     model = table()
-    found = Tables.of([("one", model), ("other", nn.Sequential(model))], [model.weight], looks=True)
+    found = EmbeddingTables.of([("one", model), ("other", nn.Sequential(model))], [model.weight], looks=True)
     undo = found.listen(lambda: True)
     LOSSES["once"](model).backward()
     undo()
@@ -166,7 +166,7 @@ def test_a_module_of_two_models_tells_its_rows_once():
 def test_a_table_with_sparse_gradients_too_is_left_to_torch():
     model = nn.ModuleList([table(), nn.Embedding(WORDS, WIDTH, sparse=True)])
     model[1].weight = model[0].weight
-    found = Tables.of([("model", model)], list(model.parameters()), looks=True)
+    found = EmbeddingTables.of([("model", model)], list(model.parameters()), looks=True)
     assert (found.sparse, found.embeddings) == ({0}, ())
 
 
@@ -249,12 +249,12 @@ def test_transforms_and_compiled_functions_look_up_as_torch_does():
     ids=["small", "max_norm", "by frequency", "bfloat16", "float16", "own forward"],
 )
 def test_what_is_left_to_torch(module):
-    assert not Tables.of([("model", module)], list(module.parameters()), looks=True).numbers
+    assert not EmbeddingTables.of([("model", module)], list(module.parameters()), looks=True).numbers
 
 
 def test_modules_that_say_sparse_are_tables_of_any_size():
     model = nn.ModuleList([nn.Linear(2, 2), nn.EmbeddingBag(10, 4, sparse=True), nn.Embedding(10, 4, sparse=True)])
-    found = Tables.of([("model", model)], list(model.parameters()), looks=False)
+    found = EmbeddingTables.of([("model", model)], list(model.parameters()), looks=False)
     assert found.sparse == found.numbers == {2, 3}
 
 
@@ -277,7 +277,7 @@ OPTIMIZERS = [
 def test_gradients_stay_sparse_for_optimizers_that_keep_nothing_sparse(kind, options, takes):
     model = nn.Embedding(10, 4, sparse=True)
     optimizer = kind(model.parameters(), lr=0.1, **options)
-    tables, trainable = Tables(frozenset({0})), [model.weight]
+    tables, trainable = EmbeddingTables(frozenset({0})), [model.weight]
     assert takes_sparse(optimizer, optimizer.param_groups[0]) is takes
     assert tables.kept_sparse(trainable, [optimizer]) == ({0} if takes else set())
     assert tables.kept_sparse(trainable, [optimizer, torch.optim.Adam(model.parameters())]) == set()
@@ -293,16 +293,16 @@ def test_sparse_adam_without_a_sparse_gradient_is_one_sentence():
     model = nn.Embedding(10, 4)
     optimizer = torch.optim.SparseAdam(model.parameters())
     with pytest.raises(UsageError, match="a parameter of shape \\(10, 4\\) on cpu would be dense"):
-        require_sparse(optimizer, [model.weight], Tables())
-    require_sparse(optimizer, [model.weight], Tables(frozenset({0})))
+        require_sparse(optimizer, [model.weight], EmbeddingTables())
+    require_sparse(optimizer, [model.weight], EmbeddingTables(frozenset({0})))
 
 
 def test_where_gradients_are_always_dense_sgd_may_update_a_table_and_adagrad_may_not():
     weight = nn.Embedding(10, 4, sparse=True).weight
-    tables = Tables(frozenset({0}))
+    tables = EmbeddingTables(frozenset({0}))
     refuse_sparse(SGD([weight]), [weight], tables)
     refuse_sparse(ADAGRAD([weight], weight_decay=0.1), [weight], tables)
-    refuse_sparse(ADAGRAD([weight]), [weight], Tables())
+    refuse_sparse(ADAGRAD([weight]), [weight], EmbeddingTables())
     for optimizer in (ADAGRAD([weight]), torch.optim.SparseAdam([weight])):
         with pytest.raises(UsageError, match="Use --strategy ddp"):
             refuse_sparse(optimizer, [weight], tables)

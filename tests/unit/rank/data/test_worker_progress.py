@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.rank.data import worker_batches
-from lockstep.rank.data.loader import PreparedLoader, Standing
-from lockstep.rank.data.under_way import MAX_INDEX, UnderWay
+from lockstep.rank.data.loader import LoaderContext, PreparedLoader
+from lockstep.rank.data.worker_progress import MAX_INDEX, WorkerProgress
 from lockstep.rank.init.streams import seed_process
 from tests.support.launching import until
 
@@ -38,7 +38,7 @@ class Together(Deadly):
 def batches(dataset, num_workers=2, **options):
     prepared = PreparedLoader(
         DataLoader(dataset, batch_size=8, num_workers=num_workers, **options),
-        Standing(0, 0, range(2), 2, seed_process),
+        LoaderContext(0, 0, range(2), 2, seed_process),
         lambda _: iter(()),
     )
     steps = prepared.cut(prepared.plan_training(), 1)
@@ -105,7 +105,7 @@ def test_a_sample_that_fails_is_named_with_its_place(num_workers, dataset, error
 
 
 def test_a_note_costs_little_and_any_index_fits():
-    board = UnderWay(2)
+    board = WorkerProgress(2)
     board.be_worker(1)
     board.enter("é" * 99)
     board.begin("é" * 99)

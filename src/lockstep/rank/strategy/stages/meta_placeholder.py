@@ -17,26 +17,18 @@ from torch import Tensor, nn
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import DisableTorchFunctionSubclass, pytree, swap_tensor_impl
 
-_DRAW = frozenset(
-    [
-        "normal_",
-        "uniform_",
-        "bernoulli_",
-        "exponential_",
-        "random_",
-        "cauchy_",
-        "geometric_",
-        "log_normal_",
-        "bernoulli",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "normal",
-        "poisson",
-        "dropout",
-        "multinomial",
-    ]
+_DRAW_IN_PLACE = (
+    "normal_",
+    "uniform_",
+    "bernoulli_",
+    "exponential_",
+    "random_",
+    "cauchy_",
+    "geometric_",
+    "log_normal_",
 )
+_DRAW_ANEW = ("bernoulli", "rand_like", "randn_like", "randint_like", "normal", "poisson", "dropout", "multinomial")
+_DRAW = frozenset((*_DRAW_IN_PLACE, *_DRAW_ANEW))
 """Functions that draw random numbers: on meta they draw none, so the stages' streams would diverge."""
 
 
@@ -130,9 +122,8 @@ def let_go(name: str, parameter: nn.Parameter, home: torch.device) -> None:
     """Make a parameter absent: the same object, on the meta device. Its memory is freed when no graph refers to it.
 
     Args:
-        name: of the parameter.
         parameter: other ranks hold it.
-        home: the device that it says it is on.
+        home: the device that it reports.
 
     Raises:
         UsageError: when something keeps a weak reference to it.
@@ -158,6 +149,7 @@ def swap(one: Tensor, other: Tensor) -> None:
 
     The graphs keep the same tensors, which are now the other objects.
     """
+    # `torch.utils.swap_tensors` refuses tensors with further references, which a graph's are.
     for attribute in ("__class__", "__dict__"):
         mine, others = getattr(one, attribute), getattr(other, attribute)
         setattr(one, attribute, others)

@@ -22,16 +22,16 @@ from lockstep.rank.strategy.agreement import check_same_models, refuse_unsupport
 from lockstep.rank.strategy.contract import RIGHT_FORM, misplaced
 from lockstep.rank.strategy.norm import has_synchronised_norm
 from lockstep.rank.strategy.other_users import agree_who_stays
-from lockstep.rank.strategy.replica.arena import Laid, ParameterArena, Place, Segment, alias, lay_out
+from lockstep.rank.strategy.replica.arena import ParameterArena, Place, PreviousLayout, Segment, alias, lay_out
 from lockstep.rank.strategy.replica.buffers import BufferBank
-from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, SlotPool, SlotPools
+from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool, GradientBufferPools
 from lockstep.rank.strategy.replica.memory import ParameterMemory, private_zeros
-from lockstep.rank.strategy.replica.sparse_embedding import Tables
+from lockstep.rank.strategy.replica.sparse_embedding import EmbeddingTables
 from lockstep.rank.transport.contract import Transport
 from lockstep.rank.transport.local.native import available, compiled
 
 
-class Landing(TorchFunctionMode):
+class FlatMove(TorchFunctionMode):
     """While it is active, `parameter.to(device)` of the model's parameters returns them as they lie in flat memory.
 
     Args:
@@ -45,7 +45,7 @@ class Landing(TorchFunctionMode):
         moving = {id(one): one for one in _left_alone(model) if one.device != device and one.numel()}
         segments, self._flats = lay_out(list(moving.values()), private_zeros, place=lambda _: device)
         self._segments = dict(zip(moving, segments, strict=True))
-        self._landed: dict[int, tuple[int, torch.Size, tuple[int, ...]]] = {}
+        self._moved: dict[int, tuple[int, torch.Size, tuple[int, ...]]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -53,9 +53,9 @@ class Landing(TorchFunctionMode):
         segment = self._segments.get(id(args[0])) if func is Tensor.to and args else None
         if segment is None or not self._only_moves(args[1:], kwargs or {}):
             return func(*args, **(kwargs or {}))
-        landed = alias(self._flats[segment.flat], segment.offset, args[0])
-        self._landed[id(args[0])] = landed.data_ptr(), landed.shape, landed.stride()
-        return landed
+        moved = alias(self._flats[segment.flat], segment.offset, args[0])
+        self._moved[id(args[0])] = moved.data_ptr(), moved.shape, moved.stride()
+        return moved
 
     def _only_moves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the arguments of `to` are the device, and no dtype or memory format."""
@@ -64,12 +64,12 @@ class Landing(TorchFunctionMode):
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
         """As of `ParameterArena`: the segments, by number, of those that are where they landed, and the flats."""
-        kept = {
+        retained = {
             number: self._segments[id(one)]
             for number, one in enumerate(parameters)
-            if self._landed.get(id(one)) == (one.data_ptr(), one.shape, one.stride())
+            if self._moved.get(id(one)) == (one.data_ptr(), one.shape, one.stride())
         }
-        return kept, self._flats if kept else []
+        return retained, self._flats if retained else []
 
 
 def _left_alone(model: nn.Module) -> list[nn.Parameter]:
@@ -92,15 +92,14 @@ class Listener(ABC):
         """Called when trainable parameter `number`, which is in `bucket` (-1: in none), has a new gradient."""
 
 
-class LaidOut:
+class ModelLayout:
     """Parameters, gradients and buffers of the prepared models.
 
     Args:
         peers: the ranks that hold the same parameters.
-        memory: where the parameters are.
-        most_held: how many slots of gradients a pass needs at a time.
+        most_held: how many buffers of gradients a pass needs at a time.
         in_one_lane: whether the run has one lane; then only the numbers of arriving gradients are noted.
-        looks: whether embeddings are made to tell which rows they touched.
+        looks: whether embeddings report which rows they touched.
     """
 
     def __init__(
@@ -116,19 +115,19 @@ class LaidOut:
         self.stay: frozenset[int] = frozenset()
         """Identities of parameters and buffers that keep their memory; see `other_users`."""
         self.arena = ParameterArena(())
-        self._landings: list[Landing] = []
+        self._flat_moves: list[FlatMove] = []
         """Of models that were brought here and are not laid out yet."""
         self.bank = BufferBank((), {})
         self.trainable: list[nn.Parameter] = []
-        self.tables = Tables()
+        self.tables = EmbeddingTables()
         """Those among `trainable`."""
         self.optimizers: list[Optimizer] = []
         """Those that update parameters as a whole, of which some want sparse gradients."""
         self.bucket_of: list[int] = []
         """The bucket of each trainable parameter; -1 if it has no elements."""
         self._most_held = most_held
-        self._pools = SlotPools(peers, most_held)
-        self.pool: SlotPool
+        self._pools = GradientBufferPools(peers, most_held)
+        self.pool: GradientBufferPool
         """Slots for the gradients of `trainable`."""
         self.listener: Listener | None = None
         """Set while a lane's backward runs."""
@@ -151,14 +150,12 @@ class LaidOut:
         """Every parameter that a prepared model ever had, by identity; kept alive, so no identity is reused."""
 
     def bring(self, model: nn.Module, device: torch.device) -> None:
-        """See `Strategy.bring`."""
-        landing = Landing(model, device)
-        with landing:
+        move = FlatMove(model, device)
+        with move:
             model.to(device)
-        self._landings.append(landing)
+        self._flat_moves.append(move)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
-        """See `Strategy.adopt`."""
         self.models = [(f"{type(model).__name__}{number or ''}", model) for number, model in enumerate(models)]
         refuse_unsupported(self.models)
         check_same_models(self.models, self._peers)
@@ -200,11 +197,12 @@ class LaidOut:
             compact: free the memory of what this rank no longer holds, by moving what stays.
             place: the device of each parameter that moves.
         """
+        # The pools' views have the shapes of the old arena.
         self._pools.close()
         self.exchanges_by_itself = has_synchronised_norm(model for _, model in self.models)
         memory = self.memory
-        previous: list[Laid] = [] if compact else [self.arena, *self._landings]
-        self._landings = []
+        previous: list[PreviousLayout] = [] if compact else [self.arena, *self._flat_moves]
+        self._flat_moves = []
         if memory.is_ours:
             self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)
         self.arena = ParameterArena(
@@ -225,7 +223,6 @@ class LaidOut:
 
     @property
     def addresses(self) -> set[int]:
-        """Where parameters and buffers were put."""
         return {*self.arena.addresses, *self.bank.addresses}
 
     @property
@@ -239,7 +236,7 @@ class LaidOut:
         self.stop_watching()
         self.trainable = [parameter for parameter in self.arena.parameters if parameter.requires_grad]
         self.let_go_of_result()
-        self.tables = Tables.of(self.models, self.trainable, looks=self._looks)
+        self.tables = EmbeddingTables.of(self.models, self.trainable, looks=self._looks)
         self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
@@ -275,7 +272,7 @@ class LaidOut:
                 self._gate.are_noted = False
 
     def report(self, number: int) -> None:
-        """Tell the listener, for a hook of the compiled part."""
+        """Call the listener, for a hook of the compiled part."""
         if self.listener is None:
             raise _misplaced_backward()
         self.listener.gradient_arrived(number, self.bucket_of[number])
@@ -289,15 +286,15 @@ class LaidOut:
         # [Note: why hooks refer to the layout weakly]
         # Parameters hold their hooks, in C++, where Python's collector does not look. A hook that held the layout, which
         # holds the parameters, would keep the model alive forever.
-        laid = ref(self)
-        report = _reporter(laid)
+        layout = ref(self)
+        report = _reporter(layout)
 
         def gradient_arrived(_: Tensor) -> None:
             report(number)
 
         # This one runs for every parameter, so it does little and calls nothing.
         def gradient_noted(_: Tensor) -> None:
-            found = laid()
+            found = layout()
             if found is None:
                 return
             if found.listener is None:
@@ -314,11 +311,11 @@ class LaidOut:
         return self.tables.kept_sparse(self.trainable, self.optimizers)
 
     def listen(self) -> Callable[[], None]:
-        """Let embeddings tell which rows the open lane touches, until what is returned is called."""
+        """Let embeddings report which rows the open lane touches, until what is returned is called."""
         return self.tables.listen(lambda: self.listener is not None)
 
     def let_go_of_result(self) -> None:
-        """Let the last pass's slot be reused once the script holds no gradient of it any more."""
+        """Let the last pass's buffer be used again once the script holds no gradient of it any more."""
         if self.result is not None:
             self.pool.give_back(self.result)
             self.result = None
@@ -372,11 +369,11 @@ def _hook_first(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Any:
     return handle
 
 
-def _reporter(laid: Callable[[], LaidOut | None]) -> Callable[[int], None]:
-    """`LaidOut.report`, without keeping the layout alive."""
+def _reporter(layout: Callable[[], ModelLayout | None]) -> Callable[[int], None]:
+    """`ModelLayout.report`, without keeping the layout alive."""
 
     def report(number: int) -> None:
-        if (found := laid()) is not None:
+        if (found := layout()) is not None:
             found.report(number)
 
     return report

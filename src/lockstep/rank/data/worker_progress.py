@@ -1,7 +1,9 @@
 """Which samples loader workers are fetching: all that is known about a worker that was killed or is stuck.
 
-A worker writes down each sample before fetching it, in memory that it shares with its rank. This costs about a
-microsecond per sample. Asked by a signal, a worker writes its stack behind that, whatever it is doing.
+A worker writes each sample's index before fetching it, into memory that it shares with its rank. This costs about a
+microsecond per sample. On a signal, a worker appends its stack, whatever it is doing.
+
+Runs in: the loader's workers, which write, and the rank, which reads.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ def note(form: str, index: Any, place: str) -> str:
     return form.format(index=index) + (f" ({place})" if place else "")
 
 
-class UnderWay:
+class WorkerProgress:
     """A row for each worker, in memory that forked and spawned workers share.
 
     Args:
@@ -74,7 +76,8 @@ class UnderWay:
         size = num_workers * ROW
         descriptor = os.memfd_create("lockstep-under-way")
         os.ftruncate(descriptor, size)
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)  # stacks come behind the rows
+        # Workers append their stacks behind the rows.
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
         self._share(descriptor, size)
 
     def _share(self, descriptor: int, size: int) -> None:
@@ -82,7 +85,8 @@ class UnderWay:
         self._rows = mmap.mmap(descriptor, size)
 
     def __getstate__(self) -> dict[str, Any]:
-        if get_spawning_popen() is None:  # not on its way to a worker: the copy is its own
+        # This copy is not on its way to a worker, so it gets memory of its own.
+        if get_spawning_popen() is None:
             return {"size": self._size}
         return {"size": self._size, "descriptor": DupFd(self._descriptor)}
 
@@ -90,14 +94,14 @@ class UnderWay:
         if "descriptor" in state:
             self._share(state["descriptor"].detach(), state["size"])
         else:
-            UnderWay.__init__(self, state["size"] // ROW)
+            WorkerProgress.__init__(self, state["size"] // ROW)
 
     def __del__(self) -> None:
         with suppress(OSError, AttributeError):
             os.close(self._descriptor)
 
     def be_worker(self, number: int) -> None:
-        """Make this process worker `number`: from now on it writes to that row, and answers when asked for its stack."""
+        """Make this process worker `number`: from now on it writes to that row, and its stack on a signal."""
         self._start = number * ROW
         self.end()
         faulthandler.register(ASKS_FOR_STACK, file=self._descriptor, all_threads=False)
@@ -137,7 +141,7 @@ class UnderWay:
         return next((worker for worker in workers if self._rows[worker * ROW] != NOTHING), None)
 
     def line_of(self, worker: int, pid: int) -> str:
-        """Ask a living worker where it is: `train.py:12 in __getitem__`; empty if it does not say so within half a second."""
+        """Ask a living worker where it is: `train.py:12 in __getitem__`; empty if no answer comes within half a second."""
         if not self._rows[worker * ROW + 1]:
             return ""
         before = os.fstat(self._descriptor).st_size

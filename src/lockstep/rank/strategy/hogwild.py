@@ -50,6 +50,7 @@ class Pages(ParameterMemory):
         """
         if not size:
             return torch.zeros(0, dtype=dtype, device=device)
+        # A file without a name, which other ranks reach through rank 0's descriptor: nothing is left behind if all are killed.
         file, offer = -1, {"name": "", "process": os.getpid(), "file": -1, "problem": ""}
         if self._transport.rank == 0:
             offer["name"] = f"lockstep-{secrets.token_hex(8)}"
@@ -102,7 +103,6 @@ class Hogwild(DelegatingStrategy):
 
     Args:
         transport: the ranks; used in `adopt` and before an evaluation.
-        placement: lanes on ranks.
     """
 
     takes_closures = False
@@ -157,7 +157,7 @@ class Hogwild(DelegatingStrategy):
         return []
 
     def keep_buffers(self) -> None:
-        """Begin an evaluation once every rank has come to it, so no rank evaluates a model that still changes."""
+        """Begin an evaluation once every rank has reached it, so no rank evaluates a model that still changes."""
         self._transport.barrier("evaluate")
         self._buffers.remember()
 

@@ -1,8 +1,9 @@
-"""Words of the recordings that ranks make for `lockstep verify` and that `verify/` reads."""
+"""What ranks record besides their journals: for `lockstep verify`, and the spans of a trace."""
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -45,3 +46,39 @@ def read_carried_tensor(path: Path) -> CarriedTensor | None:
         return None
     record = json.loads(path.read_text())
     return CarriedTensor(**{**record, "shape": tuple(record["shape"])})
+
+
+# A trace (`--trace`): what began, and when it ended. While none is taken, each place costs one comparison.
+
+MOST_SPANS = 200_000
+"""Some 20 MB of a file; a longer trace ends there."""
+Span = tuple[str, str, int, int]
+"""Track, name, begin, end; times of `time.monotonic_ns`."""
+
+
+class Spans:
+    """Those of this process; any thread may add some."""
+
+    def __init__(self) -> None:
+        self._taken: list[Span] | None = None
+
+    def begin(self) -> int:
+        """The time now; 0 where no trace is taken."""
+        return time.monotonic_ns() if self._taken is not None else 0
+
+    def end(self, track: str, name: str, begin_ns: int) -> None:
+        """Add what began at `begin_ns`, a result of `begin`."""
+        if begin_ns and self._taken is not None and len(self._taken) < MOST_SPANS:
+            self._taken.append((track, name, begin_ns, time.monotonic_ns()))
+
+    def take(self) -> None:
+        """From now on a trace is taken."""
+        self._taken = []
+
+    def taken(self) -> list[Span]:
+        """What was taken; no more is."""
+        found, self._taken = self._taken or [], None
+        return found
+
+
+spans = Spans()

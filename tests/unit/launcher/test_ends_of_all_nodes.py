@@ -123,7 +123,7 @@ def test_a_lost_node_explains_everything() -> None:
     found = whole(view(LOST_PEER, None, KILLED, fallen="ac", gone="b"))
     assert found.is_node
     assert found.member.text == "node 1 (host host-b)"
-    assert found.told.block == f"FAILED    node 1 (host host-b): {LOST_NODE}"
+    assert found.told.block.startswith(f"FAILED    node 1 (host host-b): {LOST_NODE}\n  help  ")
     assert found.told.loss == Loss(2, "was lost", 7, who="node 1 (host host-b)")
     assert found.told.loss.sentence == "node 1 (host host-b) was lost at step 7"
     assert (found.exit_code, found.told.uses_lockstep, found.told.newest_step) == (1, True, 7)

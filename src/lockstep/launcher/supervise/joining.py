@@ -26,6 +26,7 @@ from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.script_source import source_of
+from lockstep.launcher.terminal.failure_block import HELP, stall_block
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.cores import model_and_instructions
@@ -35,7 +36,7 @@ from lockstep.protocol.run_folder import RunFolder
 
 SAME_NODE_S = 4.0
 """How long a second node 0 tries to tell the first one that there are two."""
-ALWAYS_SAID = frozenset({"stalled", "help"})
+ALWAYS_SAID = frozenset({"stalled", HELP})
 """What other nodes say that is printed although this one is to be quiet."""
 
 
@@ -68,7 +69,10 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         if told["finding"]:
             Case(told["finding"], f"{told['label']} {told['text']}", tuple(told["ranks"])).add_to(cases)
         if request.output.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
-            saying.line(Line(told["label"], told["text"]))
+            if told["label"] == "stalled":
+                saying.block(stall_block(told["text"]).text)
+            else:
+                saying.line(Line(told["label"], told["text"]))
 
     cases = RunFolder(request.output.run_folder).findings
     record = record_of(request, node, is_host=is_host)

@@ -35,6 +35,7 @@ from lockstep.launcher.terminal.report import plain_line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.processes import address_limit
+from lockstep.protocol.installation import check_import
 from lockstep.protocol.journal.signals import Asking, Event, read_news
 from lockstep.protocol.nursery_messages import (
     Broken,
@@ -46,7 +47,6 @@ from lockstep.protocol.nursery_messages import (
     Spawned,
     Sweep,
     Swept,
-    check_import,
 )
 from lockstep.protocol.run_folder import RunFolder
 

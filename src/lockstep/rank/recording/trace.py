@@ -1,6 +1,6 @@
 """`--trace 20steps`: what a rank did in its first steps, for Perfetto: phases, lanes, buckets of gradients, waits.
 
-The step timer keeps its intervals; other code adds spans (`lockstep.protocol.journal.spans`). Times are nanoseconds of `time.monotonic_ns`, one clock for all processes of a node.
+The step timer keeps its intervals; other code adds spans (`lockstep.protocol.recording`). Times are nanoseconds of `time.monotonic_ns`, one clock for all processes of a node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.protocol.journal.ring import Phase
-from lockstep.protocol.journal.spans import spans
+from lockstep.protocol.recording import spans
 from lockstep.protocol.run_folder import write_private
 
 NAMES = {

@@ -18,7 +18,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.machine.regular_file import read_regular
-from lockstep.protocol.unpacking import Header
+from lockstep.protocol.rank_task import Header
 
 Program = Callable[[], None]
 

@@ -15,10 +15,10 @@ from torch.autograd import profiler
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
-from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.layout.cut import StepCut
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.schedule import Action, Kind
+from lockstep.protocol.recording import spans
 from lockstep.rank.caller import where
 from lockstep.rank.strategy.pass_loss import PassLoss
 from lockstep.rank.strategy.precision import Precision

@@ -32,8 +32,8 @@ def told(ended: Ended) -> dict[str, Any]:
 
 
 def reason(text: str) -> str:
-    """The last line, but for what lockstep puts under an error: help, and where the log is."""
-    kept = [line for line in text.splitlines() if not line.strip().startswith(("help:", "log:"))]
+    """The last line, but for what lockstep puts under an error: where it was, help, and where the log is."""
+    kept = [line for line in text.splitlines() if not line.strip().startswith(("where ", "others ", "help", "log"))]
     return last_line("\n".join(kept))
 
 

@@ -26,6 +26,8 @@ LOOK_S = 0.003
 PATIENCE_S = 120.0
 ONE_PLACE_TWICE = "the same failure at the same step would come back"
 """How a run ends, as documented, when one rank is lost at one place twice; the same command is started again."""
+BEGINS_BEFORE = ("are computed again. Another name", "there is no state yet", "the last state is of step")
+"""What a launcher says that was stopped without a new state: the same command computes steps again."""
 TARGETS = {"rank": 16, "loader worker or writer": 6, "two ranks": 2, "rank, and one in the restart": 3}
 STOPS = {"told to end (SIGTERM)": 4, "told to end (SIGINT)": 3, "launcher killed": 3}
 SIGNALS = {"told to end (SIGTERM)": 15, "told to end (SIGINT)": 2, "launcher killed": 9}
@@ -59,7 +61,7 @@ class Training:
     """Where the output of the last launch does."""
     _seen: set[int] = field(default_factory=set)
     _repeats: bool = False
-    """Whether steps after the newest state may be computed again: a launcher was, or the stop came after the last step."""
+    """Whether steps after the newest state may be computed again: a launcher was killed, or the run was stopped without a new state."""
 
     def run(self, kills: int = 0, stops: int = 0, about_s: float = 5.0) -> float:
         """Start it as often as it takes.
@@ -138,7 +140,7 @@ class Training:
                     raise AssertionError(f"it does not end: {self.ranks[-1]}")
         code, self._began = launcher.returncode, len(self.output)
         self.output = self._output()
-        self._repeats |= "are computed again. Another name" in self.output[self._began :]
+        self._repeats |= any(said in self.output[self._began :] for said in BEGINS_BEFORE)
         if ONE_PLACE_TWICE in self.output[self._began :]:
             self.counts["(ended: one place twice)"] += 1
             self._repeats = True

@@ -1,5 +1,5 @@
 // What a rank waits for, written into its journal, where others can read it even when this process is stopped or dead.
-// src/lockstep/protocol/journal/waiting.py has the same layout, waiting_note.py the other writer.
+// src/lockstep/protocol/journal/gauges.py has the same layout, waiting_note.py the other writer.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import lockstep.protocol.cublas_workspace  # noqa: F401 - before anything can be multiplied
+import lockstep.protocol.late_settings  # noqa: F401 - before anything can be multiplied
 from lockstep.errors import (
     EnvironmentFailure,
     InternalError,
@@ -82,5 +82,5 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     if name == "__version__":
-        return importlib.import_module("lockstep.protocol.version").version()
+        return importlib.import_module("lockstep.protocol.installation").version()
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")

@@ -89,7 +89,7 @@ def test_a_full_run_folder_is_said_and_ends_no_training_and_leaves_whole_lines(t
     lost = ["metrics.jsonl cannot be written (No space left on device)", "result.json cannot be written"]
     lost.append("logs/rank-00000.log cannot be written (No space left on device): later output of rank 0 is not in it")
     said, _, block = done.stderr.partition(
-        "FAILED    the script ended well, but some of its output could not be written:\n"
+        "FAILED    the script ended well, but some of its output could not be written\n"
     )
     for sentence in lost:
         assert said.count(sentence) == 1
@@ -123,8 +123,8 @@ def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
     warning, headline, sentence = done.stderr.splitlines()
     assert warning.startswith("warning   standard output cannot be written (No space left on device)")
     assert warning.endswith(f"is only in {log.relative_to(tmp_path)}")
-    assert headline == "FAILED    the script ended well, but some of its output could not be written:"
-    assert sentence.strip() == warning.removeprefix("warning").strip()
+    assert headline == "FAILED    the script ended well, but some of its output could not be written"
+    assert sentence.removeprefix("  why     ") == warning.removeprefix("warning").strip()
     assert log.read_text() == "lost\nlost too\n"
 
 

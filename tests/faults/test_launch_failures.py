@@ -24,9 +24,8 @@ def test_an_exception_in_one_rank_is_one_block_and_the_last_thing_printed(tmp_pa
     block = ended.err[ended.err.index("FAILED") :].splitlines()
     assert ended.code == 1
     assert block[0] == "FAILED    rank 1: ValueError: the second rank has had enough"
-    assert block[1].endswith("script.py:5")
-    assert block[2].strip() == 'raise ValueError("the second rank has had enough")'
-    assert block[-2:] == ["  1 other rank stopped because of this", f"  log: {_shown_log(ended.folder, 1)}"]
+    assert block[1].endswith('script.py:5  raise ValueError("the second rank has had enough")')
+    assert block[-2:] == ["  others  rank 0 was stopped because of this", f"  log     {_shown_log(ended.folder, 1)}"]
     assert (ended.out + ended.err).count("Traceback (most recent call last)") == 1
     assert "lockstep/launch" not in ended.err
     assert "the second rank has had enough" in ended.log(1)
@@ -51,14 +50,17 @@ def test_the_same_exception_on_every_rank_is_said_once(tmp_path: Path) -> None:
     assert "the same on rank" in ended.err
 
 
-def test_a_mistake_in_the_use_of_lockstep_is_one_sentence(tmp_path: Path) -> None:
+def test_a_mistake_in_the_use_of_lockstep_has_the_line_and_the_fix_and_no_traceback(tmp_path: Path) -> None:
     script = """
         from lockstep.errors import UsageError
         raise UsageError("`lanes` must be at least 1, but is 0.", "Set lanes=1.")
     """
     ended = run_script(tmp_path, script, "-n", "2", "-q", "--fresh")
     assert ended.code == 2
-    assert ended.err == "error: `lanes` must be at least 1, but is 0.\nhelp: Set lanes=1.\n"
+    headline, where, others, fix, _log = ended.err.splitlines()
+    assert headline.endswith(": `lanes` must be at least 1, but is 0.")
+    assert "script.py:3  raise UsageError(" in where
+    assert (others[:10], fix) == ("  others  ", "  help    Set lanes=1.")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +139,8 @@ def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path
     ended = run_script(tmp_path, script, "-n", "1", "--fresh", "--recover", "off")
     block = ended.err[ended.err.index("FAILED") :]
     assert block.startswith("FAILED    rank 0, step 12, exchange all_reduce: killed by signal 9 (SIGKILL)")
-    assert f"last at {tmp_path / 'script.py'}:11" in block
-    assert "why: sent by another process; the kernel reports no shortage of memory" in block
+    assert f"last seen at {tmp_path / 'script.py'}:11" in block
+    assert "why     sent by another process; the kernel reports no shortage of memory" in block
 
 
 def test_torch_that_cannot_be_imported_is_one_error(tmp_path: Path) -> None:

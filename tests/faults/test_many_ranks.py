@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -87,7 +86,7 @@ def test_a_death_among_many_ranks_is_named_and_nothing_is_left(tmp_path: Path, r
         run.clean_up()
     assert ended.code == 128 + signal.SIGKILL
     assert f"FAILED    rank {ranks - 1}: killed by signal 9 (SIGKILL)" in ended.err
-    assert re.search(rf"{ranks - 1} other ranks stopped because of this", ended.err)
+    assert "were stopped because of this" in ended.err
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), "the end of all processes")
 
 

@@ -181,8 +181,9 @@ def write_script(place: Path, text: str, name: str = "script.py") -> str:
 
 
 def said(run: Running | Finished, label: str) -> list[str]:
-    """The launcher's lines with this label."""
-    return re.findall(rf"^{label} +(.*)$", run.err, re.MULTILINE)
+    """The launcher's lines with this label; of a block the whole sentence."""
+    found = re.findall(rf"^{label} +(.*)(?:\n  where .*)?(?:\n  why     (.*(?:\n {{10}}.*)*))?", run.err, re.MULTILINE)
+    return ["; ".join(filter(None, [first, *re.split(r"\n {10}", why)])) for first, why in found]
 
 
 def marked_processes(mark: str) -> list[int]:

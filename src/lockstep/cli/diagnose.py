@@ -54,7 +54,7 @@ def _show(run: Run, told: Diagnosis) -> None:
         *(
             ("now" if case in told.now else "found", f"{case.finding}: {case.said}")
             for case in latest(told.cases)
-            if case.said not in told.block
+            if case.said.partition("; ")[0] not in told.block
         ),
     ]:
         console.print(f"{label:<10}{hung(text)}", soft_wrap=True, markup=False)

@@ -11,7 +11,7 @@ import click
 from lockstep.cli.program import check_here
 from lockstep.cli.under_way import screen
 from lockstep.launcher.doctor.examination import examine
-from lockstep.protocol.version import version
+from lockstep.protocol.installation import version
 
 EPILOG = """\b
 ok: nothing to do; note: works, but could be better; problem: would keep a run

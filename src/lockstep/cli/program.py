@@ -22,9 +22,9 @@ from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.machine.processes import open_file_limit
 from lockstep.machine.regular_file import other_kind
 from lockstep.machine.visible import visible
+from lockstep.protocol.installation import not_installed
 from lockstep.protocol.late_settings import ranks_per_gpu
 from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.nursery_messages import not_installed
 
 
 def check_program(script: str, is_module: bool, command: str) -> None:

@@ -15,10 +15,6 @@ _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _REACHED = re.compile(r"^oom (\d+)$", re.MULTILINE)
 
 
-LACK = "for lack of memory"
-"""What each sentence about that says."""
-
-
 class Shortage(Enum):
     """Whose memory was short when the kernel killed a process."""
 
@@ -32,7 +28,9 @@ class MemoryPressure:
     """The kernel's counters at one moment."""
 
     kills: int
-    """Processes killed for lack of memory, on the host and in this control group."""
+    """Processes of this control group killed for lack of memory, its own or the host's."""
+    host_kills: int
+    """Those of all control groups."""
     reached: int
     """How often this control group, or one around it, reached its limit."""
     limit_bytes: int
@@ -52,13 +50,13 @@ def read_memory_pressure(groups: Path = CGROUP_LIST, root: Path = CGROUP_ROOT) -
     """
     folders = group_folders(_read(groups), root, "memory")
     own = [text for folder in folders for name in _EVENTS if (text := _read(folder / name))][:1]
-    kills = sum(int(match[1]) for text in (_read(VMSTAT), *own) if (match := _KILLS.search(text)))
-    events = [match for folder in folders if (match := _REACHED.search(_read(folder / "memory.events")))]
-    reached = sum(int(match[1]) for match in events) + sum(_number(folder / "memory.failcnt") for folder in folders)
+    host_kills, kills = (_found(_KILLS, text) for text in (_read(VMSTAT), "".join(own)))
+    reached = sum(_found(_REACHED, _read(folder / "memory.events")) for folder in folders)
+    reached += sum(_number(folder / "memory.failcnt") for folder in folders)
     host, limits = _read(MEMINFO), [_number(folder / name) for folder in folders for name in _LIMITS]
     total = _kilobytes(host, "MemTotal")
     limit = min((limit for limit in limits if 0 < limit < total), default=0)
-    return MemoryPressure(kills, reached, limit, _kilobytes(host, "MemAvailable"), total)
+    return MemoryPressure(kills, host_kills, reached, limit, _kilobytes(host, "MemAvailable"), total)
 
 
 _EVENTS = ("memory.events", "memory.oom_control")
@@ -67,7 +65,10 @@ _LIMITS = ("memory.max", "memory.limit_in_bytes")
 
 
 def shortage(before: MemoryPressure, now: MemoryPressure) -> Shortage | None:
-    """Whose memory was short between two moments, if the kernel killed a process for it."""
+    """Whose memory was short between two moments, if the kernel killed a process of this control group for it."""
+    # [Note: why only the group's own counter proves a kill]
+    # The host's counter rises for every process on it, another user's or another container's too. The kernel counts each
+    # victim in the victim's own group, whoever ran short.
     if now.kills <= before.kills:
         return None
     return Shortage.GROUP if now.limit_bytes and now.reached > before.reached else Shortage.HOST
@@ -79,10 +80,17 @@ def explain_kill(before: MemoryPressure, now: MemoryPressure) -> str:
     free = f"{now.available_bytes / 1e9:.1f} of {now.total_bytes / 1e9:.1f} GB free"
     if short is Shortage.GROUP:
         limit = f"{now.limit_bytes / 1e9:.1f} GB"
-        return f"the kernel killed it {LACK}: its control group may use {limit} (the host has {free})"
+        return f"the kernel killed it for lack of memory: its control group may use {limit} (the host has {free})"
     if short is Shortage.HOST:
-        return f"the kernel killed a process {LACK}: the host has {free}"
+        return f"the kernel killed it for lack of memory: the host has {free}"
+    if now.host_kills > before.host_kills:
+        return f"another process may have sent it, or the kernel, which has killed some process of this host for lack of memory ({free})"
     return f"sent by another process; the kernel reports no shortage of memory ({free})"
+
+
+def _found(pattern: re.Pattern[str], text: str) -> int:
+    found = pattern.search(text)
+    return int(found[1]) if found else 0
 
 
 def _kilobytes(text: str, name: str) -> int:

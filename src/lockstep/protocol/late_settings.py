@@ -1,4 +1,4 @@
-"""Settings that a script makes too late, before its own `import torch`; and how many ranks may share a GPU.
+"""Settings that a script makes too late, before its own `import torch`; cuBLAS's memory; how many ranks may share a GPU.
 
 The rank's start remembers the environment; `lockstep.init`, or the script's own `init_process_group`, compares. Nothing is
 remembered in a fresh interpreter.
@@ -6,8 +6,10 @@ remembered in a fresh interpreter.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, MutableMapping
 
 from lockstep.errors import UsageError
 from lockstep.notices import say
@@ -87,3 +89,35 @@ def index_of(local_rank: int, gpus: int) -> int:
 def how_to_share(ranks: int, gpus: int) -> str:
     """What lets so many ranks run on so many GPUs, of which there is at least one."""
     return f"{NAME}={-(-ranks // gpus)} lets ranks share {'it' if gpus == 1 else 'them'}, for tests and proofs"
+
+
+# The memory in which cuBLAS works, without which deterministic matmuls raise. torch looks at the variable once in a process, at its
+# first matmul on a GPU, also when nothing deterministic was asked for yet. So it is set when lockstep is imported; `lockstep.init`
+# would come after a warm-up, or after a notebook's first cells.
+
+WORKSPACE, WORKSPACE_SIZES = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+
+
+def claim_workspace(variables: MutableMapping[str, str], *, uses_cuda: bool) -> bool:
+    """Set cuBLAS's variable unless it is set; return whether that may be too late.
+
+    Args:
+        variables: the environment.
+        uses_cuda: whether this process has used a GPU already.
+    """
+    is_late = uses_cuda and WORKSPACE not in variables
+    variables.setdefault(WORKSPACE, WORKSPACE_SIZES)
+    return is_late
+
+
+def _uses_cuda() -> bool:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return bool(cuda is not None and cuda.is_initialized())
+
+
+IS_LATE = claim_workspace(os.environ, uses_cuda=_uses_cuda())
+"""Whether torch used a GPU in this process before lockstep was imported, and nobody had set the variable."""
+TOO_LATE = (
+    f"torch used a GPU before lockstep was imported, so deterministic matmuls may raise: import lockstep first, or export "
+    f"{WORKSPACE}={WORKSPACE_SIZES}."
+)

@@ -4,76 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import get_args
 
-from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
+from lockstep.errors import EnvironmentFailure, LockstepError
 from lockstep.machine.processes import address_limit
-
-FIX = "Raise the limit with `ulimit -v unlimited`."
-NEEDED = ("torch", "numpy", "safetensors", "cloudpickle", "rich", "click")
-"""What pip installs with lockstep, and `pip install --no-deps` does not."""
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)'\s*\Z")
-_FEW_ADDRESSES = re.compile(
-    r"failed to map segment|cannot (create|allocate|enable|apply).*(memory|segment|protection)|MemoryError|bad_alloc|errno 12\b",
-    re.IGNORECASE,
-)
-"""What the loader, the C library, C++ and Python say then."""
-
-
-def is_for_want_of_addresses(error: str, most_addresses: int) -> bool:
-    """Whether the limit explains why an import has raised this.
-
-    Args:
-        error: its traceback, or the last line of it.
-        most_addresses: how many bytes of addresses a process may have; negative: any number.
-    """
-    return most_addresses >= 0 and _FEW_ADDRESSES.search(error) is not None
-
-
-def not_installed(package: str) -> UsageError:
-    """What to raise where one of `NEEDED` is missing."""
-    return UsageError(
-        f"{package} is not installed for {sys.executable}.", f"Run {sys.executable} -m pip install {package}."
-    )
-
-
-def failed_import(module: str, error: str, most_addresses: int) -> LockstepError:
-    """What to raise for an import that has raised: the missing package or the limit where that explains it, else the import's own
-    words.
-
-    Args:
-        module: its name.
-        error: its traceback.
-        most_addresses: see `is_for_want_of_addresses`.
-    """
-    if is_for_want_of_addresses(error, most_addresses):
-        return too_few_addresses(most_addresses)
-    missing = _MISSING.search(error)
-    if missing is not None and missing[1] in NEEDED:
-        return not_installed(missing[1])
-    return EnvironmentFailure(f"{module} cannot be imported here:\n{error.rstrip()}")
-
-
-def too_few_addresses(most_addresses: int) -> UsageError:
-    """What to raise where the limit explains why the nursery has not imported torch."""
-    process = "The process that imports torch for all ranks"
-    return UsageError(f"{process} did not survive that with {most_addresses >> 20} MiB of addresses.", FIX)
-
-
-def check_import(is_imported: bool, most_addresses: int) -> None:
-    """Raise `UsageError` where a limit explains why the process that imports torch has died.
-
-    Args:
-        is_imported: whether it had imported it; then the limit does not.
-        most_addresses: see `is_for_want_of_addresses`.
-    """
-    if not is_imported and most_addresses >= 0:
-        raise too_few_addresses(most_addresses)
+from lockstep.protocol.installation import failed_import
 
 
 @dataclass(frozen=True)
@@ -211,24 +150,7 @@ Message = (
     | Signalled
     | Swept
 )
-_KINDS: dict[str, Callable[..., Message]] = {
-    kind.__name__: kind
-    for kind in (
-        MakeView,
-        Spawn,
-        StartStore,
-        Signal,
-        Sweep,
-        Ready,
-        Broken,
-        ViewMade,
-        Spawned,
-        NotSpawned,
-        Exited,
-        Signalled,
-        Swept,
-    )
-}
+_KINDS: dict[str, Callable[..., Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:

@@ -1,14 +1,18 @@
-"""Everything that a new rank needs to know, as one JSON object in an unnamed file in memory.
+"""Everything that a new rank needs to know: its task, as one JSON object in an unnamed file in memory, and how it opens a parcel.
 
 The nursery's forked child and a fresh interpreter read the same file, so there is one way of becoming a rank.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
+
+from lockstep.machine import torch_private
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,43 @@ def apply_variables(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+# What a parcel is made of (`lockstep.launcher.spawn.parcel`), instead of a script
+
+
+@dataclass(frozen=True)
+class Header:
+    """The parcel's outside, readable before any of the user's code is imported."""
+
+    path: list[str]
+    """sys.path of the caller."""
+    argv: list[str]
+    main_file: str | None
+    """`__file__` of the caller's `__main__`; None in a notebook."""
+    sources: dict[str, list[str]]
+    """The lines of sources that are in no file."""
+    call: bytes
+    """(function, args), pickled."""
+
+
+class PipeEnd:
+    """A descriptor of the caller, opened anew where it is unpacked; instead of multiprocessing's own."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self._place = place
+
+    def detach(self) -> int:
+        """The descriptor."""
+        return os.open(*self._place)
+
+
+def open_storage(path: str, size: int, dtype: Any) -> Any:
+    """Open the caller's shared memory as a storage of torch: untyped, or typed with `dtype`."""
+    torch = importlib.import_module("torch")
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        storage = torch_private.open_shared_storage(descriptor, size)  # as torch.multiprocessing does
+    finally:
+        os.close(descriptor)
+    return storage if dtype is None else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

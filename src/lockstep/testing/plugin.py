@@ -76,7 +76,10 @@ def _run(words: Sequence[str], folder: Path) -> str:
     environment = os.environ | {"COLUMNS": WIDTH}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode == 2:
-        problem, _, fix = f"{ended.stdout}{ended.stderr}".strip().removeprefix("error: ").partition("\nhelp: ")
+        said = f"{ended.stdout}{ended.stderr}".strip().removeprefix("error: ")
+        problem, _, fix = said.replace("\n  help    ", "\nhelp: ").partition(
+            "\nhelp: "
+        )  # of a rank, or of verify itself
         raise UsageError(problem, fix)
     if ended.returncode:
         pytest.fail(f"lockstep verify {' '.join(words)}\n{ended.stdout}{ended.stderr}", pytrace=False)

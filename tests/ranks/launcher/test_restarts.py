@@ -142,6 +142,21 @@ def test_a_torchrun_script_starts_again_after_any_failure_and_meets_anew(tmp_pat
     assert "ValueError: once" in ended.log(1), "the log goes on"
 
 
+def test_what_is_logged_without_any_step_is_in_the_file_once_after_a_restart(tmp_path: Path) -> None:
+    script = """
+        import os, lockstep
+        run = lockstep.init()
+        run.log(accuracy=0.9)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), 9)
+    """
+    ended = run_script(tmp_path, script, "-n", "1")
+    assert ended.code == 0, ended.err
+    assert len(lines_about_restarts(ended)) == 1
+    assert ended.folder is not None
+    assert (ended.folder / "metrics.jsonl").read_text().count("accuracy") == 1
+
+
 def test_control_c_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
     script = """
         import os, signal

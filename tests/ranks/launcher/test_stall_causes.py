@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from tests.support.launching import run_script, start_python, write_script
+from tests.support.launching import run_script, said, start_python, write_script
 
 pytestmark = pytest.mark.ranks
 
@@ -66,7 +66,7 @@ LIMITS = dict.fromkeys(("loop", "native"), ("--stall-after", "5"))
 
 def stalled(done):
     """The one sentence about the rank that is missing."""
-    (sentence,) = re.findall(r"^FAILED +stalled (.*)$", done.err, re.MULTILINE)
+    (sentence,) = said(done, "FAILED")
     assert "rank 1 has not reached all_reduce" in sentence
     return sentence
 

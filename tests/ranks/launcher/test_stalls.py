@@ -72,12 +72,12 @@ if run.is_main:
 def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
     run = start(tmp_path, "-v", "-n", "2", write_script(tmp_path, TRAIN), "stop")
     until((tmp_path / "once").exists, "the stop")
-    taken = until(lambda: bool(said(run, "stalled")), "the sentence")
+    taken = until(lambda: bool(said(run, "STALLED")), "the sentence")
     assert taken < 9, taken
     kill(run.pid_of(1), signal.SIGCONT)
     done = run.finish()
     assert done.code == 0, done.err
-    (sentence,) = said(run, "stalled")
+    (sentence,) = said(run, "STALLED")
     assert re.match(
         r"\d+ s: rank 1 has not reached the exchange of gradients of step 6 \(script.py:35\); rank 0 waits for it; ",
         sentence,
@@ -99,7 +99,7 @@ def test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_sam
     assert done.code == 0, done.err
     (tmp_path / "again").mkdir()
     assert done.out == run_script(tmp_path / "again", TRAIN, "-n", "1", args=("not at all",)).out
-    (sentence,) = said(done, "stalled")
+    (sentence,) = said(done, "STALLED")
     assert re.search(rf"rank 1 is at {line} ", sentence), sentence
     assert "all ranks start again" in done.err
 
@@ -109,7 +109,7 @@ def test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_sam
 def test_a_rank_that_works_while_others_wait_is_slow(tmp_path, how):
     done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "replace", args=(how,))
     assert done.code == 0, done.err
-    assert said(done, "stalled") == said(done, "replace") == []
+    assert said(done, "STALLED") == said(done, "replace") == []
     assert re.search(r"rank 1 is at script.py:\d+ .* and uses [01]\.\d cores", said(done, "slow")[0])
 
 
@@ -173,8 +173,8 @@ def test_groups_that_are_used_in_crossed_order_are_told_as_a_circle(tmp_path):
     assert done.code == 1, done.err
     (sentence,) = [one.removeprefix("stalled ") for one in said(done, "FAILED")]
     assert re.search(
-        r"ranks wait for each other: rank 0 for rank 1 in all_reduce.*script.py:14\); rank 1 for rank 0 in "
-        r"all_reduce.*script.py:17\); rank 2 for them",
+        r"ranks wait for each other; rank 0 waits for rank 1 in all_reduce.*script.py:14\); rank 1 waits for rank 0 in "
+        r"all_reduce.*script.py:17\); rank 2 waits for them",
         sentence,
     ), sentence
 
@@ -220,7 +220,7 @@ if run.is_main:
 def test_a_loader_worker_that_sleeps_is_named_with_its_line_and_its_rank_replaced(tmp_path):
     done = run_script(tmp_path, SLOW_SAMPLE, "-n", "2", "--on-stall", "replace")
     assert done.code == 0, done.err
-    (sentence,) = said(done, "stalled")
+    (sentence,) = said(done, "STALLED")
     assert re.search(
         r"rank \d is at script.py:20 in Pictures.__getitem__, in loader worker \d+ \(waiting for samples", sentence
     )

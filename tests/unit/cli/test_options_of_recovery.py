@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.cli.run import old_options, recovery_from
+from lockstep.cli.launch_request import old_options, recovery_from
 from lockstep.errors import UsageError
 from lockstep.launcher.request import Recover
 from lockstep.protocol.layout.mesh import Form

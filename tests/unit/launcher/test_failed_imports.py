@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lockstep.errors import EnvironmentFailure, UsageError
-from lockstep.protocol.nursery_messages import check_import, failed_import
+from lockstep.protocol.installation import check_import, failed_import
 
 TRACE = 'Traceback (most recent call last):\n  File "torch/__init__.py", line 1\n'
 NO_LIMIT, FEW = -1, 500_000_000

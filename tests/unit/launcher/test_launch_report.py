@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError
+from lockstep.errors import DIFFERENT_BITS, UsageError
 from lockstep.launcher.diagnosis.spent import Summary
 from lockstep.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
 from lockstep.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Verbosity
-from lockstep.launcher.terminal.failure_block import Evidence, crash_stack, failure_block
+from lockstep.launcher.terminal.failure_block import Evidence, crash_stack, failure_block, lost_block, stall_block
 from lockstep.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
 from lockstep.launcher.terminal.report import (
     Line,
@@ -194,8 +194,8 @@ def blamed(end: RankEnd, evidence: Evidence = NOTHING) -> str:
 def test_a_sample_that_could_not_be_fetched_is_named() -> None:
     failed = Failure(1, FailureKind.SCRIPT, "OSError: no image", "Traceback\nOSError: no image\n", "", 0, "417", 5)
     block = blamed(RankEnd(1, 1, 0, 9, False, failed))
-    assert "  sample: number 417 of the data set\n" in block
-    assert block.endswith("  2 other ranks stopped because of this\n  log: logs/1.log")
+    assert "  where   sample 417 of the data set\n" in block
+    assert block.endswith("  others  ranks 0, 2 were stopped because of this\n  log     logs/1.log")
 
 
 @pytest.mark.parametrize("end", ["exception", "crash"])
@@ -223,19 +223,21 @@ def test_a_way_out_that_is_known_is_said_behind_the_traceback() -> None:
         5,
         "Use fast.",
     )
-    assert blamed(RankEnd(1, 1, 0, 9, False, failed)).splitlines()[-2:] == ["  help: Use fast.", "  log: logs/1.log"]
+    assert blamed(RankEnd(1, 1, 0, 9, False, failed)).splitlines()[-2:] == [
+        "  help    Use fast.",
+        "  log     logs/1.log",
+    ]
 
 
 def test_the_journals_last_work_is_in_the_headline() -> None:
     tail = [
         Record(1, 0, 7, 1, Phase.EXCHANGE, "all_reduce", "/nowhere/train.py", 31),
-        Record(2, 0, 7, 1, Phase.FAILED, "", "", 0),
     ]
     block = blamed(RankEnd(1, 137, 9, 9, False, None), Evidence(tail, Path("log"), "", "because"))
     assert block.splitlines()[:3] == [
         "FAILED    rank 1, step 7, exchange all_reduce: killed by signal 9 (SIGKILL)",
-        "  last at /nowhere/train.py:31",
-        "  why: because",
+        "  where   last seen at /nowhere/train.py:31",
+        "  why     because",
     ]
 
 
@@ -244,22 +246,62 @@ def test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher() ->
     failed = Failure(1, FailureKind.SCRIPT, text, f"ValueError: {text}\n", "/a\ndone      \x1b[H.py", 3, "\x1b[1m7", 5)
     block = blamed(RankEnd(1, 1, 0, 9, False, failed), Evidence([], Path("l\nog"), "", ""))
     assert block.splitlines() == [
-        r"FAILED    rank 1: bad \x1b[2J\rthing\nFAILED    rank 0: forged",
-        r"  at /a\ndone      \x1b[H.py:3",
+        r"FAILED    rank 1: bad \x1b[2J\rthing",
+        "          FAILED    rank 0: forged",
+        "  where   /a",
+        r"          done      \x1b[H.py:3",
+        r"          sample \x1b[1m7 of the data set",
         "",
         r"  | ValueError: bad \x1b[2J\rthing",
         "  | FAILED    rank 0: forged",
         "",
-        r"  sample: number \x1b[1m7 of the data set",
-        "  2 other ranks stopped because of this",
-        r"  log: l\nog",
+        "  others  ranks 0, 2 were stopped because of this",
+        "  log     l",
+        "          og",
     ]
-    misused = replace(
-        failed, kind=FailureKind.USAGE, error="UsageError: no\ndone      x", fix="Use\ndone      all is well\x1b[8m"
+
+
+def test_every_trouble_has_the_same_rows() -> None:
+    misused = Failure(1, FailureKind.USAGE, "UsageError: no", "Traceback\n", "/a/t.py", 3, None, 5, fix="Use\n  more")
+    stalled = replace(
+        misused, kind=FailureKind.STALL, traceback="", error="stalled 5 s: rank 1 is late; rank 0 waits; it sleeps"
     )
-    assert blamed(RankEnd(1, 2, 0, 9, False, misused)) == (
-        "error: no\n  done      x\nhelp: Use\n  done      all is well\\x1b[8m"
+    damaged = replace(
+        misused, kind=FailureKind.DAMAGE, error="no longer holds the same bits", fix="after step 3 it did"
     )
+    where, others, fix, log = (
+        "  where   /a/t.py:3",
+        "  others  ranks 0, 2 were stopped because of this",
+        "  help    Use",
+        "  log     logs/1.log",
+    )
+    assert [blamed(RankEnd(1, 2, 0, 9, False, one)).splitlines() for one in (misused, stalled, damaged)] == [
+        ["FAILED    rank 1: no", where, others, fix, "            more", log],
+        [
+            "FAILED    stalled 5 s: rank 1 is late",
+            where,
+            "  why     rank 0 waits",
+            "          it sleeps",
+            others,
+            fix,
+            "            more",
+            log,
+        ],
+        [
+            "FAILED    rank 1 no longer holds the same bits (after step 3 it did)",
+            where,
+            f"  why     {DIFFERENT_BITS}",
+            others,
+            log,
+        ],
+    ]
+    assert stall_block("5 s: rank 1 is late; rank 0 waits", "t.py:3", "Wake it.").text.splitlines() == [
+        "STALLED   5 s: rank 1 is late",
+        "  where   t.py:3",
+        "  why     rank 0 waits",
+        "  help    Wake it.",
+    ]
+    assert lost_block([]) == ""
 
 
 def test_only_the_last_crash_in_a_log_counts() -> None:

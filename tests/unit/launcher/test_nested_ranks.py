@@ -3,8 +3,7 @@
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.protocol.environment import OWN
-from lockstep.protocol.nested_ranks import check_spawn
+from lockstep.protocol.environment import OWN, check_spawn
 from tests.support.launcher_variables import OPEN_MPI, SRUN
 
 

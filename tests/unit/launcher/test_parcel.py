@@ -15,7 +15,7 @@ import torch
 
 import lockstep
 from lockstep.launcher.spawn.parcel import Parcel
-from lockstep.protocol.unpacking import Header
+from lockstep.protocol.rank_task import Header
 
 LOCK = threading.Lock()
 

@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.supervise.surroundings import Surroundings
+from lockstep.launcher.supervise.surroundings import RECENT_S, Surroundings
 from lockstep.launcher.terminal.cases import Cases
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.launcher.verdict import RankEnd
-from lockstep.machine.memory_pressure import Shortage
+from lockstep.machine.memory_pressure import Shortage, read_memory_pressure
 from lockstep.protocol.case import cases_in
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(100)"]
@@ -55,6 +56,25 @@ def test_a_rank_that_somebody_killed_is_no_finding_but_it_is_said_why(surroundin
     surroundings.ended(RankEnd(1, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None))
     assert surroundings.known[1].why_killed.startswith("sent by another process")
     assert cases_in(surroundings.cases.path) == []
+
+
+def test_a_kill_that_the_kernel_counted_long_before_was_another_ones(
+    surroundings: Surroundings, pids: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = read_memory_pressure()
+    short = replace(calm, kills=calm.kills + 1)
+    monkeypatch.setattr("lockstep.launcher.supervise.surroundings.read_memory_pressure", lambda: short)
+    for _ in range(2):
+        surroundings._pressures = [(-RECENT_S, reading) for _, reading in surroundings._pressures]
+        surroundings._next_s = 0.0
+        surroundings.look(pids)
+    surroundings.ended(RankEnd(1, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None))
+    assert cases_in(surroundings.cases.path) == []
+    monkeypatch.setattr(
+        "lockstep.launcher.supervise.surroundings.read_memory_pressure", lambda: replace(short, kills=99)
+    )
+    surroundings.ended(RankEnd(0, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None))
+    assert [case.finding for case in cases_in(surroundings.cases.path)] == ["killed-for-memory"]
 
 
 def test_a_rank_that_grew_after_the_last_look_is_told_with_what_it_held(

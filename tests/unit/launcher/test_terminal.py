@@ -106,7 +106,7 @@ def test_colours_of_rank_0_stay_and_what_it_leaves_open_ends_before_the_last_wor
     terminal.pass_through(OUT, b"\x1b[32mgreen\n\x1b]0;a title without an end")
     terminal.say("[rank 1] hello")
     terminal.settle()
-    terminal.block("FAILED    rank 0", "")
+    Saying(terminal).block("FAILED    rank 0")
     assert shown(controller).replace(b"\r", b"") == (
         b"\x1b[32mgreen\n\x1b]0;a title without an end" + END_OF_STRING + b"\n[rank 1] hello\n"
         + END_OF_STRING + END_OF_STYLES + b"FAILED    rank 0\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import lockstep
-from lockstep.launcher.terminal.traceback_text import fold_libraries
+from lockstep.launcher.terminal.failure_block import fold_libraries
 
 MINE = '  File "/home/me/lockstep/train.py", line 35, in <module>\n    loss = model(x)\n           ^^^^^^^^\n'
 TORCH = '  File "/venv/lib/site-packages/torch/nn/modules/module.py", line 1775, in _call_impl\n    return forward_call(*args)\n'

@@ -44,14 +44,16 @@ def test_only_a_rank_that_moved_is_said_to_have_gone_on(monkeypatch, before, aft
     )
     lines, journal = [], Journal(newest=before)
     stalls = Stalls(
-        scenes=SimpleNamespace(journals={0: Journal(newest=1), 1: journal}, sentence=lambda *_: "6 s: ..."),
+        scenes=SimpleNamespace(
+            journals={0: Journal(newest=1), 1: journal}, sentence=lambda *_: "6 s: ...", line_of=lambda _: None
+        ),
         cases=SimpleNamespace(add=lambda *_: None),
-        saying=SimpleNamespace(line=lines.append),
+        saying=SimpleNamespace(line=lines.append, block=lambda _: None),
         request=REQUEST,
         kill=None,
         stop=None,
     )
-    assert stalls._say(RANK_1_STALLS, {}, PIDS)
+    assert stalls._say(RANK_1_STALLS, {1: SimpleNamespace(doing=None)}, PIDS)
     journal.newest = after
     stalls._say_went_on(pids)
     assert [line.text for line in lines if line.label == "went on"] == ["rank 1, after more than 6 s"] * is_said

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from lockstep.protocol import cublas_workspace
-from lockstep.protocol.cublas_workspace import NAME, TOO_LATE, VALUE, claim
+from lockstep.protocol import late_settings
+from lockstep.protocol.late_settings import TOO_LATE, WORKSPACE, WORKSPACE_SIZES, claim_workspace
 from lockstep.rank.init.numerics import set_numerics
 from lockstep.testing.ranks import Started, run_ranks
 
@@ -18,25 +18,25 @@ from lockstep.testing.ranks import Started, run_ranks
 @pytest.mark.parametrize(
     ("present", "uses_cuda", "is_late", "value"),
     [
-        ({}, False, False, VALUE),
-        ({}, True, True, VALUE),
-        ({NAME: ":16:8"}, True, False, ":16:8"),
+        ({}, False, False, WORKSPACE_SIZES),
+        ({}, True, True, WORKSPACE_SIZES),
+        ({WORKSPACE: ":16:8"}, True, False, ":16:8"),
     ],
 )
 def test_it_is_set_unless_it_is_set_and_late_where_a_gpu_was_used(present, uses_cuda, is_late, value):
     variables = dict(present)
-    assert claim(variables, uses_cuda=uses_cuda) is is_late
-    assert variables == {NAME: value}
+    assert claim_workspace(variables, uses_cuda=uses_cuda) is is_late
+    assert variables == {WORKSPACE: value}
 
 
 def test_importing_lockstep_sets_it():
-    code = f"import lockstep, os, sys; print(os.environ[{NAME!r}], 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", f"import os; os.environ.pop({NAME!r}, None)\n{code}"], capture_output=True, text=True, check=True)  # fmt: skip
-    assert done.stdout.split() == [VALUE, "False"]
+    code = f"import lockstep, os, sys; print(os.environ[{WORKSPACE!r}], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"import os; os.environ.pop({WORKSPACE!r}, None)\n{code}"], capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.split() == [WORKSPACE_SIZES, "False"]
 
 
 def set_too_late(exact):
-    cublas_workspace.IS_LATE = True
+    late_settings.IS_LATE = True
     with contextlib.redirect_stderr(io.StringIO()) as said:
         set_numerics(1, exact=exact)
     return said.getvalue()

@@ -33,7 +33,7 @@ NOON = dt.datetime(2026, 11, 23, 12, 0, tzinfo=dt.UTC)
     ("judge", "ended", "state", "says"),
     [
         (ends_well, Ended(0, "a\nloss 1\n", ""), State.OK, "loss 1"),
-        (ends_well, Ended(1, "", "FAILED rank 0\n  KeyError: 'x'\n\n  help: y\n  log: z\n"), State.FAILED, "exit code 1: KeyError: 'x'"),
+        (ends_well, Ended(1, "", "FAILED rank 0\n  KeyError: 'x'\n\n  help    y\n  log     z\n"), State.FAILED, "exit code 1: KeyError: 'x'"),
         (by_its_word, Ended(0, 'x\n{"says": "2 ms", "ratio": 2}', ""), State.OK, "2 ms"),
         (by_its_word, Ended(0, '{"says": "differs", "ok": false}', ""), State.FAILED, "differs"),
         (same_bits, Ended(0, '{"exit_code": 0, "ranks": [1, 2], "steps": 5}', ""), State.OK, "same bits on 1, 2 ranks over 5 steps"),

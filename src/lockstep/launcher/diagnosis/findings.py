@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lockstep.launcher.diagnosis.scene import Life, RankScene
 from lockstep.launcher.diagnosis.stalls import Judgement, Standing
-from lockstep.machine.memory_pressure import LACK, Shortage
+from lockstep.machine.memory_pressure import Shortage
 from lockstep.protocol.journal.failure import Failure
 from lockstep.protocol.journal.ring import Phase
 
@@ -330,8 +330,6 @@ def finding_of_end(end: End) -> Finding | None:
 
 def _by_its_words(error: str) -> Finding | None:
     """The finding of an exception that is not one of ours."""
-    if LACK in error:  # of a loader worker
-        return KILLED_FOR_MEMORY
     if is_full(error):
         return FULL_DISK
     return WRONG_INTERFACE if _INTERFACE.search(error) else None

@@ -13,8 +13,8 @@ from lockstep.launcher.diagnosis.scene import LONG_S, Doing, Idleness, Life, Pac
 from lockstep.launcher.diagnosis.stack import Frame
 from lockstep.launcher.diagnosis.stalls import Judgement, judge, sentence
 from lockstep.machine.processes import process_state, sleeps_of
+from lockstep.protocol.journal.gauges import Waiting
 from lockstep.protocol.journal.ring import JournalReader, Record
-from lockstep.protocol.journal.waiting import Waiting
 
 RECORDS = 24
 """How many of each rank's newest records are looked at."""

@@ -241,7 +241,7 @@ def sentence(
     if holdup.is_circle:
         each = "; ".join(_wait_text(scenes[rank], holdup, homes) for rank in sorted(holdup.culprits))
         others = holdup.waiting - holdup.culprits
-        return f"{seconds}: ranks wait for each other: {each}{f'; {ranks_text(others)} for them' if others else ''}"
+        return "; ".join([f"{seconds}: ranks wait for each other", each, *([_waits(others, "them")] if others else [])])
     there = "; ".join(_where(scenes[rank], lines.get(rank), homes) for rank in sorted(judgement.suspects))
     if not holdup.waiting:
         still = "does not move" if len(judgement.suspects) == 1 else "do not move"
@@ -249,10 +249,11 @@ def sentence(
     first = max(holdup.waiting, key=lambda rank: wait.lasts_s if (wait := scenes[rank].wait) is not None else 0.0)
     one = len(judgement.suspects) == 1
     missing = f"{ranks_text(judgement.suspects)} {'has' if one else 'have'} not reached {awaited(scenes[first])}"
-    waiting = (
-        f"{ranks_text(holdup.waiting)} {'waits' if len(holdup.waiting) == 1 else 'wait'} for {'it' if one else 'them'}"
-    )
-    return f"{seconds}: {missing}; {waiting}; {there}"
+    return f"{seconds}: {missing}; {_waits(holdup.waiting, 'it' if one else 'them')}; {there}"
+
+
+def _waits(ranks: frozenset[int], whom: str) -> str:
+    return f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {whom}"
 
 
 def awaited(scene: RankScene) -> str:
@@ -268,7 +269,7 @@ def _wait_text(scene: RankScene, holdup: Holdup, homes: Mapping[int, str]) -> st
     wait = scene.wait
     assert wait is not None
     behind = wait.behind & holdup.culprits
-    return f"{_named(scene, homes)} for {ranks_text(behind) if wait.behind else 'others'} in {awaited(scene)}"
+    return f"{_named(scene, homes)} waits for {ranks_text(behind) if wait.behind else 'others'} in {awaited(scene)}"
 
 
 def _named(scene: RankScene, homes: Mapping[int, str]) -> str:

@@ -15,8 +15,6 @@ PHASES = {
     Phase.UPDATE: "optimizer",
     Phase.EVALUATE: "evaluation",
     Phase.PAUSED: "breakpoint()",
-    Phase.FAILED: "after a failure",
-    Phase.FINISHED: "after its end",
 }
 """What a rank does, for people."""
 

@@ -20,7 +20,7 @@ from lockstep.machine.leftovers import SHARED_MEMORY, left_folders, orphaned_pro
 from lockstep.machine.no_gpu import NO_GPU, NoGpu, first_sentence, why_none
 from lockstep.machine.processes import address_limit
 from lockstep.machine.stacks import refusal
-from lockstep.protocol.nursery_messages import is_for_want_of_addresses
+from lockstep.protocol.installation import is_for_want_of_addresses
 from lockstep.protocol.run_folder import runs_folder
 
 

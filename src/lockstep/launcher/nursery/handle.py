@@ -29,6 +29,7 @@ from lockstep.machine.leftovers import (
 )
 from lockstep.machine.private_view import ViewReport
 from lockstep.machine.processes import address_limit, interpreter_options
+from lockstep.protocol.installation import check_import
 from lockstep.protocol.nursery_messages import (
     Broken,
     ChannelClosed,
@@ -37,7 +38,6 @@ from lockstep.protocol.nursery_messages import (
     Ready,
     ViewMade,
     channel_pair,
-    check_import,
 )
 
 END_S = 5.0

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lockstep.launcher.request import LaunchRequest
 from lockstep.machine.leftovers import MARKER
-from lockstep.protocol import cublas_workspace
 from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, encode
+from lockstep.protocol.late_settings import WORKSPACE, WORKSPACE_SIZES
 from lockstep.protocol.rank_task import RankTask
 
 IMPORT_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
@@ -123,7 +123,7 @@ def _defaults(request: LaunchRequest) -> dict[str, str]:
     interface = request.seat.interface if request.seat is not None else "lo"
     return {
         **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
-        cublas_workspace.NAME: cublas_workspace.VALUE,
+        WORKSPACE: WORKSPACE_SIZES,
         NCCL_DUMPS: "0",
         "LT_DEVICES": str(request.placement.ranks),
         "LT_ACCELERATOR": request.placement.device,

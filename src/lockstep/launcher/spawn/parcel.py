@@ -32,7 +32,7 @@ import cloudpickle
 
 from lockstep.errors import UsageError
 from lockstep.launcher.nursery.kept import main_file
-from lockstep.protocol.unpacking import Header, PipeEnd, open_storage
+from lockstep.protocol.rank_task import Header, PipeEnd, open_storage
 
 MAX_SOURCE_BYTES = 1 << 20
 """At most this much of the sources that are in no file (notebook cells) is sent, for the ranks' tracebacks."""

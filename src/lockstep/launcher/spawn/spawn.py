@@ -45,9 +45,9 @@ from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.machine.processes import open_file_limit
 from lockstep.notices import say
 from lockstep.protocol.backends import check_backend
+from lockstep.protocol.environment import check_spawn
 from lockstep.protocol.journal.failure import FailureKind
 from lockstep.protocol.late_settings import how_to_share, ranks_per_gpu
-from lockstep.protocol.nested_ranks import check_spawn
 from lockstep.protocol.run_folder import runs_folder
 
 

@@ -20,6 +20,7 @@ from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.roster import Member
 from lockstep.launcher.nodes.view import RunView
 from lockstep.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
+from lockstep.launcher.terminal.failure_block import Block
 from lockstep.launcher.terminal.report import Line, Whence
 from lockstep.launcher.verdict import RankEnd, Verdict
 from lockstep.protocol.journal.failure import Failure, FailureKind
@@ -28,6 +29,7 @@ from lockstep.protocol.journal.gauges import Gauges, listed, unlist
 LEFT_BEHIND = 2
 """The weight of a rank that only lost a peer."""
 LOST_NODE = "the node is gone: its launcher has ended, or cannot be reached"
+WITHOUT_IT = "Leave out --recover off: then the other nodes resume without it."
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _of_lost_node(member: Member, view: RunView) -> NodeEnd:
         uses_lockstep=uses,
         culprit=RankEnd(rank, 1, 0, 0, stopped=False, failure=None),
         loss=loss,
-        block=f"FAILED    {member.text}: {LOST_NODE}",
+        block=Block(f"{member.text}: {LOST_NODE}", help=WITHOUT_IT).text,
         newest_step=max(steps, default=None),
     )
 

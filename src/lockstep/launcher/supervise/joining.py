@@ -26,6 +26,7 @@ from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.script_source import source_of
+from lockstep.launcher.terminal.failure_block import HELP, stall_block
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.cores import model_and_instructions
@@ -35,7 +36,7 @@ from lockstep.protocol.run_folder import RunFolder
 
 SAME_NODE_S = 4.0
 """How long a second node 0 tries to inform the first one that there are two."""
-ALWAYS_PRINTED = frozenset({"stalled", "help"})
+ALWAYS_PRINTED = frozenset({"stalled", HELP})
 """What other nodes say that is printed although this one is to be quiet."""
 
 
@@ -69,7 +70,10 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         if notice["finding"]:
             Case(notice["finding"], f"{notice['label']} {notice['text']}", tuple(notice["ranks"])).add_to(cases)
         if request.output.verbosity is not Verbosity.QUIET or notice["label"] in ALWAYS_PRINTED:
-            saying.line(Line(notice["label"], notice["text"]))
+            if notice["label"] == "stalled":
+                saying.block(stall_block(notice["text"]).text)
+            else:
+                saying.line(Line(notice["label"], notice["text"]))
 
     cases = RunFolder(request.output.run_folder).findings
     record = record_of(request, node, is_host=is_host)

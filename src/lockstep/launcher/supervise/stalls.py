@@ -22,6 +22,7 @@ from lockstep.launcher.diagnosis.words import ranks_text
 from lockstep.launcher.request import LaunchRequest, OnStall, Verbosity
 from lockstep.launcher.supervise.all_nodes import OtherNodes
 from lockstep.launcher.terminal.cases import Cases
+from lockstep.launcher.terminal.failure_block import HELP, place_text, stall_block
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import Saying
 from lockstep.machine.effort import HeldBack, held_back
@@ -139,20 +140,33 @@ class Stalls:
         self.cases.add(finding, f"{judgement.standing} {said}", judgement.suspects)
         if is_stalled and self.request.recovery.on_stall is OnStall.STOP:
             return before_s is None  # the failure block says it
-        self._line(Line(judgement.standing.value, said), finding, judgement.suspects, is_needed=is_stalled)
-        if is_stalled and finding.name not in self._helped:
-            self._helped.add(finding.name)
-            aid = finding.first_aid.replace("PID", str(pids.get(min(judgement.suspects), 0)))
-            if self.nodes is not None and aid != finding.first_aid:  # a process's number means something there only
-                aid = f"On {self.nodes.here}: {aid}"
-            self._line(Line("help", aid), is_needed=True)
+        if is_stalled:
+            self._say_stalled(judgement, scenes, said, pids)
+        else:
+            self._line(Line(judgement.standing.value, said), finding, judgement.suspects)
         return before_s is None
 
-    def _line(
-        self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset(), *, is_needed: bool
+    def _say_stalled(
+        self, judgement: Judgement, scenes: Mapping[int, RankScene], said: str, pids: Mapping[int, int]
     ) -> None:
-        """Say a line here and on the other nodes; one that is needed where little is said, too."""
-        if is_needed or self.request.output.verbosity is not Verbosity.QUIET:
+        """Say here and on the other nodes who is stalled; the first time also what to do."""
+        first, finding, aid = min(judgement.suspects), finding_of_stall(judgement, scenes), ""
+        if finding.name not in self._helped:
+            self._helped.add(finding.name)
+            aid = finding.first_aid.replace("PID", str(pids.get(first, 0)))
+            if self.nodes is not None and aid != finding.first_aid:  # a process's number means something there only
+                aid = f"On {self.nodes.here}: {aid}"
+        line, doing = self.scenes.line_of(first), scenes[first].doing
+        where = place_text(line.file, line.line) if line is not None else doing.place if doing is not None else ""
+        self.saying.block(stall_block(said, where if len(judgement.suspects) == 1 else "", aid).text)
+        if self.nodes is not None:
+            self.nodes.say(Line("stalled", said), finding, judgement.suspects)
+            if aid:
+                self.nodes.say(Line(HELP, aid))
+
+    def _line(self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset()) -> None:
+        """Say a line here, unless little is to be said, and on the other nodes."""
+        if self.request.output.verbosity is not Verbosity.QUIET:
             self.saying.line(line)
         if self.nodes is not None:
             self.nodes.say(line, finding, ranks)
@@ -167,7 +181,7 @@ class Stalls:
             ranks = [rank for rank in named if self._went_on(rank, pids) and not is_over]
             seconds = max(self._said.values())
             if ranks:
-                self._line(Line("went on", f"{ranks_text(ranks)}, after more than {seconds:.0f} s"), is_needed=False)
+                self._line(Line("went on", f"{ranks_text(ranks)}, after more than {seconds:.0f} s"))
         self._said.clear()
         self._stood.clear()
         self._waited.clear()

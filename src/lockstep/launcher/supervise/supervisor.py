@@ -30,6 +30,7 @@ from lockstep.launcher.supervise.surroundings import Surroundings
 from lockstep.launcher.terminal.cases import Losses
 from lockstep.launcher.terminal.rank_output import RankStreams
 from lockstep.machine.processes import address_limit
+from lockstep.protocol.installation import check_import
 from lockstep.protocol.journal.signals import Asking, Event, read_news
 from lockstep.protocol.nursery_messages import (
     Broken,
@@ -41,7 +42,6 @@ from lockstep.protocol.nursery_messages import (
     Spawned,
     Sweep,
     Swept,
-    check_import,
 )
 from lockstep.protocol.run_folder import RunFolder
 

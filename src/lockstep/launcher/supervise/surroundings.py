@@ -20,6 +20,8 @@ from lockstep.machine.processes import resident_bytes, signal_name
 from lockstep.protocol.journal.failure import FailureKind
 
 EVERY_S = 0.5
+RECENT_S = 10.0
+"""A kill that the kernel counted longer ago was that of another process."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Known:
     finding: Finding | None = None
     why_killed: str = ""
     """Why it got SIGKILL, as far as can be known; empty if it did not."""
+
+
+def _pressure_now() -> tuple[float, MemoryPressure]:
+    return time.monotonic(), read_memory_pressure()
 
 
 def memory_line(rank: int, known: Mapping[int, Known]) -> Line | None:
@@ -45,7 +51,8 @@ class Surroundings:
     cases: Cases
     known: dict[int, Known] = field(default_factory=dict)
     """Of each rank that has ended."""
-    _pressure: MemoryPressure = field(default_factory=read_memory_pressure)
+    _pressures: list[tuple[float, MemoryPressure]] = field(default_factory=lambda: [_pressure_now()])
+    """The kernel's counters, read every `RECENT_S`; the last two."""
     _held: dict[int, int] = field(default_factory=dict)
     """The memory of each rank in bytes: the most ever of one that has ended, of the others when they were looked at last."""
     _next_s: float = 0.0
@@ -60,6 +67,8 @@ class Surroundings:
         if time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + EVERY_S
+        if self._pressures[-1][0] < time.monotonic() - RECENT_S:
+            self._pressures = [self._pressures[-1], _pressure_now()]
         self._held.update({rank: held for rank, pid in pids.items() if (held := resident_bytes(pid))})
         if not self._has_said_core and len(pids) > 1:
             self._look_at_cores(pids)
@@ -80,9 +89,9 @@ class Surroundings:
             self._held[end.rank] = end.peak_bytes
         is_worker = end.failure is not None and end.failure.kind is FailureKind.WORKER
         if is_worker or (end.signal == signal.SIGKILL and not end.stopped):
-            now = read_memory_pressure()
-            short, why = shortage(self._pressure, now), explain_kill(self._pressure, now)
-            why, self._pressure = f"{why}; {self._memory_text()}" if short is not None else why, now
+            (_, before), now = self._pressures[0], _pressure_now()
+            short, why = shortage(before, now[1]), explain_kill(before, now[1])
+            why, self._pressures = f"{why}; {self._memory_text()}" if short is not None else why, [now]
         finding = finding_of_end(End(end.failure, 0 if end.stopped else end.signal, short))
         self.known[end.rank] = Known(finding, why)
         if finding is not None and (end.failure is None or end.failure.kind is not FailureKind.STALL):

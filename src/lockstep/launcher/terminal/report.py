@@ -15,11 +15,14 @@ from lockstep.launcher.diagnosis.words import ranks_text
 from lockstep.launcher.recovery import Loss, Regroup, RestartAll
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.machine.processes import signal_name
+from lockstep.machine.visible import visible_lines
 from lockstep.protocol.arithmetic import arithmetic_text
 from lockstep.protocol.layout.mesh import choose_mesh
 from lockstep.protocol.run_folder import RUNS
 
 LABEL_WIDTH = 10
+QUOTED = "  | "
+"""Before the words of others, of which each may look like a line of ours."""
 HASH_DIGITS = 12
 """How much of a hash is shown; nobody compares more by eye, and files have all of it."""
 MOST_NODES_SHOWN = 8
@@ -35,6 +38,14 @@ class Line:
     text: str
     aside: str = ""
     """What is said less loudly behind it."""
+
+
+def lines_of(block: str) -> list[Line]:
+    """A block's rows, each with its label."""
+    rows = visible_lines(block).split("\n")
+    return [
+        Line("", row) if row.startswith(QUOTED) else Line(row[:LABEL_WIDTH].rstrip(), row[LABEL_WIDTH:]) for row in rows
+    ]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
-from lockstep.launcher.terminal.report import LABEL_WIDTH, Line
-from lockstep.machine.visible import visible, visible_lines
+from lockstep.launcher.terminal.report import LABEL_WIDTH, QUOTED, Line, lines_of
+from lockstep.machine.visible import visible
 
 _WORD = re.compile(r" *[^ ]+")
 
@@ -69,9 +69,6 @@ END_OF_STRING, END_OF_STYLES = b"\x1b\\", b"\x1b[0m"
 """What a script may have left open: an escape sequence that swallows text, colours."""
 LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 """How wide a line of the launcher is, however narrow or wide the terminal."""
-_QUOTED = ("  | ", "    ")
-_LEAST = re.compile(r"  (log: |the same on |\d+ other ranks? stopped |\|   \d+ frames? inside )")
-"""Lines of a failure block that matter least."""
 ENDLESS = 1 << 30
 """How wide it is elsewhere."""
 GAP = "   "
@@ -121,23 +118,6 @@ class Terminal:
         under = "\n" + " " * len(label)
         self._begin_line()
         self._write(ERR, f"{self.style(label, style) if label else ''}{under.join(rows)}\n".encode())
-
-    def block(self, text: str, style: str) -> None:
-        """Write lines of the launcher to standard error: the first word in a style, what matters least dim."""
-        lines = [self._block_row(line, "" if number else style) for number, line in enumerate(text.split("\n"))]
-        self._begin_line()
-        self._write(ERR, "".join(f"{line}\n" for line in lines).encode())
-
-    def _block_row(self, line: str, style: str) -> str:
-        """One line of a block, on a terminal in rows; quoted ones stay as they are."""
-        line = visible_lines(line)
-        rows = [line] if not self._is_terminal[ERR] or line.startswith(_QUOTED) else folded(line, self.width)
-        indent = "\n" + " " * (LABEL_WIDTH if style else len(line) - len(line.lstrip()))
-        shown = indent.join(rows)
-        word, space, rest = shown.partition(" ")
-        if style:
-            return f"{self.style(word, style)}{space}{rest}"
-        return self.style(shown, DIM) if _LEAST.match(line) else shown
 
     def settle(self) -> None:
         """End what the ranks left open (an unfinished escape sequence, colours), once none writes any more."""
@@ -206,7 +186,7 @@ def _is_terminal(descriptor: int | None) -> bool:
         return False
 
 
-_STYLES = {"lockstep": BOLD, "done": BOLD, "warning": RED}
+_STYLES = {"lockstep": BOLD, "done": BOLD, "warning": RED, "FAILED": RED, "STALLED": RED}
 
 
 @dataclass(frozen=True)
@@ -218,7 +198,8 @@ class Saying:
     def line(self, line: Line) -> None:
         """Say one line with its label."""
         if self.terminal is not None:
-            self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM), line.aside)
+            label = line.label.ljust(LABEL_WIDTH) if line.text and not line.text.startswith(QUOTED) else line.label
+            self.terminal.say(line.text, label, _STYLES.get(line.label, DIM), line.aside)
 
     def plain(self, text: str) -> None:
         """Say text without a label."""
@@ -226,9 +207,9 @@ class Saying:
             self.terminal.say(text)
 
     def block(self, text: str) -> None:
-        """Say a failure block; its first word stands out."""
-        if self.terminal is not None:
-            self.terminal.block(text, RED)
+        """Say a block; its first word stands out."""
+        for line in lines_of(text):
+            self.line(line)
 
     def lost(self) -> list[str]:
         """What could not be said because standard error could not be written; empty when it could."""

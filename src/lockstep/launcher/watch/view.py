@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.launcher.diagnosis.words import PHASES, awaited_text, phase_text
 from lockstep.launcher.watch.places import Run
 from lockstep.machine.leftovers import MARKER
-from lockstep.machine.processes import process_state, resident_bytes, started_with
+from lockstep.machine.processes import process_state, resident_bytes, signal_name, started_with
 from lockstep.protocol.journal.failure import read_failure
 from lockstep.protocol.journal.gauges import Gauges
 from lockstep.protocol.journal.ring import JournalReader, Phase
+from lockstep.protocol.run_folder import read_json
 
 LONG_WAIT_S = 1.0
 """A shorter wait is a part of each step."""
@@ -112,9 +115,11 @@ class Viewer:
         is_led = self.run.is_led
         with suppress(UsageError):  # the next start is being made ready
             self._open()
-        return View(tuple(self._row(rank, journal, is_led) for rank, journal in self.journals.items()), is_led)
+        ends = read_json(self.run.folder.outcome).get("ends")
+        ends = ends if isinstance(ends, dict) else {}
+        return View(tuple(self._row(rank, journal, is_led, ends) for rank, journal in self.journals.items()), is_led)
 
-    def _row(self, rank: int, journal: JournalReader, is_led: bool) -> Row:
+    def _row(self, rank: int, journal: JournalReader, is_led: bool, ends: Mapping[str, Any]) -> Row:
         now_ns, last, gauges, wait = time.monotonic_ns(), journal.last(), journal.gauges(), journal.waiting()
         pid = journal.pid if started_with(journal.pid, MARKER) else 0
         process = process_state(pid) if pid else None
@@ -135,11 +140,11 @@ class Viewer:
             state = State.STOPPED
         elif waited_s >= LONG_WAIT_S:
             state = State.WAITS
-        if last is not None and last.phase is Phase.FINISHED:
-            doing = "came to its end"
         if wait is not None and (state is State.WAITS or process is None):
             phase, operation, step = (last.phase, last.operation, last.step) if last is not None else (None, "", 0)
             doing, lasts_s = f"in {awaited_text(wait.what, phase, operation, step)}", waited_s
+        if state is State.ENDED:
+            doing = _end_text(ends.get(str(rank))) or doing
         rate = self._rate(rank, now_ns / 1e9, gauges)
         return Row(rank, pid, state, gauges.step, doing, lasts_s, place, rate, resident_bytes(pid) if pid else 0)
 
@@ -149,6 +154,16 @@ class Viewer:
         if before is None or now_s <= before[0] or gauges.samples < before[1].samples:
             return None
         return (gauges.samples - before[1].samples) / (now_s - before[0])
+
+
+def _end_text(end: Any) -> str:
+    """How a rank ended, as the launcher noted it; empty where it did not, or not yet."""
+    match end:
+        case {"signal": int(number)} if number:
+            return f"killed by {signal_name(number)}"
+        case {"code": int(code)}:
+            return f"ended with exit code {code}" if code else "came to its end"
+    return ""
 
 
 def _s(nanoseconds: int) -> float:

@@ -1,4 +1,7 @@
-"""The gauges of a rank: where it is in its epochs and where its time went. Written once a step, read at any time."""
+"""What the header of a journal says of its rank: the gauges, written once a step, and the wait.
+
+Both can be read at any time, also when the rank is stopped or dead.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +57,43 @@ def unlist(values: Sequence[float]) -> Gauges:
 def unpack(data: bytes) -> Gauges:
     """The inverse of `pack`."""
     return Gauges(*FORMAT.unpack(data))
+
+
+# What a rank waits for; its own end is `waiting_note`
+
+TEXT_BYTES, WORDS, BITS = 368, 16, 64
+WAITING = struct.Struct(f"<Q{WORDS}Q{TEXT_BYTES}s")
+"""Since when, 0 for not at all; a bit for each rank that is waited for; a text. native/src/wait_note.hpp has the same."""
+SINCE = struct.Struct("<Q")
+"""The beginning of it."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A wait of one rank for others."""
+
+    since_ns: int = 0
+    """time.monotonic_ns() when it began; 0 when there is none."""
+    behind: frozenset[int] = frozenset()
+    """The ranks that are waited for, by their numbers in the run; empty when nobody knows which."""
+    what: str = ""
+    """In which operation, where in the script: `all_reduce(sum) of [4] float32 (train.py:88)`."""
+
+
+def pack_waiting(waiting: Waiting) -> bytes:
+    """The wait as `WAITING.size` bytes; ranks from 1024 on and what is too long of the text are left out."""
+    words = [0] * WORDS
+    for rank in waiting.behind:
+        if rank < WORDS * BITS:
+            words[rank // BITS] |= 1 << rank % BITS
+    text = waiting.what.encode(errors="backslashreplace")[: TEXT_BYTES - 1]
+    return WAITING.pack(waiting.since_ns, *words, text)
+
+
+def unpack_waiting(data: bytes) -> Waiting:
+    """The inverse of `pack_waiting`."""
+    since_ns, *words, text = WAITING.unpack(data)
+    behind = frozenset(
+        BITS * number + bit for number, word in enumerate(words) if word for bit in range(BITS) if word >> bit & 1
+    )
+    return Waiting(since_ns, behind, text.split(b"\0", 1)[0].decode(errors="replace"))

@@ -22,10 +22,8 @@ from typing import Any
 
 from lockstep.machine.regular_file import open_regular
 from lockstep.machine.visible import visible
-from lockstep.protocol.journal import gauges as gauge_format
-from lockstep.protocol.journal import waiting as waiting_format
-from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.waiting import Waiting
+from lockstep.protocol.journal.gauges import FORMAT as GAUGES
+from lockstep.protocol.journal.gauges import SINCE, WAITING, Gauges, Waiting, pack, unpack, unpack_waiting
 
 FORMAT = struct.Struct("<QQqIHHHxxI16xQ")
 """sequence, time_ns, step, epoch, phase, operation, file, line, sequence again."""
@@ -50,8 +48,6 @@ class Phase(IntEnum):
     """Inside plain iteration of a prepared loader."""
     PAUSED = 7
     """In `breakpoint()`."""
-    FAILED = 8
-    FINISHED = 9
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ REACHED_OFFSET = 112
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
 WAITING_OFFSET = 4096
-"""What the rank waits for (`lockstep.protocol.journal.waiting`)."""
+"""What the rank waits for (`lockstep.protocol.journal.gauges`)."""
 TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 8192, 128, 255
 RECORDS = TEXT_TABLE + (MAX_TEXTS + 1) * TEXT_BYTES
 CAPACITY = 1024
@@ -156,7 +152,7 @@ class JournalWriter:
 
     def gauges(self, values: Gauges) -> None:
         """Replace the gauges."""
-        publish(self._ring, GAUGES_OFFSET, gauge_format.pack(values))
+        publish(self._ring, GAUGES_OFFSET, pack(values))
 
     def note(self, values: dict[str, Any]) -> None:
         """Replace the note: a small JSON object for people, such as the last values of `run.log`; drop one too long."""
@@ -212,7 +208,7 @@ class JournalReader:
 
     def gauges(self) -> Gauges:
         """The gauges; all zero before the first step."""
-        return gauge_format.unpack(_consistent(self._ring, GAUGES_OFFSET, gauge_format.FORMAT.size))
+        return unpack(_consistent(self._ring, GAUGES_OFFSET, GAUGES.size))
 
     def note(self) -> dict[str, Any]:
         """The note; empty before the first."""
@@ -223,9 +219,9 @@ class JournalReader:
 
     def waiting(self) -> Waiting | None:
         """What the rank waits for; None when it does not, which one number says."""
-        if not waiting_format.SINCE.unpack_from(self._ring, WAITING_OFFSET + _U64.size)[0]:
+        if not SINCE.unpack_from(self._ring, WAITING_OFFSET + _U64.size)[0]:
             return None
-        waiting = waiting_format.unpack(_consistent(self._ring, WAITING_OFFSET, waiting_format.FORMAT.size))
+        waiting = unpack_waiting(_consistent(self._ring, WAITING_OFFSET, WAITING.size))
         return waiting if waiting.since_ns else None
 
     def lost(self) -> list[str]:

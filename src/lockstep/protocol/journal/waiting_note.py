@@ -16,9 +16,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.protocol.journal.gauges import Waiting, pack_waiting
 from lockstep.protocol.journal.ring import WAITING_OFFSET, map_ring, name_process, publish
 from lockstep.protocol.journal.spans import NO_RANGE, NoRange, spans
-from lockstep.protocol.journal.waiting import Waiting, pack
 
 
 class WaitingNote:
@@ -55,7 +55,7 @@ class WaitingNote:
             self._taken.release()
 
     def _write(self, waiting: Waiting) -> None:
-        publish(self._ring, WAITING_OFFSET, pack(waiting))
+        publish(self._ring, WAITING_OFFSET, pack_waiting(waiting))
 
 
 @dataclass

@@ -17,10 +17,10 @@ from torch.utils import deterministic
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import has_kernel, if_imported, operator_names
 from lockstep.notices import say
-from lockstep.protocol import cublas_workspace
+from lockstep.protocol import late_settings
 from lockstep.rank.transport.contract import Transport
 
-ENVIRONMENT = (cublas_workspace.NAME, "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
+ENVIRONMENT = (late_settings.WORKSPACE, "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
 """Variables that libraries read; PYTHONHASHSEED is set by `lockstep run`."""
 
 ROUNDED = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
@@ -47,8 +47,8 @@ def set_numerics(threads: int, *, exact: bool = True) -> None:
     if (inductor := if_imported("inductor_settings")) is not None:
         inductor.deterministic = exact
     if exact:
-        if cublas_workspace.IS_LATE:
-            say(cublas_workspace.TOO_LATE)
+        if late_settings.IS_LATE:
+            say(late_settings.TOO_LATE)
         # torch's switch would fill new buffers with NaN, which costs time.
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

@@ -21,7 +21,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.machine.regular_file import read_regular
 from lockstep.notices import say
-from lockstep.protocol.unpacking import Header
+from lockstep.protocol.rank_task import Header
 from lockstep.rank.start.guards.wrapping import when_imported
 
 Program = Callable[[], None]

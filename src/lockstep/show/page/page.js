@@ -223,7 +223,7 @@ function rankRow(row, kills) {
   const button = kills ? el("button", { disabled: !row.pid || row.state === "ended" || row.state === "failed", "aria-label": `kill rank ${row.rank}`,
     onclick: event => { event.target.disabled = true; fetch(`kill/${row.rank}${location.search}`, { method: "POST" }); } }, "kill -9") : null;
   return el("div", { class: "rank" }, el("div", {}, el("span", { class: `dot ${row.state}` }), `rank ${row.rank}`),
-    el("div", {}, el("div", {}, `step ${row.step}`), el("div", { class: "what", title: row.doing }, `${row.state} · ${mebi(row.memory_bytes)} · ${row.doing}`)), button);
+    el("div", {}, el("div", {}, `step ${row.step}`), el("div", { class: "what", title: row.doing }, [row.state, row.memory_bytes && mebi(row.memory_bytes), row.doing].filter(Boolean).join(" · "))), button);
 }
 
 const data = JSON.parse(document.getElementById("data").textContent);

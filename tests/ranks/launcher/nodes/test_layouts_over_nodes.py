@@ -126,7 +126,10 @@ def test_a_script_that_spawns_ranks_is_refused_on_all_nodes(tmp_path: Path, call
             ended = run.finish()
             assert ended.code == 2, ended.err
             assert re.search(
-                rf"error: {call} was called in rank \d of a run on 2 nodes, so each rank would start", ended.err
+                rf"FAILED .*: {call} was called in rank \d of a run on 2 nodes, so each rank would start", ended.err
             )
-            assert "help: Call the function without spawn: `lockstep run -n N` starts N ranks on each node" in ended.err
+            assert (
+                "  help    Call the function without spawn: `lockstep run -n N` starts N ranks on each node"
+                in ended.err
+            )
             assert "Traceback" not in ended.err

@@ -86,14 +86,14 @@ def test_a_rank_for_which_others_wait_is_named_on_both_nodes_with_its_node(tmp_p
     script, who = str(tmp_path / write_script(tmp_path, TRAIN)), ranks
     with nodes(tmp_path, 2, "-v", "-n", str(ranks), script, how, str(who), str(tmp_path)) as started:
         until((tmp_path / "held").exists, "the wait")
-        until(lambda: all_said(started, "stalled") and all_said(started, "help"), "the sentences on both nodes")
-        first, second = ({text.partition(": ")[2] for text in said(run, "stalled")[:1]} for run in started)
+        until(lambda: all_said(started, "STALLED") and all_said(started, "  help"), "the sentences on both nodes")
+        first, second = ({text.partition(": ")[2] for text in said(run, "STALLED")[:1]} for run in started)
         assert first == second
         (sentence,) = first
         assert f"rank {who} has not reached the exchange of gradients" in sentence
         assert re.search(rf"rank {who} on node 1 \(host .+\) is .*script\.py:\d+", sentence), sentence
         with_pid = f"kill -CONT {started[1].pid_of(who)}"
-        assert [with_pid in text for run in started for text in said(run, "help")] == [how == "stop"] * 2
+        assert [with_pid in text for run in started for text in said(run, "  help")] == [how == "stop"] * 2
         place = str(next((tmp_path / "node1" / "lockstep-runs").iterdir()))
         assert f"{'rank' if ranks == 1 else 'ranks'} " in CliRunner().invoke(watch, [place]).output
         told = CliRunner().invoke(diagnose, [place]).output
@@ -121,7 +121,7 @@ def test_a_rank_that_is_merely_slow_is_never_called_stalled(tmp_path):
         ended_well(started)
     for run in started:
         assert "rank 1 on node 1" in said(run, "slow")[0]
-        assert not said(run, "stalled")
+        assert not said(run, "STALLED")
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -71,8 +72,8 @@ def test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once(tmp_path: P
 def test_asking_for_the_back_end_is_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, BREAK + MEET, "-q", "-n", "2", "--backend", "lockstep")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: The backend lockstep does not work with torch")
-    assert ended.err.rstrip().endswith("), or gloo.")
+    assert re.match(r"FAILED    rank \d: The backend lockstep does not work with torch", ended.err)
+    assert re.search(r"^  help    .*\), or gloo\.$", ended.err, re.MULTILINE), ended.err
 
 
 def a_script_of_another_launcher(folder: str) -> None:

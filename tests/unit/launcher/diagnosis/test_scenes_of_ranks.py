@@ -4,8 +4,8 @@ import os
 import time
 
 from lockstep.launcher.diagnosis.scenes import Scenes
+from lockstep.protocol.journal.gauges import Waiting
 from lockstep.protocol.journal.ring import JournalReader, JournalWriter, Phase, make_ring
-from lockstep.protocol.journal.waiting import Waiting
 from lockstep.protocol.journal.waiting_note import WaitingNote
 
 

@@ -123,8 +123,8 @@ def test_a_circle_is_stalled_without_a_culprit():
     (judgement,) = judge(scenes)
     assert judgement.standing is Standing.STALLED
     assert sentence(judgement, scenes, {}) == (
-        f"8 s: ranks wait for each other: rank 0 for rank 1 in {ALL_REDUCE}; rank 1 for rank 0 in {ALL_REDUCE}; "
-        "rank 2 for them"
+        f"8 s: ranks wait for each other; rank 0 waits for rank 1 in {ALL_REDUCE}; rank 1 waits for rank 0 in {ALL_REDUCE}; "
+        "rank 2 waits for them"
     )
 
 

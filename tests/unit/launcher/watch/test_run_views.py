@@ -28,8 +28,8 @@ from lockstep.launcher.watch.table import duration_text, grouped, table_of, tota
 from lockstep.launcher.watch.view import Row, State, View, Viewer
 from lockstep.machine.processes import began_ticks
 from lockstep.protocol.case import Case
+from lockstep.protocol.journal.gauges import Waiting
 from lockstep.protocol.journal.ring import JournalWriter, Phase, make_ring
-from lockstep.protocol.journal.waiting import Waiting
 from lockstep.protocol.journal.waiting_note import WaitingNote
 from lockstep.protocol.run_folder import RunFolder, add_line
 
@@ -76,6 +76,24 @@ def test_what_a_rank_did_last_is_told_when_it_has_ended(tmp_path):
     assert told.exit_code == 1
     assert "ended without an outcome: the launcher was killed, or the machine went down" in told.output
     assert "rank 1, forward and backward of step 7 (train.py:31)" in told.output
+
+
+@pytest.mark.parametrize(
+    ("end", "doing"),
+    [
+        ({"code": 0, "signal": 0}, "came to its end"),
+        ({"code": 137, "signal": 9}, "killed by signal 9 (SIGKILL)"),
+        ({"code": 3, "signal": 0}, "ended with exit code 3"),
+        ({"code": "x", "signal": [1 << 99]}, "in the script since step 276"),
+        (None, "in the script since step 276"),
+    ],
+)
+def test_how_a_rank_ended_is_told_instead_of_what_it_did_last(tmp_path, end, doing):
+    folder = made(tmp_path / "run")
+    JournalWriter(folder.journal(1)).write(Phase.SCRIPT, "", 276, 12, "/home/me/train.py", 40)
+    folder.outcome.write_text(json.dumps({"exit_code": 0, "duration_s": 3.5, "ends": {"1": end}}))
+    row = Viewer(run_at("run", tmp_path)).look().rows[1]
+    assert (row.state, row.doing) == (State.ENDED, doing)
 
 
 def test_an_outcome_is_told_as_the_launcher_did(tmp_path):

@@ -54,7 +54,7 @@ def test_only_the_owner_can_read_it(tmp_path):
 def test_a_second_writer_goes_on_where_the_first_stopped(tmp_path):
     path = ring(tmp_path)
     JournalWriter(path).write(Phase.DATA, "fetch", 1, 1, "a.py", 1)
-    JournalWriter(path).write(Phase.FAILED, "error", 2, 1, "b.py", 2)
+    JournalWriter(path).write(Phase.UPDATE, "error", 2, 1, "b.py", 2)
     first, second = JournalReader(path).tail(9)
     assert (first.operation, first.file, second.operation, second.file) == ("fetch", "a.py", "error", "b.py")
 

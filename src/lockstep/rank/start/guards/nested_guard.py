@@ -17,8 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from lockstep.notices import say
-from lockstep.protocol.environment import Position, RankEnvironment
-from lockstep.protocol.nested_ranks import refusal
+from lockstep.protocol.environment import Position, RankEnvironment, refusal
 from lockstep.protocol.saving import OFF
 from lockstep.rank.start.guards.wrapping import when_imported
 

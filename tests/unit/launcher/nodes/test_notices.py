@@ -101,8 +101,8 @@ def test_at_the_end_of_a_round_stopped_nodes_are_given_up_and_nobody_else():
 
 def test_waits_and_gauges_count_for_their_round_only():
     speaker, log, _, _ = node("b")
-    speaker.publish_waits({"waits": []})
-    speaker.publish_gauges([[1.0]])
+    speaker.publish_of_round("waits", report={"waits": []})
+    speaker.publish_of_round("gauges", gauges=[[1.0]])
     first, _, _, _ = node("a")
     for told in log:
         first.take(told)

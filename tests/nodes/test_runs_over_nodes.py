@@ -228,7 +228,7 @@ def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_
     assert second.err.rstrip().splitlines()[-1].count("This node lost the run's first one, and the run ends: "), (
         second.err
     )
-    assert re.search(r"Node 0's newest state is of step \d+, in /.* there: the same commands go on", second.err)
+    assert re.search(r"Node 0's newest state is of step \d+, in /.* there: the same commands resume", second.err)
     nothing_left(agents, before)
     agents.go()
     agents.start_all(2)

@@ -58,12 +58,12 @@ class Sky:
 
     def kinds(self, name: str) -> list[str]:
         """What a node heard, in short."""
-        return [str(told["kind"]) for told in self.heard[name]]
+        return [str(message["kind"]) for message in self.heard[name]]
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """The entries that a node has read."""
         own = {"there", "silent", "heard", "unauthenticated", "cut", "unreachable", "failed"}
-        return [told for told in self.heard[name] if told["kind"] not in own]
+        return [message for message in self.heard[name] if message["kind"] not in own]
 
     def close(self) -> None:
         """End all at once, without a farewell."""

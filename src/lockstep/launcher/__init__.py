@@ -6,7 +6,7 @@ launch(request):                                   launcher
     a nursery, which forks the ranks               nursery/ -> rank/start
     start, watch, stop, start again                supervise/; signals, verdict, recovery decide, purely
     other nodes                                    nodes/
-    what a person sees                             terminal/
+    what is displayed                              terminal/
 who is stuck, and why                              diagnosis/, watch/
 spawn(function) does the same from Python          spawn/
 """

@@ -34,7 +34,7 @@ STOPPED = replace(WELL, exit_code=143)
 INTERRUPTED = replace(WELL, exit_code=130, interrupted_by=signal.SIGINT)
 
 
-def told(rank: int, kind: FailureKind | None, *, step: int = 7, by: int = 0) -> NodeEnd:
+def message(rank: int, kind: FailureKind | None, *, step: int = 7, by: int = 0) -> NodeEnd:
     failure = Failure(rank, kind, "ValueError: no", "...", "/me/train.py", 3, None, 5) if kind else None
     code = 128 + by if by else 1
     return NodeEnd(
@@ -49,8 +49,8 @@ def told(rank: int, kind: FailureKind | None, *, step: int = 7, by: int = 0) -> 
     )
 
 
-RAISED, LOST_PEER = told(2, FailureKind.SCRIPT), told(0, FailureKind.PEER)
-KILLED = told(3, None, by=signal.SIGKILL)
+RAISED, LOST_PEER = message(2, FailureKind.SCRIPT), message(0, FailureKind.PEER)
+KILLED = message(3, None, by=signal.SIGKILL)
 
 
 def view(*ends: NodeEnd | None, fallen: str = "", leaving: str = "", gone: str = "") -> RunView:

@@ -17,38 +17,38 @@ from lockstep.protocol.journal.gauges import Gauges, listed, unlist
 
 def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:
     """Node a with ranks 0 and 1, node b with rank 2; this is `own`. What it tells."""
-    told: list[dict[str, Any]] = []
+    message: list[dict[str, Any]] = []
     records = {
         name: NodeRecord(name, f"host-{name}", None, name == "a", 2, 2, ranks, 1)
         for name, ranks in (("a", 2), ("b", 1))
     }
     star = cast("Any", SimpleNamespace(loop=None, is_unanswered=lambda *_: False))
     made = Cluster(records[own], star, "lo", 1.0, lambda *_: None, lambda _: None)
-    made.notices.publish = told.append
+    made.notices.publish = message.append
     for record in records.values():
         made.view.take({"kind": "asks", "record": record.encode()})
     roster = [[number, name] for number, name in enumerate(records)]
     made.view.take({"kind": "roster", "round": 0, "threads": 1, "lanes": None, "members": roster})
-    return made, told
+    return made, message
 
 
 def test_the_gauges_are_this_nodes_until_all_others_have_told_theirs() -> None:
-    found, told = cluster()
+    found, message = cluster()
     gauges, own = AllGauges(found), (Gauges(step=3), Gauges(step=4))
     assert gauges.of(own) == own
     found.notices.gauges["b"] = [listed(Gauges(step=5, loss=1.5))]
     assert gauges.of(own) == (*own, Gauges(step=5, loss=1.5))
     gauges.publish(own, 10.0)
     gauges.publish(own, 10.5)
-    assert [one["kind"] for one in told] == ["gauges"]
+    assert [one["kind"] for one in message] == ["gauges"]
     gauges.publish(own, 11.1)
-    assert len(told) == 2
+    assert len(message) == 2
     assert AllGauges(None).of(own) == own
     assert unlist(listed(own[0])).step == 3
 
 
 def test_ranks_of_other_nodes_are_seen_as_these_told_last() -> None:
-    found, told = cluster("b")
+    found, message = cluster("b")
     nodes = OtherNodes(found, Teller())
     assert nodes.scenes().keys() == {0, 1}
     assert nodes.homes == {0: "node 0 (host host-a)", 1: "node 0 (host host-a)", 2: "node 1 (host host-b)"}
@@ -58,7 +58,7 @@ def test_ranks_of_other_nodes_are_seen_as_these_told_last() -> None:
     assert seen is not None
     assert (seen.behind, seen.lasts_s >= 3.0) == ({2}, True)
     nodes.publish(nodes.scenes() | {2: RankScene(2, cast("Any", None), None, None)})
-    assert not told  # rank 2 does not wait
+    assert not message  # rank 2 does not wait
     found.view.take({"kind": "waits", "round": 0, "node": "a", "report": {}})
     assert nodes.scenes()[1].wait is None
 
@@ -84,12 +84,12 @@ def test_nobody_is_called_stalled_while_nodes_may_not_reach_each_other() -> None
     stalls = Stalls(
         *[cast("Any", one) for one in (scenes, None, None, request, None, None)], OtherNodes(found, Teller())
     )
-    said: list[Judgement] = []
-    stalls._say = lambda judgement, *_: bool(said.append(judgement))  # type: ignore[method-assign]
+    printed: list[Judgement] = []
+    stalls._say = lambda judgement, *_: bool(printed.append(judgement))  # type: ignore[method-assign]
     path = {"kind": "path", "round": 0, "node": "a", "to": "b"}
     found.view.take({**path, "path": "doubtful"})
     stalls.look({})
-    assert not said
+    assert not printed
     found.view.take({**path, "path": "works"})
     stalls.look({})
-    assert said == [stuck]
+    assert printed == [stuck]

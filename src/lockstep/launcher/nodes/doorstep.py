@@ -1,4 +1,7 @@
-"""Who called node 0 and has not proved the run's key yet: few bytes, little time, and a small place each."""
+"""Who called node 0 and has not proved the run's key yet: few bytes, little time, and a small place each.
+
+Runs in: the launcher's thread; a sealed key is made in one of its own, named lockstep-seal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What this machine knows of its addresses and of the endpoint, and the socket on which node 0 listens."""
+"""What this machine knows of its addresses and of the endpoint, and the socket on which node 0 listens.
+
+Runs in: the launcher's thread; a name is resolved in one of its own, named lockstep-resolve.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,8 +156,8 @@ class Reach:
         self._gone: set[str] = set()
         self._listener: socket.socket | None = None
         self._token = ""
-        self._calls: list[Future[tuple[str, str]]] | None = None
-        """To the other nodes: each with its name, and why it was not reached. None: not begun."""
+        self._calls: dict[str, str | None] | None = None
+        """Why other nodes were not reached, empty where they were; None while they are called. None: not begun."""
         self._until = 0.0
 
     def take(self, entry: Mapping[str, Any]) -> None:
@@ -181,9 +181,9 @@ class Reach:
         if self._calls is None:
             if check.all_listen(self._gone):
                 self._calls = self._call_all(check)
-        elif not self._until and all(call.done() for call in self._calls):
+        elif not self._until and None not in self._calls.values():
             self._until = now + LINGER_S
-            missed = {node: why for node, why in (call.result() for call in self._calls) if why}
+            missed = {node: why for node, why in self._calls.items() if why}
             self._publish({"kind": "reached", "number": check.number, "node": self._node, "not": missed})
         if self._until and (now > self._until or check.is_over(self._gone)):
             self.close()
@@ -216,29 +216,32 @@ class Reach:
             with end:
                 end.send(self._token.encode())
 
-    def _call_all(self, check: Check) -> list[Future[tuple[str, str]]]:
+    def _call_all(self, check: Check) -> dict[str, str | None]:
         """Connect to the others, as far as this node is to, in threads that end by themselves after `CONNECT_S`."""
         others = [check.nodes[place] for place in partners(check.nodes.index(self._node), len(check.nodes))]
-        there = [(node, check.listening[node]) for node in others if node in check.listening]
-        pool = ThreadPoolExecutor(max(len(there), 1), "lockstep-preflight")
-        calls = [pool.submit(_call, self._address, node, peer) for node, peer in there]
-        for call in calls:
-            call.add_done_callback(lambda _call: self._loop.wake())
-        pool.shutdown(wait=False)
+        # Of this check alone: a thread that is late must not answer for the next one.
+        calls: dict[str, str | None] = {node: None for node in others if node in check.listening}
+
+        def call(node: str) -> None:
+            calls[node] = _why_not(self._address, check.listening[node])
+            self._loop.wake()
+
+        for node in calls:
+            threading.Thread(target=call, args=(node,), name="lockstep-preflight", daemon=True).start()
         return calls
 
 
-def _call(address: str, node: str, peer: Mapping[str, Any]) -> tuple[str, str]:
-    """The node, and why it was not reached from this address; empty where it was."""
+def _why_not(address: str, peer: Mapping[str, Any]) -> str:
+    """Why a node was not reached from this address; empty where it was."""
     if not peer["port"]:
-        return node, str(peer["why"])
+        return str(peer["why"])
     try:
         with socket.create_connection((peer["address"], peer["port"]), CONNECT_S, (address, 0)) as end:
             came = end.recv(100)
     except TimeoutError:
-        return node, "nothing answers"
+        return "nothing answers"
     except OSError as error:
-        return node, os.strerror(error.errno).lower() if error.errno else "it broke off"
+        return os.strerror(error.errno).lower() if error.errno else "it broke off"
     if came == peer["token"].encode():
-        return node, ""
-    return node, "another program answers" if came else "it broke off"
+        return ""
+    return "another program answers" if came else "it broke off"

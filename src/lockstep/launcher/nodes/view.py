@@ -218,22 +218,15 @@ class Notices:
 
     # What this node publishes
 
-    def publish_waits(self, waits: dict[str, Any]) -> None:
-        """What the ranks here wait for, until the next one."""
-        self._publish_of_round("waits", report=waits)
+    def publish_of_round(self, kind: str, **fields: Any) -> None:
+        """What this node publishes about its ranks in this round: `waits` and `gauges`, each of which replaces the one before."""
+        self.publish({"kind": kind, "round": self.view.round, "node": self.record.node, **fields})
 
     def publish_notice(
         self, label: str, text: str, finding: str = "", ranks: Sequence[int] = (), about: str = ""
     ) -> None:
         """A notice that is printed on the other nodes too, but for a node that it is about."""
-        self._publish_of_round("said", label=label, text=text, finding=finding, ranks=list(ranks), about=about)
-
-    def publish_gauges(self, gauges: list[list[float]]) -> None:
-        """Where the ranks here are and what their time went into, which replaces what was published before; not in the log."""
-        self._publish_of_round("gauges", gauges=gauges)
-
-    def _publish_of_round(self, kind: str, **fields: Any) -> None:
-        self.publish({"kind": kind, "round": self.view.round, "node": self.record.node, **fields})
+        self.publish_of_round("said", label=label, text=text, finding=finding, ranks=list(ranks), about=about)
 
     # What others publish
 

@@ -223,7 +223,7 @@ class AllGauges:
         if self.cluster is None or now_s < self._next_s:
             return False
         self._next_s = now_s + max(EVERY_S, len(self.cluster.view.members) / NODES_PER_S)
-        self.cluster.notices.publish_gauges([listed(each) for each in own])
+        self.cluster.notices.publish_of_round("gauges", gauges=[listed(each) for each in own])
         return True
 
     def of(self, own: Sequence[Gauges]) -> tuple[Gauges, ...]:
@@ -289,7 +289,7 @@ class OtherNodes:
         are_asked = any(scene.wait is not None for rank, scene in scenes.items() if rank in elsewhere)
         waits = self.teller.next(here, time.monotonic(), are_asked=are_asked)
         if waits is not None:
-            self.cluster.notices.publish_waits(waits)
+            self.cluster.notices.publish_of_round("waits", report=waits)
 
     def say(self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset()) -> None:
         """Have a line about ranks of this node printed on the other nodes as well."""

@@ -96,8 +96,8 @@ def test_an_address_of_another_machine_to_come_from_is_refused():
 def test_every_error_of_a_network_is_a_sentence_with_the_place():
     place = Place("10.0.0.1", 29500)
     for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN):
-        said = str(why_not_connected(OSError(number, os.strerror(number)), place))
-        assert said.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}). ")
+        printed = str(why_not_connected(OSError(number, os.strerror(number)), place))
+        assert printed.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}). ")
     for error in (ConnectionResetError(), BrokenPipeError(), WireEnded("it has ended")):
         assert isinstance(why_rejected(error, place), NotYet)
     assert isinstance(why_not_connected(socket.gaierror(-2, "x"), place), EnvironmentFailure)

@@ -16,14 +16,14 @@ FOUR_PER_NODE = SRUN | {
 ONE_EACH = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_MCA_orte_num_nodes": "2"}
 
 
-def refusal(told, variables):
+def refusal(message, variables):
     with pytest.raises(UsageError) as caught:
-        choose_place(told, variables, "train.py")
+        choose_place(message, variables, "train.py")
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("told", "variables"),
+    ("message", "variables"),
     [
         (Options(), {}),
         (Options(nnodes="1"), SRUN | OPEN_MPI | TRAINER | SKYPILOT),
@@ -40,8 +40,8 @@ def refusal(told, variables):
         (Options(), {"LWS_LEADER_ADDRESS": "l", "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}),
     ],
 )
-def test_one_node_stays_one_node_whatever_is_left_over(told, variables):
-    assert choose_place(told, variables) == NodePlace()
+def test_one_node_stays_one_node_whatever_is_left_over(message, variables):
+    assert choose_place(message, variables) == NodePlace()
 
 
 def test_by_hand_node_0_may_choose_where_it_is():
@@ -50,11 +50,11 @@ def test_by_hand_node_0_may_choose_where_it_is():
 
 
 def test_by_hand_as_torchrun_has_it():
-    told = Options(
+    message = Options(
         "1:4", None, "host:29500", "job7", "c10d", "join_timeout=90,last_call_timeout=2,read_timeout=1", "eth0"
     )
     place = NodePlace(1, 4, None, "host:29500", "job7", local="eth0", join_s=90, last_call_s=2)
-    assert choose_place(told, {}) == place
+    assert choose_place(message, {}) == place
     static = Options("2", "1", master_addr="host")
     assert choose_place(static, {}) == NodePlace(2, 2, 1, "host:29500")
     assert choose_place(Options("2", "1", master_addr="fe80::1", master_port="1"), {}).endpoint == "[fe80::1]:1"
@@ -115,7 +115,7 @@ def test_a_leader_worker_set_and_skypilot_say_everything():
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "printed"),
     [
         (FOUR_PER_NODE, "srun started 8 tasks on 2 nodes, and each of them would start ranks of its own. "),
         (FOUR_PER_NODE, "srun -N 2 -n 2 -c 4 lockstep run -n 4 train.py"),
@@ -128,8 +128,8 @@ def test_a_leader_worker_set_and_skypilot_say_everything():
         (MPICH | {"PMI_SIZE": "6"}, "mpirun -n 3 -ppn 1 lockstep run -n 2 train.py"),
     ],
 )
-def test_a_task_per_rank_around_a_launcher_is_refused_with_the_right_command(variables, said):
-    assert said in refusal(Options(), variables)
+def test_a_task_per_rank_around_a_launcher_is_refused_with_the_right_command(variables, printed):
+    assert printed in refusal(Options(), variables)
 
 
 def test_several_tasks_on_one_machine_may_stand_for_nodes():
@@ -138,7 +138,7 @@ def test_several_tasks_on_one_machine_may_stand_for_nodes():
 
 
 @pytest.mark.parametrize(
-    ("told", "variables", "said"),
+    ("message", "variables", "printed"),
     [
         (Options("0"), {}, "--nnodes must be a number of nodes or MIN:MAX, but is 0."),
         (Options("2:1"), {}, "but is 2:1."),
@@ -183,5 +183,5 @@ def test_several_tasks_on_one_machine_may_stand_for_nodes():
         (Options(node_rank="0"), SRUN, "--node-rank says 0, but SLURM says that this is node 1. Leave --node-rank out"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_fix(told, variables, said):
-    assert said in refusal(told, variables)
+def test_what_cannot_be_is_refused_with_the_fix(message, variables, printed):
+    assert printed in refusal(message, variables)

@@ -58,12 +58,12 @@ class HubStar:
         self.loop.turn()
         return [self._told.get() for _ in range(self._told.qsize())]
 
-    def hear(self, told: dict[str, Any]) -> None:
-        self._told.put(told)
+    def hear(self, message: dict[str, Any]) -> None:
+        self._told.put(message)
         self.loop.wake()
 
-    def publish(self, told: dict[str, Any]) -> None:
-        self._hub.add(told)
+    def publish(self, message: dict[str, Any]) -> None:
+        self._hub.add(message)
 
     def close(self) -> None:
         if self.is_open:
@@ -103,7 +103,7 @@ class Nodes:
     """Clusters on one hub."""
 
     def __init__(self) -> None:
-        self.hub, self.signals, self.said = Hub(), Signals(), []
+        self.hub, self.signals, self.printed = Hub(), Signals(), []
         self.all: list[Cluster] = []
 
     def node(self, name: str, *, least: int = 2, most: int = 2, patience_s: float = LIMIT_S, **more: Any) -> Cluster:
@@ -115,7 +115,7 @@ class Nodes:
             star=self.hub.star(),
             interface="eth0",
             patience_s=patience_s,
-            say=lambda label, text: self.said.append(f"{name} {label}: {text}"),
+            say=lambda label, text: self.printed.append(f"{name} {label}: {text}"),
             on_notice=print,
             own="127.0.0.1",
         )
@@ -238,8 +238,8 @@ def test_what_the_star_cannot_do_is_raised_as_it_says(nodes: Nodes) -> None:
 def test_what_is_not_reached_yet_is_said(nodes: Nodes) -> None:
     a = nodes.node("a")
     nodes.hub.stars[0].hear({"kind": "unreachable", "why": "Nobody listens there."})
-    hear(a, lambda: bool(nodes.said))
-    assert nodes.said == ["a nodes: Nobody listens there."]
+    hear(a, lambda: bool(nodes.printed))
+    assert nodes.printed == ["a nodes: Nobody listens there."]
 
 
 def test_a_persons_signal_ends_the_wait_for_others(nodes: Nodes) -> None:
@@ -271,12 +271,12 @@ def test_the_first_reason_for_a_cut_stays(nodes: Nodes) -> None:
 def test_silence_is_said_of_the_node_by_its_number(nodes: Nodes) -> None:
     a, b = nodes.node("a"), nodes.node("b")
     nodes.meet(a, b)
-    nodes.said.clear()
+    nodes.printed.clear()
     for kind in ("silent", "heard"):
         nodes.hub.stars[0].hear({"kind": kind, "node": "b"})
-        hear(a, lambda kind=kind: len(nodes.said) == 1 + (kind == "heard"))
-    assert "node 1 (host host-b) has sent nothing for 5 s" in nodes.said[0]
-    assert nodes.said[1] == "a nodes: node 1 (host host-b) is back"
+        hear(a, lambda kind=kind: len(nodes.printed) == 1 + (kind == "heard"))
+    assert "node 1 (host host-b) has sent nothing for 5 s" in nodes.printed[0]
+    assert nodes.printed[1] == "a nodes: node 1 (host host-b) is back"
 
 
 def test_a_fall_ends_the_others_and_is_told_once(nodes: Nodes) -> None:

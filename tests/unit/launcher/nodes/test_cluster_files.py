@@ -11,8 +11,8 @@ CLUSTERS = Path(__file__).parents[4] / "examples" / "clusters"
 def test_the_pods_of_the_indexed_job_know_their_places():
     text = (CLUSTERS / "indexed-job.yaml").read_text()
     options = dict(re.findall(r"- --([\w-]+)=(\S+)", text))
-    told = Options(nnodes=options["nnodes"], rdzv_endpoint=options["rdzv-endpoint"], rdzv_id=options["rdzv-id"])
-    places = [choose_place(told, {"JOB_COMPLETION_INDEX": str(index)}) for index in range(2)]
+    message = Options(nnodes=options["nnodes"], rdzv_endpoint=options["rdzv-endpoint"], rdzv_id=options["rdzv-id"])
+    places = [choose_place(message, {"JOB_COMPLETION_INDEX": str(index)}) for index in range(2)]
     assert [place.number for place in places] == [0, 1]
     assert {(place.least, place.most, place.endpoint, place.job) for place in places} == {
         (2, 2, "train-0.train:29400", "train")

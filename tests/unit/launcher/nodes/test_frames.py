@@ -12,25 +12,25 @@ contents = st.lists(st.binary(max_size=300), max_size=6)
 
 
 @given(contents, st.integers(1, 50))
-def test_what_was_sealed_is_opened_in_whatever_pieces_it_comes(told, size):
+def test_what_was_sealed_is_opened_in_whatever_pieces_it_comes(entry, size):
     sealer, opener = Sealer(KEY), Opener(KEY)
-    wire = b"".join(map(sealer.seal, told))
-    assert [one for at in range(0, len(wire), size) for one in opener.open(wire[at : at + size])] == told
+    wire = b"".join(map(sealer.seal, entry))
+    assert [one for at in range(0, len(wire), size) for one in opener.open(wire[at : at + size])] == entry
 
 
 @given(contents.filter(bool), st.data())
-def test_a_bit_that_was_changed_is_noticed_before_its_frame_is_used(told, data):
+def test_a_bit_that_was_changed_is_noticed_before_its_frame_is_used(entry, data):
     sealer, opener = Sealer(KEY), Opener(KEY)
-    wire = bytearray(b"".join(map(sealer.seal, told)))
+    wire = bytearray(b"".join(map(sealer.seal, entry)))
     at = data.draw(st.integers(0, len(wire) - 1))
     wire[at] ^= 1 << data.draw(st.integers(0, 7))
     opened = []
     try:
         opened += opener.open(bytes(wire))
-        assert len(opened) < len(told), "a longer frame is waited for"
+        assert len(opened) < len(entry), "a longer frame is waited for"
     except ValueError:
         pass
-    assert told[: len(opened)] == opened
+    assert entry[: len(opened)] == opened
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_what_is_cut_off_is_not_used_and_takes_no_more_memory_than_came():
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5)), st.binary(max_size=50))
-def test_a_message_is_json_and_bytes(told, blob):
-    assert unpacked(packed(told, blob)) == (told, blob)
+def test_a_message_is_json_and_bytes(entry, blob):
+    assert unpacked(packed(entry, blob)) == (entry, blob)
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,12 @@ def test_a_file_of_another_user_is_refused(file):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "logged"),
     [(b"", "is empty"), (b" \n\n", "is empty"), (b"short", "has 5 characters"), (b"\xff" * 40, "is not plain text")],
 )
-def test_an_empty_or_short_key_is_refused(file, content, said):
+def test_an_empty_or_short_key_is_refused(file, content, logged):
     file.write_bytes(content)
-    assert said in refusal(file)
+    assert logged in refusal(file)
 
 
 def test_what_is_not_a_file_is_refused_without_waiting(tmp_path):
@@ -111,9 +111,9 @@ def test_a_new_key_is_not_shown_to_a_log():
         KeySettings().find(is_first=True, can_show=False)
 
 
-@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("\udcff" * 40, "is not plain text")])
-def test_a_variable_that_holds_no_key_is_a_mistake(text, said):
-    with pytest.raises(UsageError, match=f"^The key in LOCKSTEP_KEY {said}"):
+@pytest.mark.parametrize(("text", "logged"), [("", "is empty"), ("\udcff" * 40, "is not plain text")])
+def test_a_variable_that_holds_no_key_is_a_mistake(text, logged):
+    with pytest.raises(UsageError, match=f"^The key in LOCKSTEP_KEY {logged}"):
         KeySettings.take(None, {"LOCKSTEP_KEY": text}).find(is_first=True, can_show=True)
 
 
@@ -121,8 +121,8 @@ def test_the_line_for_other_nodes_gives_the_key_to_its_environment_alone():
     key = Key.made()
     line = key.line_for_others(shlex.join(["sh", "-c", 'echo "$LOCKSTEP_KEY"; tr "\\0" " " < /proc/$$/cmdline']))
     assert line.startswith(" ")
-    said, arguments = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout.split(
+    logged, arguments = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout.split(
         "\n", 1
     )
-    assert said.encode() == key.secret
-    assert said not in arguments
+    assert logged.encode() == key.secret
+    assert logged not in arguments

@@ -19,7 +19,7 @@ class Asking:
 
     def ask(self, do, *keys, blob=b"", node="b", **more):
         got = []
-        self.keys.ask(node, {"do": do, "keys": keys, **more}, blob, lambda told, values: got.append((told, values)))
+        self.keys.ask(node, {"do": do, "keys": keys, **more}, blob, lambda entry, values: got.append((entry, values)))
         return got
 
     def set(self, key, value):
@@ -115,9 +115,9 @@ def test_the_start_of_many_nodes_costs_node_0_little(nodes, limit):
     world = nodes * ranks
     keys = [f"round 0/lockstep env, 1/0//cpu//rank{rank}" for rank in range(world)]
 
-    def count(told, values):
+    def count(entry, values):
         nonlocal sent
-        sent += len(packed(told, values)) + 20
+        sent += len(packed(entry, values)) + 20
 
     for rank, key in enumerate(keys):
         asking.keys.ask(rank // ranks, {"do": "get", "keys": keys}, b"", count)

@@ -69,29 +69,29 @@ def test_of_two_addresses_of_an_interface_the_endpoints_kind_is_used():
 
 
 def test_node_0_on_another_machine_than_its_endpoint_is_refused():
-    said = refused(host="host9", resolved=["10.0.0.9"])
-    assert said.startswith(
+    printed = refused(host="host9", resolved=["10.0.0.9"])
+    assert printed.startswith(
         "host9 in --rdzv-endpoint is 10.0.0.9, which is not an address of this machine, and this is node 0."
     )
-    assert said.endswith("--local-addr: 10.0.0.1 (eth0), 10.9.0.1 (ib0), fd00::1 (eth0), 127.0.0.1 (lo).")
+    assert printed.endswith("--local-addr: 10.0.0.1 (eth0), 10.9.0.1 (ib0), fd00::1 (eth0), 127.0.0.1 (lo).")
     assert chosen(host="nat", resolved=["203.0.113.1"], local="eth0").gate == Place("10.0.0.1", 29500), (
         "forwarded to here"
     )
 
 
 def test_a_host_name_that_is_the_loopback_here_is_refused_for_others_mean_another_machine():
-    said = refused(resolved=["127.0.1.1"])
-    assert said.startswith("On this machine host0 is 127.0.1.1 (see /etc/hosts), which no other machine can reach.")
-    assert "10.0.0.1 (eth0)" in said
+    printed = refused(resolved=["127.0.1.1"])
+    assert printed.startswith("On this machine host0 is 127.0.1.1 (see /etc/hosts), which no other machine can reach.")
+    assert "10.0.0.1 (eth0)" in printed
     assert "10.0.0.1" not in refused(resolved=["127.0.1.1"], is_first=False), "another node's addresses are no help"
     assert chosen(resolved=["127.0.1.1", "10.0.0.1"]).own == ETH
 
 
 def test_where_a_launcher_names_the_others_node_0_listens_on_the_way_to_them():
-    told = {"resolved": ["127.0.1.1"], "are_elsewhere": True, "to_others": ["10.9.0.1"]}
-    assert chosen(**told).gate == Place("10.9.0.1", 29500)
-    assert "10.9.0.1" not in refused(**told, is_first=False), "that is for node 0 to know"
-    assert "which no other machine can reach" in refused(**{**told, "to_others": ["127.0.0.1"]})
+    message = {"resolved": ["127.0.1.1"], "are_elsewhere": True, "to_others": ["10.9.0.1"]}
+    assert chosen(**message).gate == Place("10.9.0.1", 29500)
+    assert "10.9.0.1" not in refused(**message, is_first=False), "that is for node 0 to know"
+    assert "which no other machine can reach" in refused(**{**message, "to_others": ["127.0.0.1"]})
 
 
 def test_the_loopback_is_used_when_it_is_asked_for_and_refused_when_nodes_are_elsewhere():
@@ -106,9 +106,9 @@ def test_the_loopback_is_used_when_it_is_asked_for_and_refused_when_nodes_are_el
 
 def test_an_interface_that_does_not_exist_is_refused_with_those_that_do():
     for local in ("eth7", "*", "0.0.0.0", "::", "", "10.0.0.77"):
-        said = refused(local=local)
-        assert said.startswith(f"{local!r} in --local-addr is neither an address nor an interface of this machine.")
-        assert "10.9.0.1 (ib0)" in said
+        printed = refused(local=local)
+        assert printed.startswith(f"{local!r} in --local-addr is neither an address nor an interface of this machine.")
+        assert "10.9.0.1 (ib0)" in printed
 
 
 def test_no_route_to_the_endpoint_is_a_sentence():

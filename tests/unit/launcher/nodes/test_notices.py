@@ -72,11 +72,11 @@ def test_another_node_says_only_for_itself_that_the_first_one_is_silent():
     ],
 )
 def test_a_launcher_that_is_stopped_is_named_on_the_other_nodes_only(what, expected):
-    told = {"kind": "stopped", "node": "b", "what": what, "process": 7}
+    message = {"kind": "stopped", "node": "b", "what": what, "process": 7}
     for name in "abc":
         sayings, _, printed, _ = node(name)
-        sayings.take(told)
-        sayings.view.take(told)
+        sayings.take(message)
+        sayings.view.take(message)
         assert [text for _, text in printed] == [expected] * (name != "b")
         assert sayings.view.stopped == ({"b"} if what else set())
 
@@ -101,12 +101,12 @@ def test_at_the_end_of_a_round_stopped_nodes_are_given_up_and_nobody_else():
 
 def test_waits_and_gauges_count_for_their_round_only():
     speaker, log, _, _ = node("b")
-    speaker.publish_waits({"waits": []})
-    speaker.publish_gauges([[1.0]])
+    speaker.publish_of_round("waits", report={"waits": []})
+    speaker.publish_of_round("gauges", gauges=[[1.0]])
     first, _, _, _ = node("a")
-    for told in log:
-        first.take(told)
-        first.view.take(told)
+    for message in log:
+        first.take(message)
+        first.view.take(message)
     assert first.view.waits == {"b": {"waits": []}}
     assert first.gauges == {"b": [[1.0]]}
     first.view.take({"kind": "roster", "round": 1, "threads": 1, "lanes": None, "members": []})

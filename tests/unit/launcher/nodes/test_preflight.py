@@ -50,8 +50,8 @@ class Log:
 
 def reports(log, number=0, **unreached):
     for node in log.view.checks[number].nodes:
-        told = {"number": number, "node": node}
-        log.add({"kind": "listens", **told, "address": f"10.0.0.{node[0]}", "port": 5, "token": "t", "why": ""})
+        message = {"number": number, "node": node}
+        log.add({"kind": "listens", **message, "address": f"10.0.0.{node[0]}", "port": 5, "token": "t", "why": ""})
     for node in log.view.checks[number].nodes:
         log.add({"kind": "reached", "number": number, "node": node, "not": unreached.get(node, {})})
         log.decide()
@@ -75,8 +75,8 @@ def test_who_cannot_reach_whom_is_said_on_every_node():
     log.ask(FIRST, SECOND)
     reports(log, b0={"a0": "nothing answers"})
     assert set(log.view.refused) == {"a0", "b0"} and log.view.round == -1
-    said = log.view.refused["a0"].problem
-    assert said == "Node 1 (host b) cannot reach node 0 (host a) at 10.0.0.a (nothing answers)."
+    printed = log.view.refused["a0"].problem
+    assert printed == "Node 1 (host b) cannot reach node 0 (host a) at 10.0.0.a (nothing answers)."
 
 
 def test_a_node_that_is_lost_during_the_check_is_not_waited_for():
@@ -169,13 +169,13 @@ def looping():
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_nodes_try_each_other_and_close_their_sockets(address):
     with looping() as loop:
-        log, told = Log(), []
+        log, message = Log(), []
         log.ask(FIRST, SECOND)
-        readers = [Reach(node, address, told.append, loop) for node in ("a0", "b0")]
-        told.append(log.entries[-1])
+        readers = [Reach(node, address, message.append, loop) for node in ("a0", "b0")]
+        message.append(log.entries[-1])
         while len(log.view.checks[0].reports) < 2 or any(reader._listener for reader in readers):
-            while told:  # all take an entry before anything that follows it
-                entry = told.pop(0)
+            while message:  # all take an entry before anything that follows it
+                entry = message.pop(0)
                 if entry["kind"] != "preflight":
                     log.add(entry)
                 for reader in readers:
@@ -210,10 +210,10 @@ def answer_once(listener):
 
 def told_by_reach(port):
     """What a0 reports of b0, which seems to listen at `port`."""
-    told = {}
+    message = {}
 
     def tell(entry):
-        told[entry["kind"]] = entry
+        message[entry["kind"]] = entry
         if entry["kind"] == "listens":
             reach.take(entry)
             reach.take({**entry, "node": "b0", "port": port, "token": "t"})
@@ -221,8 +221,8 @@ def told_by_reach(port):
     with looping() as loop:
         reach = Reach("a0", "127.0.0.1", tell, loop)
         reach.take({"kind": "preflight", "number": 0, "nodes": ["a0", "b0"]})
-        while "reached" not in told:
+        while "reached" not in message:
             loop.wait(1.0)
             reach.look(time.monotonic())
         reach.take({"kind": "refused", "nodes": ["a0"], "problem": "", "fix": ""})
-    return told["reached"]["not"]
+    return message["reached"]["not"]

@@ -181,8 +181,8 @@ def test_a_node_that_stood_still_itself_blames_nobody(monkeypatch):
 def test_messages_that_are_no_entries_go_to_their_taker_alone(sky):
     sky.joined("b", "c")
     found = []
-    sky.host.handlers["keys"] = lambda node, told, blob: found.append((node, told["id"], blob))
-    sky.stars["b"].handlers["keys"] = lambda node, told, blob: found.append((node, told["id"], blob))
+    sky.host.handlers["keys"] = lambda node, message, blob: found.append((node, message["id"], blob))
+    sky.stars["b"].handlers["keys"] = lambda node, message, blob: found.append((node, message["id"], blob))
     sky.stars["b"].send({"kind": "keys", "id": 1}, b"asked")
     sky.until(lambda: len(found) == 1)
     sky.host.send_to("b", {"kind": "keys", "id": 2}, b"answered")

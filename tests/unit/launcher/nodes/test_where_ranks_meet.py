@@ -94,7 +94,7 @@ def test_groups_of_torch_are_made_over_it():
 @pytest.mark.parametrize("size", [2, 8])
 def test_a_rank_asks_as_often_in_a_large_group_as_in_a_small_one(monkeypatch, size):
     asked, ask = [], NodeMeeting._ask
-    monkeypatch.setattr(NodeMeeting, "_ask", lambda self, *told: (asked.append(told), ask(self, *told)))
+    monkeypatch.setattr(NodeMeeting, "_ask", lambda self, *message: (asked.append(message), ask(self, *message)))
     monkeypatch.delenv(ONE_READ, raising=False)
     limit = dt.timedelta(seconds=LIMIT_S)
     with met("a", "b") as (_, stores, _meetings):

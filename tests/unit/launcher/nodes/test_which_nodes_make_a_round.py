@@ -12,8 +12,8 @@ from lockstep.launcher.nodes.roster import LAST_CALL_S, Member, NodeRecord, disa
 
 
 def record(node: str, number: int | None = None, *, least: int = 1, most: int = 4, **more: object) -> NodeRecord:
-    told = {"same": {"the script": "a", "--lanes": "8"}, **more}
-    return NodeRecord(node, f"host-{node}", number, node == "first", least, most, 2, 1, **told)  # type: ignore[arg-type]
+    message = {"same": {"the script": "a", "--lanes": "8"}, **more}
+    return NodeRecord(node, f"host-{node}", number, node == "first", least, most, 2, 1, **message)  # type: ignore[arg-type]
 
 
 FIRST = record("first", 0)
@@ -72,11 +72,11 @@ given_numbers = st.dictionaries(st.sampled_from("bcdefg"), st.one_of(st.none(), 
 
 @given(rounds, given_numbers)
 def test_numbers_are_unlike_each_other_and_stable_over_rounds(
-    members_of_rounds: list[set[str]], told: dict[str, int | None]
+    members_of_rounds: list[set[str]], message: dict[str, int | None]
 ) -> None:
     before: dict[str, int] = {}
     for names in members_of_rounds:
-        asking = [FIRST, *(record(name, told.get(name), most=6) for name in sorted(names))]
+        asking = [FIRST, *(record(name, message.get(name), most=6) for name in sorted(names))]
         members = numbered(asking, before)
         after = {one.record.node: one.number for one in members}
         assert after["first"] == 0

@@ -61,20 +61,20 @@ def joining(node, port):
 
 
 @pytest.mark.parametrize(
-    ("key", "said", "fix"),
+    ("key", "printed", "fix"),
     [
         pytest.param(KEY, SAID, "On b: Check the path.", id="its sentence"),
         pytest.param(None, "cannot use its key, and says why.", "Look at what node 0 says", id="its own key"),
     ],
 )
-def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes(monkeypatch, key, said, fix):
+def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes(monkeypatch, key, printed, fix):
     monkeypatch.setattr(node_star, "MOST_S", 0.5)
     port = free_port()
     holding = threading.Thread(target=refuse_all, args=(chosen(port), key, "", WHY, 2))
     holding.start()
     for node in "bc" if key else "b":
-        told = joining(node, port)
-        assert said in told.get("why", told.get("problem", "")) and fix in told["fix"]
+        message = joining(node, port)
+        assert printed in message.get("why", message.get("problem", "")) and fix in message["fix"]
     holding.join(10)
     assert not holding.is_alive()
     listen(Place("127.0.0.1", port)).close()
@@ -105,20 +105,20 @@ def test_what_goes_wrong_while_others_are_told_is_not_said():
 
 def gathered(record, entries):
     """What the first node decides, and what it says."""
-    view, told, said = RunView(), [], []
+    view, message, printed = RunView(), [], []
 
     def tell(entry):
-        told.append(entry)
+        message.append(entry)
         view.take(entry)
 
-    sayings = Notices(record, view, tell, lambda _label, text: said.append(text), lambda _told: None)
+    sayings = Notices(record, view, tell, lambda _label, text: printed.append(text), lambda _told: None)
     gathering = Gathering(record, view, tell, lambda _ranks, _lanes: None)
     for number, entry in enumerate(({"kind": "asks", "record": record.encode()}, *entries)):
         sayings.take(entry)
         view.take(entry)
         if view.round < 0:
             gathering.decide(None, 0.0, 100.0 + 10 * number)  # each time the last call is over
-    return [(one["kind"], one.get("problem")) for one in told], said
+    return [(one["kind"], one.get("problem")) for one in message], printed
 
 
 def test_a_run_that_needs_all_its_nodes_ends_on_all_with_the_sentence():
@@ -138,14 +138,14 @@ def test_who_asks_after_that_is_refused_too():
 
 
 def test_a_run_that_can_do_without_it_says_so_and_begins():
-    told, said = gathered(replace(FIRST, least=1), [ENTRY])
-    assert told[0][0] == "roster" and said == [SAID]
+    message, printed = gathered(replace(FIRST, least=1), [ENTRY])
+    assert message[0][0] == "roster" and printed == [SAID]
 
 
 def test_a_mistake_while_a_run_is_under_way_is_said_and_changes_nothing():
     alone = replace(FIRST, least=1, most=2)
-    told, said = gathered(alone, [ENTRY, ENTRY])
-    assert [kind for kind, _ in told] == ["roster"] and said == [SAID, SAID]
+    message, printed = gathered(alone, [ENTRY, ENTRY])
+    assert [kind for kind, _ in message] == ["roster"] and printed == [SAID, SAID]
 
 
 def test_what_the_world_does_to_a_node_has_no_fix_of_its_own():

@@ -55,6 +55,7 @@ for epoch in run.epochs(3):
         optimizer.zero_grad()
 run.save_weights(model, "weights.safetensors")
 """
+AS_USER = ("unshare", "-Ur", "setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
 WITHOUT_VIEWS = """
 echo 0 > /proc/sys/user/max_user_namespaces || exit 9
 exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin "$@"
@@ -111,32 +112,23 @@ def can(*command: str) -> bool:
     return subprocess.run([*command, "true"], capture_output=True).returncode == 0
 
 
-def nothing_of_a_view_is_left() -> bool:
-    return "lockstep-verify-" not in Path("/proc/self/mountinfo").read_text(errors="replace")
-
-
 @pytest.mark.thorough
-@pytest.mark.skipif(not can("unshare", "-m"), reason="this system gives no private views")
-def test_verify_leaves_the_files_of_its_user_as_they_are_and_each_run_begins_with_them(home: Home) -> None:
-    ended = home.verify()
+@pytest.mark.parametrize("around", [(), AS_USER], ids=["root", "user"])
+def test_verify_leaves_the_files_of_its_user_as_they_are_and_each_run_begins_with_them(
+    home: Home, around: tuple[str, ...]
+) -> None:
+    if not can(*(around or ("unshare", "-m"))):
+        pytest.skip("this system gives no private views")
+    ended = home.verify(*around)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "no private views" not in ended.stderr
     assert home.state() == home.before
     assert home.outside.read_text() == "mine"
     assert home.close(), "shared memory is the real one"
     assert list(home.temporary.glob("lockstep-*")) == []
-    assert nothing_of_a_view_is_left()
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not can("unshare", "-Ur", "-m"), reason="this system gives no user namespaces")
-def test_it_does_so_without_the_rights_of_root(home: Home) -> None:
-    ended = home.verify("unshare", "-Ur", "setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert home.state() == home.before
-    assert home.outside.read_text() == "mine"
-    assert home.close()
-    assert list(home.temporary.glob("lockstep-*")) == []
+    assert "lockstep-verify-" not in Path("/proc/self/mountinfo").read_text(errors="replace"), (
+        "nothing of a view is left"
+    )
 
 
 @pytest.mark.thorough

@@ -20,19 +20,16 @@ def test_what_is_alike(own, saved):
 
 
 def test_what_is_not_is_named_by_its_path():
-    for own, saved, begin in (
-        (1, "x\x1b[2J", r"lr is str 'x\x1b[2J', not int"), (1, True, "lr is bool"), (True, 1, "lr is int"),
-        (1, 1 << 70, "lr is int"), (0.1, None, "lr is NoneType"), ((0.9, 0.99), (0.8,), "lr has 1 items, not 2"),
-        ((0.9, 0.99), (0.8, "x"), "lr[1] is str"), ((0.9, 0.99), None, "lr is NoneType"), ([1], [1, "x"], "lr[1] is str"),
-        ({"a": {"b": 1}}, {"a": {"b": []}}, "lr.a.b is list"), ({"a": 1}, [1], "lr is list"),
-        (torch.ones(2), torch.ones(3), "lr is a Tensor of shape (3,)"),
-        (torch.ones(2), torch.ones(2, dtype=torch.int64), "lr is a Tensor of shape (2,) and int64, not"),
+    for own, saved, path in (
+        (1, "x\x1b[2J", "lr"), (1, True, "lr"), (True, 1, "lr"), (1, 1 << 70, "lr"), (0.1, None, "lr"), ((0.9, 0.99), (0.8,), "lr"),
+        ((0.9, 0.99), (0.8, "x"), "lr[1]"), ((0.9, 0.99), None, "lr"), ([1], [1, "x"], "lr[1]"), ({"a": {"b": 1}}, {"a": {"b": []}}, "lr.a.b"),
+        ({"a": 1}, [1], "lr"), (torch.ones(2), torch.ones(3), "lr"), (torch.ones(2), torch.ones(2, dtype=torch.int64), "lr"),
     ):  # fmt: skip
-        assert unlike(own, saved, "lr").startswith(begin)
+        assert unlike(own, saved, "lr") == f"{path} is of another kind than in this run"
 
 
 def test_rules():
     assert unlike({"a": 1}, {}, "the run") == ""
-    assert unlike({"a": 1}, {}, "the run", all_keys=True) == "the run has no 'a'"
-    assert unlike({"a": [{"b": 1}]}, {"a": [{}]}, "it", all_keys=True) == "it.a[0] has no 'b'"
+    assert unlike({"a": 1}, {}, "the run", all_keys=True)
+    assert unlike({"a": [{"b": 1}]}, {"a": [{}]}, "it", all_keys=True).startswith("it.a[0] ")
     assert unlike([1], [None], "it", may_be_unset=True) == ""

@@ -12,6 +12,8 @@ from lockstep.rank.checkpoint.store import process
 from lockstep.rank.checkpoint.store.checkpointer import Pages
 from lockstep.rank.checkpoint.store.memory import Mapped, Place, StateMemory
 
+PAGE = process.mmap.PAGESIZE
+
 
 def test_a_smaller_state_is_copied_after_one_that_could_not_be_mapped():
     memory, tensor = StateMemory(), torch.arange(16.0)
@@ -40,6 +42,17 @@ def test_a_copy_to_pages_that_a_thread_has_got_takes_no_faults():
     memory.mapped.put(0, tensor)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100, "there are 8192 pages"
     assert os.pread(memory.descriptor, 4, size - 4) == b"\1" * 4
+    memory.close()
+
+
+def test_pages_that_could_not_be_had_are_asked_for_again():
+    memory = StateMemory()
+    memory.reserve(2 * PAGE, has_pages=False)
+    os.ftruncate(memory.descriptor, PAGE)
+    pages = Pages(memory.mapped, [(0, 2 * PAGE)])
+    assert pages.problem().startswith("there is no memory for a copy of it (")
+    os.ftruncate(memory.descriptor, 2 * PAGE)
+    assert pages.problem() == ""
     memory.close()
 
 
@@ -83,9 +96,6 @@ def test_another_process_writes_to_it_and_finds_nothing_else_in_its_place():
         with pytest.raises(OSError, match="No such file"):
             Mapped.at(other)
     memory.close()
-
-
-PAGE = process.mmap.PAGESIZE
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, 3 * PAGE + 8, 8 * PAGE + 1])

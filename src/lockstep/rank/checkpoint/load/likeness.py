@@ -6,7 +6,7 @@ value of another kind is refused before anything is loaded, with its path, inste
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def unlike(own: Any, saved: Any, path: str, *, all_keys: bool = False, may_be_unset: bool = False) -> str:
-    """Where the kinds differ, in words; empty when they do not.
+    """The first value of another kind, in words; empty when there is none.
 
     Numbers are alike, with tensors of one number too; switches are; texts are; tensors and arrays of equal shape and kind of number;
     sequences of equal length whose items are, or of any length where both are lists; mappings by the keys that both have.
@@ -30,33 +30,25 @@ def unlike(own: Any, saved: Any, path: str, *, all_keys: bool = False, may_be_un
     """
     if own is None or (saved is None and (may_be_unset or isinstance(own, bool))):
         return ""
-    rules = {"all_keys": all_keys, "may_be_unset": may_be_unset}
+    pairs: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(own, Mapping):
-        return _unlike_mapping(own, saved, path, rules)
-    if isinstance(own, (list, tuple)):
-        return _unlike_sequence(own, saved, path, rules)
-    return "" if _alike(own, saved) else f"{path} is {_said(saved)}, not {_said(own)}"
-
-
-def _unlike_mapping(own: Mapping[Any, Any], saved: Any, path: str, rules: dict[str, bool]) -> str:
-    if not isinstance(saved, Mapping):
-        return f"{path} is {_said(saved)}, not a dictionary"
-    if rules["all_keys"] and (missing := [key for key in own if key not in saved]):
-        return f"{path} has no {missing[0]!r}"
-    common = [key for key in own if key in saved]
-    return _first(unlike(own[key], saved[key], f"{path}.{key}", **rules) for key in common)
-
-
-def _unlike_sequence(own: list[Any] | tuple[Any, ...], saved: Any, path: str, rules: dict[str, bool]) -> str:
-    if not isinstance(saved, (list, tuple)):
-        return f"{path} is {_said(saved)}, not a sequence"
-    if len(own) != len(saved):
-        if isinstance(own, list) and isinstance(saved, list):
-            own = own[:1] * len(saved)
-        else:
-            return f"{path} has {len(saved)} items, not {len(own)}"
-    pairs = enumerate(zip(own, saved, strict=False))
-    return _first(unlike(one, other, f"{path}[{number}]", **rules) for number, (one, other) in pairs)
+        is_alike = isinstance(saved, Mapping) and not (all_keys and any(key not in saved for key in own))
+        if is_alike:
+            pairs = ((f"{path}.{key}", one, saved[key]) for key, one in own.items() if key in saved)
+    elif isinstance(own, (list, tuple)):
+        are_lists = isinstance(own, list) and isinstance(saved, list)
+        is_alike = are_lists or (isinstance(saved, (list, tuple)) and len(own) == len(saved))
+        if is_alike:
+            # [Note: why the first item stands for all of a longer list]
+            # A list may have grown in the run that was saved, by more of what it had.
+            mine = own if len(own) == len(saved) else own[:1] * len(saved)
+            pairs = ((f"{path}[{at}]", *pair) for at, pair in enumerate(zip(mine, saved, strict=False)))
+    else:
+        is_alike = _alike(own, saved)
+    if not is_alike:
+        return f"{path} is of another kind than in this run"
+    rules = {"all_keys": all_keys, "may_be_unset": may_be_unset}
+    return next(filter(None, (unlike(one, other, name, **rules) for name, one, other in pairs)), "")
 
 
 def _alike(own: Any, saved: Any) -> bool:
@@ -82,13 +74,3 @@ def _kind(value: Tensor | np.ndarray[Any, Any]) -> tuple[bool, bool]:
     if isinstance(value, Tensor):
         return value.is_floating_point(), value.is_complex()
     return value.dtype.kind == "f", value.dtype.kind == "c"
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, (Tensor, np.ndarray)):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)} and {value.dtype}".replace("torch.", "")
-    return f"{type(value).__name__} {str(value)[:40]!r}"
-
-
-def _first(problems: Any) -> str:
-    return next(filter(None, problems), "")

@@ -63,7 +63,7 @@ class AsyncCheckpointer:
 
     Args:
         keep: how many stay.
-        url: the ring at a URL that gets a copy of each; empty: none does.
+        url: where copies of them go; empty: nowhere.
         refusal: says why a state of so many bytes is not to be copied, if it is not; a run goes without such a state, and
             without one for which there is no memory. If there is no such function, it waits until the state is written.
     """
@@ -107,8 +107,7 @@ class AsyncCheckpointer:
         self._ready, self._target = None, folder.target
         # [Note: why pages that are missing are asked for again]
         # Without them the copy would end the rank by SIGBUS. So this state is given up, and the next one tries once more.
-        if self._pages is not None and (problem := self._pages.problem()):
-            return problem
+        problem = self._pages.problem() if self._pages is not None else ""
         # [Note: why files lie in memory as they will be]
         # The process needs neither torch nor knowledge of tensors, and its order is two numbers: handing over never waits.
         images, end = lay_out(found)
@@ -117,20 +116,23 @@ class AsyncCheckpointer:
             return self._go_without(common, run, folder, contents, found)
         if common.own is not None:
             self._ready = self._put_order(run, contents, images, end, common.own)
-        if common.mapped is not None:
+        mapped = common.mapped if not problem else None
+        if mapped is not None:
             pieces = share_out(found, common.reach).get(transport.rank, [])
-            copy_pieces(common.mapped, images, contents, pieces, run.config.threads)
+            copy_pieces(mapped, images, contents, pieces, run.config.threads)
         elif transport.rank in common.reach:
-            return UNREACHABLE
+            problem = problem or UNREACHABLE
+        # [Note: why a rank with a problem stays]
+        # What only ranks of other nodes hold is broadcast by all.
         for file, image in images.items():
             far = {
                 name: one for name, one in found[file].items() if not (one.is_everywhere or one.rank in common.reach)
             }
             names = order_of({name: one.described for name, one in far.items()})
             for name, tensor in zip(names, stream(far, contents.files[file].tensors, transport), strict=True):
-                if tensor is not None and common.mapped is not None:
-                    common.mapped.put(image.places[name], tensor)
-        return ""
+                if tensor is not None and mapped is not None:
+                    mapped.put(image.places[name], tensor)
+        return problem
 
     def _put_order(
         self, run: RunState, contents: State, images: Mapping[str, FileImage], end: int, memory: StateMemory

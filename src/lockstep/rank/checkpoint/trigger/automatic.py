@@ -116,7 +116,7 @@ class Automatic(NoStates):
                     f"{where()}: no state is saved here. Use run.epochs for a loop over epochs, with one run.steps in its body."
                 )
                 self._end_if_asked(None)
-        elif not (self._has_prepared or ends_epoch):
+        elif not (self._has_prepared or ends_epoch or self._run.config.mesh.asynchronous):
             self._prepare()
         if ends_epoch and not self._run.loop_state.epochs.in_body:
             self.leave_loop()
@@ -126,7 +126,8 @@ class Automatic(NoStates):
         # [Note: why bits are not compared here]
         # Nothing is written, and ranks that differ would be found before the first state is.
         self._has_prepared, resumption = True, self._run.loop_state.resumption
-        if resumption.late is not None or resumption.load_again is not None:
+        is_here = self._run.loop_state.epochs.is_first
+        if resumption.late is not None or resumption.load_again is not None or not is_here:
             return
         place, checkpointer = self._store.path(self._run.components.step_timer.step), self._checkpointer
         try:
@@ -180,6 +181,7 @@ class Automatic(NoStates):
     def _save(self) -> None:
         self._learn(self._checkpointer.settle)
         self._trigger.took(time.monotonic())
+        self._has_prepared = True
         place = self._store.path(self._run.components.step_timer.step)
         try:
             save_state(self._run, place, {}, self._checkpointer.take, self._checkpointer.offer())

@@ -35,7 +35,6 @@ from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AsyncC
 from lockstep.rank.checkpoint.saving.resume import load_state
 from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
-from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
 from lockstep.rank.run.checkpointing import NoStates
 from lockstep.rank.run.loop.recording import record_saved, stops_after_saving
@@ -88,7 +87,7 @@ class Automatic(NoStates):
         self._run.loop_state.resumption.has_begun = True
         if problem := own_order(self._run.loop_state.prepared.loaders):
             raise UsageError(problem, OWN_ORDER_FIX)
-        if skips_states(self._run):
+        if self._run.skips_states():
             return False
         together = Together(self._run.components.transport, CALL, where())
         name = together.do(self._newest) if self._run.components.transport.rank == 0 else None

@@ -32,7 +32,6 @@ from lockstep.rank.checkpoint.saving.async_checkpoint.checkpointer import AsyncC
 from lockstep.rank.checkpoint.saving.resume import load_state
 from lockstep.rank.checkpoint.saving.ring import Ring
 from lockstep.rank.checkpoint.saving.state import save_state
-from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import own_order
 from lockstep.rank.run.checkpointing import NoSnapshots, NoStates
 from lockstep.rank.run.position.metrics import keep
@@ -152,7 +151,7 @@ class Snapshots(NoSnapshots):
             return
         if loop_state.resumption.has_looked:
             self._stop(OWN_STATES)
-        loads = self._restart.number and not self._why_not and not skips_states(self._run)
+        loads = self._restart.number and not self._why_not and not self._run.skips_states()
         kept = self._newest() if loads else None
         loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
         loop_state.resumption.has_begun = True

@@ -109,6 +109,7 @@ class Replicas:
         mine = dict(zip(tensors, bit_sums(list(tensors.values())), strict=True))
         write_private(place / f"{stem}-{self._rank}", json.dumps(mine))
         files = {rank: place / f"{stem}-{rank}" for rank in self._ranks}
+        # Several ranks may find all files at the same time: one of them compares.
         if not all(file.exists() for file in files.values()) or not _is_first(place / f"{stem}-compared"):
             return
         sums = {rank: read_json(file) for rank, file in files.items()}
@@ -121,6 +122,7 @@ class Replicas:
     def _of_nodes(self, store: Any, stem: str, mine: Sums) -> dict[int, Sums]:
         """The sums of the first rank of each node, if all are there."""
         key = f"lockstep replicas {stem}"
+        # The store's `add` is atomic: the last node to come finds the sums of all others.
         store.set(f"{key} {store.add(f'{key} nodes', 1)}", json.dumps([self._ranks[0], mine]))
         if store.add(f"{key} ranks", len(self._ranks)) < self._num_ranks:
             return {}

@@ -90,6 +90,7 @@ class WrittenFiles:
         return save
 
     def _wrote(self, file: Any, opened: Any) -> None:
+        # A loader worker is a fork and has the patch too, but nobody to report to.
         if self._closed or not isinstance(file, (str, bytes, os.PathLike)) or os.getpid() != self._process:
             return
         path = _path(file, opened)

@@ -95,7 +95,8 @@ def pin_device(kind: str | None, position: Position, most_ranks: int = 1) -> tor
             f"which has {num_devices}.",
             f"Start {num_devices} here, or with --device cpu.",
         )
-    torch.cuda.init()  # type: ignore[no-untyped-call]  # makes the device's generators, which are seeded before anything runs there
+    # Makes the device's generators, which are seeded before anything runs there.
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     index = index_of(position.local_rank, num_devices)
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
@@ -115,6 +116,7 @@ def check_same_kind(store: Store, position: Position, device: torch.device) -> N
     Raises:
         UsageError: on every rank, where some have a GPU and others compute on the CPU.
     """
+    # The last rank to come writes the key that all wait for. Rank 0 may serve the store, so it leaves after all have read.
     store.add("lockstep ranks on GPUs", int(device.type == "cuda"))
     if store.add("lockstep ranks with a device", 1) == position.world_size:
         store.set("lockstep devices", "")

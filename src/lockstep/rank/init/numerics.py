@@ -298,6 +298,7 @@ def _settings(threads: int) -> tuple[_Setting, ...]:
 def agree_on_settings(transport: Transport, mine: Sequence[Any], device: torch.device | None) -> None:
     """Compare what every rank has to have, and name what makes bits differ. Collective: call it on every rank."""
     kind = device_name(device) if device is not None else ""
+    # Hashes of texts differ between processes where PYTHONHASHSEED is not set.
     gathered = transport.all_gather_object([*mine, kind, hash("lockstep")], "init")
     *same, devices, hashes = zip(*gathered, strict=True)
     names = ("seed", "lanes", "threads", "precision", "numerics", "allow")

@@ -47,6 +47,7 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     computed = arithmetic.precision, arithmetic.numerics, ", ".join(arithmetic.allow)
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams(seed, device, looks=transport.world_size > 1)
+    # From here on all ranks draw the same, whatever they drew before.
     streams.enter(Domain.START)
     loop_state = LoopState()
     components = Components(

@@ -14,6 +14,7 @@ from lockstep.protocol.events import Kind, add_event
 from lockstep.protocol.layout.mesh import Mesh
 from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.run_folder import RunFolder
+from lockstep.rank.caller import where
 from lockstep.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from lockstep.rank.checks.unreduced_metrics import UnreducedMetrics
 from lockstep.rank.checks.written_files import WrittenFiles
@@ -89,6 +90,13 @@ class RunState:
         """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
         mesh, holder = self.config.mesh, self.components.strategy.holder_of(tensor)
         return holder is None or mesh.stage(holder) == mesh.stage(self.components.transport.rank)
+
+    def skips_states(self) -> bool:
+        """Whether this start of the ranks loads nothing, because states lack something and the run must be exact. Collective."""
+        settings, folder = self.config.environment.settings, self.config.folder
+        if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
+            return False
+        return self.components.transport.any(folder.unsaved.exists(), "what states lack", where())
 
     def note(self, kind: Kind, step: int | None = None, **fields: Any) -> None:
         """Add an event to the run folder, on rank 0 where there is one; `step`: None for the newest."""

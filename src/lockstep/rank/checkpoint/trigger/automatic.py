@@ -34,7 +34,6 @@ from lockstep.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from lockstep.rank.checkpoint.store.store import Store
 from lockstep.rank.checkpoint.trigger.signals import NoStopRequests
 from lockstep.rank.checkpoint.trigger.trigger import OnSchedule, Place
-from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import OWN_ORDER_FIX, own_order
 from lockstep.rank.run.checkpointing import NoStates
 from lockstep.rank.run.loop.recording import record_saved, stops_after_saving
@@ -81,7 +80,7 @@ class Automatic(NoStates):
         self._run.loop_state.resumption.has_begun = True
         if problem := own_order(self._run.loop_state.prepared.loaders):
             raise UsageError(problem, OWN_ORDER_FIX)
-        if skips_states(self._run):
+        if self._run.skips_states():
             return False
         together = Together(self._run.components.transport, CALL, where())
         name = together.do(self._newest) if self._run.components.transport.rank == 0 else None

@@ -34,7 +34,6 @@ from lockstep.rank.checkpoint.state.state import digest
 from lockstep.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from lockstep.rank.checkpoint.store.store import Store
 from lockstep.rank.checkpoint.trigger.trigger import FIRST_STEPS, Pace, Place
-from lockstep.rank.checks.script.labels import skips_states
 from lockstep.rank.data.loader import own_order
 from lockstep.rank.run.checkpointing import NoSnapshots, NoStates
 from lockstep.rank.run.position.metrics import keep
@@ -105,7 +104,7 @@ class Snapshots(NoSnapshots):
             return
         if loop_state.resumption.has_looked:
             self._stop(OWN_STATES)
-        loads = self._restart.number and not self._why_not and not skips_states(self._run)
+        loads = self._restart.number and not self._why_not and not self._run.skips_states()
         kept = self._newest() if loads else None
         loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
         loop_state.resumption.has_begun = True

@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 
 from lockstep.notices import say
-from lockstep.rank.caller import where
 from lockstep.rank.checks.script.script_state import named_in
 from lockstep.rank.checks.variables import Named
 from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import RunState
 
-CALL = "what states lack"
 MOST_SAID = 3
 GRADIENTS = Named(
     "the gradients left at the end of an epoch", "", "call optimizer.zero_grad() at the end of each epoch", "gradients"
@@ -62,14 +60,6 @@ def say_names(run: RunState) -> None:
 def names_without(run: RunState) -> list[str]:
     """What a run that has resumed did so without; empty for any other."""
     return run.loop_state.lacks if run.loop_state.resumption.has_resumed else []
-
-
-def skips_states(run: RunState) -> bool:
-    """Whether this start of the ranks loads nothing, because states lack something and the run must be exact. Collective."""
-    settings, folder = run.config.environment.settings, run.config.folder
-    if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
-        return False
-    return run.components.transport.any(folder.unsaved.exists(), CALL, where())
 
 
 def _keep(run: RunState) -> None:

@@ -28,6 +28,7 @@ from lockstep.rank.run.loop_state import LoopState
 def named_in(loop_state: LoopState) -> list[Named]:
     """What the script around the caller keeps itself, with its lines and what to write; nothing of it blocks anything."""
     modules = [module for model in loop_state.prepared.models for module in model.modules()]
+    # Buffers that are not persistent are in no state, although their module is.
     unsaved = {id(one._buffers[name]) for one in modules for name in one._non_persistent_buffers_set}  # noqa: SLF001
     tracked = [one for one in loop_state.prepared.tracked.values() if isinstance(one, nn.Module)]
     known = [loop_state.values, *parts_of([*loop_state.prepared.models, *tracked], loop_state.known)]

@@ -130,6 +130,7 @@ class Turn(Expressions):
     def _on_Return(self, node: ast.Return, scope: Scope) -> None:
         value = self.value(node.value, scope)
         values, ends = self._results[-1]
+        # What decided that the function returns here decides its value too.
         values.append(
             Value(
                 value.obj,

@@ -94,6 +94,7 @@ def has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
         except Exception as error:
             run.loop_state.checkpointing.last.take_after(error)
             raise
+        # Each rank reads the stream itself. A data set that depends on the rank is caught before its samples are used.
         gathered = run.components.transport.all_gather_object([block.size, block.after], "run.steps samples", where())
         for rank, (size, after) in enumerate(gathered):
             if [size, after] != gathered[0]:
@@ -158,6 +159,7 @@ def check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
     gathered = run.components.transport.all_gather_object(mine, "epoch end", where())
     say_written(run.components, [paths for _, paths in gathered])
     count, hashes = (sum(numbers) for numbers in zip(*(used for used, _ in gathered), strict=True))
+    # A sum over hashes of samples is the same whichever rank took which of them.
     if [count, hashes & MASK] != steps.whole:
         raise InternalError(f"The ranks trained on {count} samples of an epoch of {steps.num_samples}, or on others.")
     if isinstance(steps, StreamedSteps) and run.components.transport.world_size == 1 and not steps.read_again():

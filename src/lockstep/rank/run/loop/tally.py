@@ -69,6 +69,7 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, devi
     if len(rows):
         padded[: len(rows)] = rows.detach()
     run = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), gathered, strict=True)]
+    # Each rank has its rows in its own order; sorted by index they are in the data set's.
     order = [index for other in gathered for index in other["indices"]]
     return torch.cat(run)[
         torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long, device="cpu")

@@ -105,6 +105,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         return
     _refuse_inside_a_step(run)
     run.loop_state.begin()
+    # Nothing was resumed by now, so all steps come again: lines of earlier ranks go out of the file.
     run.components.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
     step_timer, steps = run.components.step_timer, epoch.steps
@@ -189,6 +190,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     if loop_state.resumption.late is not None:
         loop_state.resumption.late.look()
     if loop_state.resumption.load_again is not None:
+        # What the epoch's body did before its steps has run again in this start; the state is loaded over it once more.
         loop_state.resumption.load_again()
         loop_state.resumption.load_again = None
     epoch = _Epoch(which, loop, steps)

@@ -46,6 +46,7 @@ class EpochCount:
             finally:
                 # Also when the script leaves the loop.
                 self.in_body = False
+                # An epoch that was left before it trained is not done; a loaded state has set which one is next.
                 if not self.loaded and (finished or self.trained):
                     self.next = epoch + 1
 

@@ -84,6 +84,7 @@ def append_line(path: Path, line: str) -> None:
             while data:
                 data = data[os.write(descriptor, data) :]
         except OSError:
+            # A disk that is full may have taken a part of the line.
             os.ftruncate(descriptor, size)
             raise
     finally:

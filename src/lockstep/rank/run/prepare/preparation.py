@@ -125,6 +125,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     prepared = kind(loader, context, lambda prepared: evaluate(run, prepared))
     if (said := leftover_of(loader)) and run.config.environment.position.rank == 0:
         say(said)
+    # Seeded alike, because samples of a data set with random transformations differ from one reading to the next.
     with run.components.streams.elsewhere():
         seed_process(run.config.seed)
         dataset: Any = loader.dataset

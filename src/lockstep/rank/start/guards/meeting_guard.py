@@ -249,6 +249,7 @@ class _Guard:
             except (TypeError, ValueError):
                 # Torch says what is wrong.
                 return original(*args, **kwargs)
+            # A process that the rank has forked is no rank itself.
             if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
                 return original(*args, **kwargs)
             say_too_late(os.environ, rank=self._position.rank, on_gpu=self._on_gpu)

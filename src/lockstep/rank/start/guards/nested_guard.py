@@ -40,6 +40,7 @@ def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None
                 return original(*args, **kwargs)
 
         module.start_processes = start_processes  # type: ignore[attr-defined]
+        # The package has taken the function from its module by name.
         package = sys.modules.get("torch.multiprocessing")
         if getattr(package, "start_processes", None) is original:
             package.start_processes = start_processes  # type: ignore[union-attr]

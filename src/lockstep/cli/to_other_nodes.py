@@ -25,7 +25,7 @@ from lockstep.launcher.nodes.roster import Refused, Withdrawal
 
 ENDPOINT = ("rdzv_endpoint", "master_addr", "master_port")
 FAREWELL = "lockstep.launcher.nodes.calling"
-"""Imported when there is somebody to be told."""
+"""Imported when there is another node to notify."""
 
 
 def tell_others(
@@ -57,14 +57,16 @@ def tell_others(
         job = settings.job if source is Source.MUNGE else ""
         try:
             key = None if job else settings.given(source)
-        except UsageError:  # that may be why it ends; only node 0 can still say so
+        except UsageError:
+            # That may be why it ends; only node 0 can still say so.
             if not is_first:
                 return
             key = None
         try:
             if is_first:
                 farewell.hold(chosen, key or (Key.made() if job else None), job, refused, others)
-        except PortTaken:  # by the first node, if it is one of this run on this machine
+        except PortTaken:
+            # By the first node, if it is one of this run on this machine.
             is_first = False
         if not is_first:
             farewell.knock(chosen.gate, key, job, withdrawal)

@@ -13,8 +13,6 @@ from lockstep.show.story import Record, story_of
 
 @dataclass(frozen=True)
 class Compared:
-    """Another run beside the first."""
-
     name: str
     ratio: float
     """Its samples/s divided by those of the first; NaN where one is not known."""

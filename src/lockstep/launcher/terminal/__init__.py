@@ -1,4 +1,4 @@
-"""What a person sees of a run: everything that reaches the terminal passes through here.
+"""What the user sees of a run: everything that reaches the terminal passes through here.
 
     pipes of the ranks -> log, and lines with labels     rank_output
     gauges -> the progress line                          progress

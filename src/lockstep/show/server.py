@@ -23,7 +23,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from lockstep.errors import UsageError
-from lockstep.show.pages import page
+from lockstep.show.report import page
 
 HOST = "127.0.0.1"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"

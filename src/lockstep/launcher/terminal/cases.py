@@ -51,6 +51,7 @@ class Losses:
 
     def add(self, sentence: str) -> None:
         """Report what is lost, once; nothing if it is empty."""
+        # The launcher reads the same journals several times a second; each loss is one line.
         if sentence and sentence not in self.sentences:
             self.sentences.append(sentence)
             self.saying.line(Line("warning", sentence))

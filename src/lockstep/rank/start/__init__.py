@@ -3,6 +3,6 @@
 task = read the order in an unnamed file                  protocol/rank_task
 environment, streams, guards, `breakpoint()`              entrance, debugger, guards/
 random streams                                            first_streams
-run the script as `__main__`, or a packed function        script_main, protocol/unpacking
+run the script as `__main__`, or a packed function        script_main, protocol/rank_task
 an exception -> failure record, exit code                 entrance
 """

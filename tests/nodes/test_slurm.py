@@ -155,7 +155,7 @@ def test_a_job_whose_time_is_nearly_over_is_saved_and_goes_on_when_its_turn_come
 ) -> None:
     stopped_job(slurm, tmp_path, script, "USR1")
     out = next(tmp_path.glob("script-*.out")).read_text()
-    assert "saved after step 9: the same command goes on from there" in out
+    assert "saved after step 9: the same command resumes from there" in out
     assert "the run resumes in epoch 2, after step 9" in out
     assert [rank["bits"] for rank in read(tmp_path)] == [bits, bits]
 

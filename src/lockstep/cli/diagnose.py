@@ -51,6 +51,7 @@ def _show(run: Run, told: Diagnosis) -> None:
         ("run", run.text),
         ("state", told.headline),
         *(("lost", text) for text in told.losses),
+        # What the block says already is left out; both begin with the same clause.
         *(
             ("now" if case in told.now else "found", f"{case.finding}: {case.said}")
             for case in latest(told.cases)
@@ -67,7 +68,6 @@ def _show(run: Run, told: Diagnosis) -> None:
 
 
 def _explain(finding: Finding, console: Console) -> None:
-    """What is known about a finding."""
     console.print(f"\n{finding.name}: {finding.title}", style="bold", markup=False, highlight=False)
     console.print(Padding(Text(finding.why.replace("`", "")), (0, 0, 0, 2)))
     for number, step in enumerate(finding.what_to_do, 1):

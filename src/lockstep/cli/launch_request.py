@@ -75,7 +75,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     decided = _size(own, form, place)
     ranks, form = launched(form, decided.ranks)
     if place.is_one_node:
-        check_form(form, ranks, own["lanes"], decided.device)  # else when the nodes know how many ranks they have
+        # On several nodes this is checked when they know how many ranks they have together.
+        check_form(form, ranks, own["lanes"], decided.device)
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
     recovery = replace(

@@ -31,7 +31,7 @@ COMMANDS = {
     "diagnose": ("lockstep.cli.diagnose", "Say what went wrong in a run, or does now."),
     "report": ("lockstep.cli.report", "Write what there is to see of a run, or of several, into one HTML file."),
     "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
-    "sbatch": ("lockstep.cli.sbatch", "Write a job script for SLURM that goes on where it was stopped."),
+    "sbatch": ("lockstep.cli.sbatch", "Write a job script for SLURM that resumes where it was stopped."),
     "clean": ("lockstep.cli.clean", "Remove what runs left that were killed as a whole."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
@@ -109,7 +109,9 @@ def commands() -> None:
 
 def main() -> None:
     """The entry point of `lockstep` and `python -m lockstep`. A mistake is its problem, its fix, and exit code 2."""
-    environ = dict(os.environ)  # before a key is taken out of it
+    # [Note: why the environment is copied first]
+    # `run` takes the key out of it, so that ranks do not inherit it. Telling other nodes about an error needs the key.
+    environ = dict(os.environ)
     try:
         code = _run()
         if sys.stdout is not None:
@@ -139,10 +141,12 @@ def _run() -> int:
 def _say(error: click.ClickException | LockstepError | OSError) -> int:
     """Print what is wrong on standard error; the exit code. A broken pipe prints nothing: its reader is gone."""
     if not isinstance(error, BrokenPipeError):
-        with suppress(OSError):  # where standard error cannot be written, only the exit code can say it
+        # Where standard error cannot be written, only the exit code can say it.
+        with suppress(OSError):
             click.echo(_text(error), err=True)
     if isinstance(error, OSError):
-        with suppress(OSError, ValueError):  # the interpreter would try again to write the rest, and complain
+        # The interpreter would try again to write the rest, and complain.
+        with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     too_many_files = isinstance(error, OSError) and error.errno == errno.EMFILE
     return 2 if too_many_files or isinstance(error, (click.ClickException, UsageError)) else 1

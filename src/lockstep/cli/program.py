@@ -35,7 +35,8 @@ def check_program(script: str, is_module: bool, command: str) -> None:
             check_module(script)
         else:
             _check_script(script, command)
-    except OSError as error:  # a name that no file can have, a folder without permission
+    except OSError as error:
+        # The name is too long for a file, or the folder may not be entered.
         raise UsageError(f"{visible(script)} cannot be read: {error.strerror}.", "Check the path.") from None
 
 

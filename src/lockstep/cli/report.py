@@ -11,8 +11,7 @@ import click
 from lockstep.errors import UsageError
 from lockstep.launcher.watch.places import run_at
 from lockstep.protocol.run_folder import runs_folder, write_private
-from lockstep.show.pages import page
-from lockstep.show.report import compare, comparison_data, slower
+from lockstep.show.report import compare, comparison_data, page, slower
 from lockstep.show.story import Record, read_record, story_of
 
 MOST_RUNS = 20

@@ -39,7 +39,7 @@ Examples:
   lockstep run train.py --lr 0.1         one rank per GPU, or per core (at most 4)
   lockstep run -n 4 --lanes 8 train.py   8 lanes: the bits of 1, 2, 3, ... 8 ranks
   lockstep run -n 2 -m package.train     a module
-  lockstep run --name exp1 --save-every 500steps train.py   again: goes on where it was
+  lockstep run --name exp1 --save-every 500steps train.py   again: resumes where it was
   lockstep run --recover off train.py    ends when a rank is killed
 
 \b
@@ -51,7 +51,7 @@ torch.distributed.launch (--use-env: never; --no-use-env: always).
 \b
 Exit code: 0; the script's own; 1 after an exception; 2 for a mistake in the
 options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
-143 for SIGTERM, 138 for SIGUSR1): with --save-every the same command goes on."""
+143 for SIGTERM, 138 for SIGUSR1): with --save-every the same command resumes."""
 
 
 class RunHelp(TakesProjectDefaults, GroupedHelp):
@@ -121,7 +121,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     "--states",
     default=None,
     metavar="URL",
-    help="Copy states to URL/NAME too (s3://bucket/runs), and go on from there.",
+    help="Copy states to URL/NAME too (s3://bucket/runs), and resume from there.",
 )
 @click.option(
     "--resume-nonfinite",

@@ -33,7 +33,8 @@ class TakesProjectDefaults(click.Command):
     def _defaults(self, args: Sequence[str]) -> dict[str, Any]:
         try:
             path, told = nearest(Path.cwd())
-        except OSError:  # the folder is gone, which the command itself says
+        except OSError:
+            # The working directory was removed, which the command itself reports.
             return {}
         options = [one for one in self.params if isinstance(one, click.Option)]
         by_name = {name.lstrip("-").replace("_", "-"): one for one in options for name in (*one.opts, str(one.name))}
@@ -100,7 +101,6 @@ class GroupedHelp(RemembersWords):
         return [*super().get_params(ctx), _HELP_ALL]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options."""
         shown = {param.name or "": found for param in self.params if (found := param.get_help_record(ctx))}
         last = [found for param in self.get_params(ctx)[len(self.params) :] if (found := param.get_help_record(ctx))]
         if not ctx.meta.get(_ALL):

@@ -1,4 +1,4 @@
-"""`lockstep sbatch`: write a job script for SLURM around one `lockstep run`, and submit it only if told to."""
+"""`lockstep sbatch`: write a job script for SLURM around one `lockstep run`, and submit it only with --submit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ NOT_HERE = (
 @click.option("--submit", is_flag=True, help="Submit it.")
 @click.pass_context
 def sbatch(context: click.Context, /, **options: Any) -> int:
-    """Write a job script that runs SCRIPT under SLURM, saves its state in time, and goes on."""
+    """Write a job script that runs SCRIPT under SLURM, saves its state in time, and resumes."""
     check_program(options["script"], options["module"], "sbatch")
     _check(context, options)
     title = _title(options)
@@ -152,7 +152,7 @@ def _command(context: click.Context, options: dict[str, Any]) -> list[str]:
 
 
 def _said(option: click.Option, value: Any) -> list[str]:
-    """An option as a person would write it."""
+    """An option as one would type it."""
     word = max(option.opts, key=len)
     if not option.is_flag:
         return [word, str(value)]
@@ -187,7 +187,7 @@ def _submit(path: Path) -> int:
     return subprocess.run(["sbatch", str(path)], check=False).returncode
 
 
-# The job script, which a person can read: what is asked for, one `srun lockstep run`, and how it goes on
+# The job script, meant to be read: what is requested, one `srun lockstep run`, and how it resumes
 
 
 STOPPED = 138
@@ -199,8 +199,6 @@ _TIME = re.compile(r"[0-9]+|[0-9]+:[0-9]{1,2}(:[0-9]{1,2})?|[0-9]+-[0-9]{1,2}(:[
 
 @dataclass(frozen=True)
 class JobScript:
-    """One job."""
-
     name: str
     nodes: int
     command: Sequence[str]
@@ -230,7 +228,6 @@ class JobScript:
                 raise UsageError(f"{visible(word)!r} cannot stand in a job script.", "Leave out blanks and quotes.")
 
     def text(self) -> str:
-        """The file."""
         return "\n".join([*self._head(), "", *self._body(), ""])
 
     def _head(self) -> list[str]:
@@ -265,7 +262,7 @@ class JobScript:
             *lines,
             "code=$?",
             "",
-            f"# {STOPPED}: stopped by USR1, with a state. The same job goes on from it when its turn comes again.",
+            f"# {STOPPED}: stopped by USR1, with a state. The same job resumes from it when its turn comes again.",
             f'if [ "$code" -eq {STOPPED} ]; then',
             '  scontrol requeue "$SLURM_JOB_ID"',
             "fi",

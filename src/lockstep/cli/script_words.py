@@ -143,7 +143,7 @@ def note_strays(command: click.Command, ctx: click.Context, words: Sequence[str]
 
 
 MOST_BYTES = 16 << 20
-"""No script is larger; what is, is told by the ranks."""
+"""No script is larger; where one is, the ranks report it."""
 
 
 def check_python(path: Path) -> None:
@@ -163,11 +163,13 @@ def check_python(path: Path) -> None:
         raise UsageError(f"{name} is not Python source: it has zero bytes.", "Give the script as text.")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python says them when it runs the script
+            # Python warns when it runs the script; here they would come twice.
+            warnings.simplefilter("ignore")
             compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         raise UsageError(f"{name} is not Python: {_what(error)}.", "Check that line; no rank was started.") from None
-    except (ValueError, RecursionError, MemoryError):  # the ranks may have more room
+    except (ValueError, RecursionError, MemoryError):
+        # It may be the limits of this process; the ranks may have more room.
         return
 
 
@@ -208,7 +210,8 @@ def _is_missing(module: str) -> bool:
     for number, word in enumerate(words):
         spec = PathFinder.find_spec(word, folders)
         if spec is None:
-            return number > 0  # other finders may know a top level
+            # Only submodules are certain: other finders may know a top-level name.
+            return number > 0
         if spec.submodule_search_locations is None:
             return number < len(words) - 2
         if spec.origin is not None and b"__path__" in read_regular(spec.origin, most_bytes=MOST_BYTES):

@@ -75,7 +75,8 @@ def form_from(options: Mapping[str, Any]) -> Form:
 def check_form(form: Form, ranks: int, lanes: int | None, device: str) -> None:
     """Raise `UsageError`, before anything starts, when ranks, lanes or device ("cpu", "cuda") rule out the form."""
     if form.schedule and not (form.strategy or form.mesh):
-        form = Form("pipeline", None, form.schedule)  # the script may name the strategy
+        # The script may name the strategy.
+        form = Form("pipeline", None, form.schedule)
     mesh = choose_mesh(form, ranks)
     mesh.check_device(device)
     if lanes is not None:

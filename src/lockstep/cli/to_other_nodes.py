@@ -25,7 +25,7 @@ from lockstep.launcher.nodes.roster import Refused, withdrawal
 
 ENDPOINT = ("rdzv_endpoint", "master_addr", "master_port")
 FAREWELL = "lockstep.launcher.nodes.node_star"
-"""Imported when there is somebody to be told."""
+"""Imported when there is another node to notify."""
 
 
 def tell_others(
@@ -57,14 +57,16 @@ def tell_others(
             return
         try:
             found = settings.find(is_first=is_first, can_show=False)
-        except UsageError:  # that may be why it ends; only node 0 can still say so
+        except UsageError:
+            # That may be why it ends; only node 0 can still say so.
             if not is_first:
                 return
             found = RunKey(None)
         try:
             if is_first:
                 farewell.refuse_all(chosen, found.key, found.job, refused, others)
-        except PortTaken:  # by the first node, if it is one of this run on this machine
+        except PortTaken:
+            # By the first node, if it is one of this run on this machine.
             is_first = False
             found = RunKey(None, found.job) if found.job else found
         if not is_first:

@@ -1,6 +1,8 @@
 """What `verify` and `bench` say on standard error while runs are under way, so that no long one passes in silence.
 
 On a terminal one line with the seconds, from the third second on; elsewhere a plain line every half minute.
+
+Runs in: a daemon thread of the command.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from lockstep.launcher.terminal.terminal import cut
 from lockstep.machine.visible import visible, visible_lines
 
 FIRST_S, EVERY_S = 2.0, 1.0
-"""On a terminal: after how many seconds they are shown, and how often from there on."""
+"""On a terminal: after how many seconds they are displayed, and how often from there on."""
 PLAIN_S = 30.0
 """Elsewhere: between two lines."""
 LEAST_COLUMNS = 20
 
 
 class UnderWay:
-    """Says what runs now. Only lines that `say` is given are said when `is_quiet`."""
+    """Prints what runs now; with `is_quiet` only the lines given to `say`."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_quiet = is_quiet
@@ -48,20 +50,20 @@ class UnderWay:
             self._changed.notify()
 
     def end(self, line: str = "") -> None:
-        """It has ended: `line` says how, if it is to be said."""
+        """It has ended: `line` says how, if it is to be printed."""
         with self._changed:
             self._text = ""
             self._write("" if self._is_quiet else visible(line))
             self._changed.notify()
 
     def say(self, line: str) -> None:
-        """Say a line now; what is under way goes on."""
+        """Print a line now; what is under way continues."""
         with self._changed:
             self._write(visible(line))
             self._show("")
 
     def note(self, sentence: str) -> None:
-        """Say what a person should know."""
+        """Print what the user should know."""
         self.say(f"note: {sentence}")
 
     @property

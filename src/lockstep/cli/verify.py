@@ -79,7 +79,7 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
     type=int,
     default=None,
     metavar="K",
-    help="Stop after step K, go on from the state, compare with a run without a stop. --ranks: one number, or two.",
+    help="Stop after step K, resume from the state, compare with a run without a stop. --ranks: one number, or two.",
 )
 @click.option(
     "--accept",

@@ -22,12 +22,10 @@ _LATEST = 1e18
 
 @dataclass(frozen=True)
 class Case:
-    """A finding in a run."""
-
     finding: str
     """Its name: `stopped-process`."""
     said: str
-    """What the terminal said, on one line."""
+    """What was printed, on one line."""
     ranks: tuple[int, ...] = ()
     """Who is to blame, or concerned; none where all are."""
     time_s: float = field(default_factory=time.time)
@@ -49,7 +47,7 @@ def names_of(cases: Iterable[Case]) -> list[str]:
 
 
 def latest(cases: Iterable[Case]) -> list[Case]:
-    """Of a wait that was said again after twice the time, what was said last."""
+    """Of a wait that was reported again after twice the time, the last report."""
     return list({(case.finding, case.ranks, _SECONDS.sub("", case.said)): case for case in cases}.values())
 
 
@@ -58,7 +56,8 @@ def _decoded(entry: dict[str, Any]) -> Case | None:
     if not (
         isinstance(finding, str) and isinstance(said, str) and isinstance(ranks, list) and _NAME.fullmatch(finding)
     ):
-        return None  # the folder may be anybody's
+        # Anybody may have written the folder, so nothing in it is trusted.
+        return None
     return Case(
         finding,
         " ".join(said.splitlines()),

@@ -99,7 +99,7 @@ class RankEnvironment:
     settings: RankSettings | None
     """None when a launcher other than ours started the rank, or none did."""
     task: Task | None = None
-    """What srun or mpirun said, where nothing nearer did; this rank is that task."""
+    """The task of srun or mpirun that this rank is, where no nearer launcher made it one."""
 
 
 def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[str, str]:

@@ -55,8 +55,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """One line."""
-
     kind: Kind
     time_s: float
     """Since 1970."""

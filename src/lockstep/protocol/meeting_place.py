@@ -13,7 +13,6 @@ class InheritedFile:
     """An open file, as one process names it to itself or to a child."""
 
     number: int
-    """The descriptor."""
     identity: str
     """The identity of its file, on this machine."""
 
@@ -56,23 +55,19 @@ class Seat:
     node: int
     """This node's place among them, which ranks get as GROUP_RANK."""
     sizes: tuple[int, ...]
-    """The ranks of each node."""
     interface: str = ""
     """The network interface for exchanges between nodes; empty: the library chooses."""
 
     @property
     def first_rank(self) -> int:
-        """The first rank of this node."""
         return [0, *accumulate(self.sizes)][self.node]
 
     @property
     def world_size(self) -> int:
-        """The ranks of all nodes."""
         return sum(self.sizes)
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are."""
         return len(self.sizes)
 
 

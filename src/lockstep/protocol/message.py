@@ -10,7 +10,6 @@ _LENGTH_BYTES = 4
 
 
 def packed(record: dict[str, Any], blob: bytes = b"") -> bytes:
-    """The message as bytes."""
     text = json.dumps(record, separators=(",", ":")).encode()
     return len(text).to_bytes(_LENGTH_BYTES, "big") + text + blob
 

@@ -60,7 +60,6 @@ class Ready:
 
     import_ns: int
     tasks: int
-    """Threads of the nursery."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,9 @@ class Broken:
 
     module: str
     error: str
-    """A traceback."""
 
     @property
     def failure(self) -> LockstepError:
-        """What the launcher raises."""
         return failed_import(self.module, self.error, address_limit())
 
 
@@ -102,7 +99,6 @@ class NotSpawned:
 
     @property
     def failure(self) -> LockstepError:
-        """What the launcher raises."""
         return EnvironmentFailure(
             f"There is no process for {self.what}: {self.why}. Start fewer ranks, end other processes, or raise `ulimit -u`."
         )
@@ -132,7 +128,6 @@ class Swept:
     """To the launcher: nothing is left."""
 
     processes: int
-    """How many were killed."""
 
 
 Message = (
@@ -154,7 +149,6 @@ _KINDS: dict[str, Callable[..., Message]] = {kind.__name__: kind for kind in get
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message for `decode`."""
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 

@@ -21,11 +21,10 @@ class RankTask:
 
     rank: int
     script: str
-    """The path as the person typed it; empty with `module`."""
+    """The path as the user typed it; empty with `module`."""
     module: str
     args: tuple[str, ...]
     folder: str
-    """The working directory."""
     run_folder: str
     variables: Mapping[str, str | None]
     """Environment to set; None removes."""
@@ -65,7 +64,6 @@ class Header:
     """The parcel's outside, readable before any of the user's code is imported."""
 
     path: list[str]
-    """sys.path of the caller."""
     argv: list[str]
     main_file: str | None
     """`__file__` of the caller's `__main__`; None in a notebook."""
@@ -82,7 +80,6 @@ class PipeEnd:
         self._place = place
 
     def detach(self) -> int:
-        """The descriptor."""
         return os.open(*self._place)
 
 
@@ -91,7 +88,8 @@ def open_storage(path: str, size: int, dtype: Any) -> Any:
     torch = importlib.import_module("torch")
     descriptor = os.open(path, os.O_RDWR)
     try:
-        storage = torch_private.open_shared_storage(descriptor, size)  # as torch.multiprocessing does
+        # The same call as torch.multiprocessing's, so that tensors are shared and not copied.
+        storage = torch_private.open_shared_storage(descriptor, size)
     finally:
         os.close(descriptor)
     return storage if dtype is None else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

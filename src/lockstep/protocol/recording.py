@@ -35,7 +35,6 @@ class CarriedTensor:
         )
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
 

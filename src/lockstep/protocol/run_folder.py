@@ -120,7 +120,7 @@ class RunFolder:
 
     @property
     def findings(self) -> Path:
-        """The findings of the run (JSON lines): the name, the ranks, the sentence, and when it was said."""
+        """The findings of the run (JSON lines): the name, the ranks, the sentence, and its time."""
         return self.path / "findings.jsonl"
 
     @property

@@ -39,7 +39,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: Any, option: str = "save_every=") -> Schedule:
-        """Read what a person wrote for `option`.
+        """Parse the value of `option`.
 
         Raises:
             UsageError: for anything else.
@@ -73,7 +73,7 @@ TENSOR_NS = 50_000
 
 
 def parse_checks(text: Any, option: str = "check_every=") -> int:
-    """Read what a person wrote for `option`: after how many steps ranks compare; 0 for `off`.
+    """Parse the value of `option`: after how many steps ranks compare; 0 for `off`.
 
     Raises:
         UsageError: for anything else.
@@ -173,12 +173,10 @@ class Saving:
 
     @property
     def name(self) -> str:
-        """The run's."""
         return Path(self.folder).parent.name
 
     @property
     def kept(self) -> int:
-        """How many states stay."""
         return KEPT if self.keep is None else self.keep
 
 
@@ -193,7 +191,7 @@ class SaidInScript:
 
     @property
     def unused(self) -> str:
-        """What is said about states without `save_every`, in a sentence; empty when nothing is."""
+        """A note about states without `save_every`, in a sentence; empty when nothing is."""
         given = [
             word for word, is_given in (("name=", self.name is not None), ("keep=", self.keep != KEPT)) if is_given
         ]
@@ -261,8 +259,6 @@ SNAPSHOTS_KEPT = "lockstep-kept-{}-{}"
 
 @dataclass(frozen=True)
 class Keeping:
-    """How often a run keeps a snapshot."""
-
     is_on: bool = True
     steps: int = 0
     """Every so many steps; 0: as often as costs one hundredth of the time."""

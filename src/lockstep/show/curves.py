@@ -33,8 +33,6 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """All metrics of a run."""
-
     by_name: dict[str, Curve]
     is_whole: bool = True
     """Whether the file was small enough to be read to its end."""

@@ -51,7 +51,8 @@ class LiveRun:
         try:
             self._viewer = self._viewer or Viewer(run_at(str(self.path), self.path))
             view = self._viewer.look()
-        except UsageError:  # not made yet, or on another machine
+        except UsageError:
+            # The folder was not made yet, or its ranks are on another machine.
             return [], False
         rows = [vars(row) | {"state": str(row.state), "doing": visible(row.doing)} for row in view.rows]
         return rows, view.is_over
@@ -69,14 +70,13 @@ class LiveRun:
 
     @property
     def step(self) -> int:
-        """How far it is."""
         with self._lock:
             rows, _ = self.ranks()
         return max((row["step"] for row in rows), default=0)
 
 
 def show_in_browser(url: str, port: int, *, wanted: bool) -> list[str]:
-    """Open a page where a person can see it; otherwise say how to.
+    """Open a page in a browser here; otherwise print how to.
 
     Args:
         url: the page's.

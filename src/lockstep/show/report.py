@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from lockstep.show.curves import first_difference
@@ -13,8 +15,6 @@ from lockstep.show.story import Record, story_of
 
 @dataclass(frozen=True)
 class Compared:
-    """Another run beside the first."""
-
     name: str
     ratio: float
     """Its samples/s divided by those of the first; NaN where one is not known."""
@@ -64,3 +64,27 @@ def _speed(record: Record, ratio: float) -> dict[str, float | None]:
         "samples_per_s": rate if math.isfinite(rate) else None,
         "ratio": ratio if math.isfinite(ratio) else None,
     }
+
+
+# One HTML file: the page's own files and the data in it, and nothing loaded from anywhere
+
+
+def page(data: dict[str, Any]) -> str:
+    """The whole page.
+
+    Args:
+        data: `mode` ("report", "comparison" or "live") and what that shows, as JSON values.
+    """
+    html = _text("page.html").replace("/*STYLE*/", f"{_text('uplot.css')}\n{_text('page.css')}")
+    html = html.replace("/*SCRIPT*/", f"{_text('uplot.js')}\n{_text('page.js')}")
+    return html.replace("/*DATA*/", embedded(data))
+
+
+def embedded(data: dict[str, Any]) -> str:
+    """JSON that no text of a run can end early, or turn into something else, inside of a page."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _text(name: str) -> str:
+    return files("lockstep.show").joinpath("page", name).read_text(encoding="utf-8")

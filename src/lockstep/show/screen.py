@@ -112,7 +112,8 @@ def braille(values: Sequence[float], width: int, height: int) -> list[str]:
     """
     across, down = 2 * max(width, 1), 4 * height
     taken = [values[number * len(values) // across] for number in range(min(across, len(values)))]
-    if len(values) > across:  # the last value of each column's part: what is new is seen at once
+    # Each column shows the last value of its part, so that a new one is seen at once.
+    if len(values) > across:
         taken = [values[(number + 1) * len(values) // across - 1] for number in range(across)]
     scale = math.log10 if min(taken) > 0 and max(taken) / min(taken) > 20 else float
     shown = [scale(value) for value in taken]

@@ -1,7 +1,9 @@
-"""The page of a run while it goes on: an HTTP server on 127.0.0.1, for one person.
+"""The page of a run under way: an HTTP server on 127.0.0.1, for one user.
 
 A random port, and a token in the address: without it every request is refused, as is one for another host name (a page of
 somebody else's, whose name was made to lead here). It answers from the run folder; it may end ranks only where it was made to.
+
+Runs in: a daemon thread of the command, named `lockstep-page`, and one more for each request.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from lockstep.errors import UsageError
-from lockstep.show.pages import page
+from lockstep.show.report import page
 
 HOST = "127.0.0.1"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
@@ -67,7 +69,6 @@ class LivePage:
 
     @property
     def number(self) -> int:
-        """The port."""
         return int(self._server.server_address[1])
 
     @property
@@ -87,7 +88,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the terminal is the run's."""
 
     def do_GET(self) -> None:
-        """The page, or its state."""
         path = self._path()
         if path == "/":
             data = {"mode": "live", "state": self.shown.state()}
@@ -125,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _answer(self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain") -> None:
-        with suppress(OSError):  # the browser has gone
+        # The browser has gone.
+        with suppress(OSError):
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

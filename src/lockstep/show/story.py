@@ -37,7 +37,6 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The run's."""
         return visible(self.folder.path.name)
 
     @property
@@ -253,7 +252,6 @@ def _events(record: Record) -> list[dict[str, Any]]:
 
 
 def event_text(event: Event) -> str:  # noqa: PLR0911 - one for each kind
-    """The event as a sentence."""
     get = event.fields.get
     match event.kind:
         case Kind.START:

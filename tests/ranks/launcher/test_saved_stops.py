@@ -100,7 +100,7 @@ def test_a_run_that_is_told_to_end_is_saved_where_it_is_and_goes_on_with_the_sam
         assert stopped.code == 128 + number, stopped.err
         last = stopped.err.rstrip().splitlines()[-1]
         assert last.startswith(f"stopped   by signal {number.value} ({number.name}) after "), stopped.err
-        assert f"saved after step {at}: the same command goes on from there; logs in " in last
+        assert f"saved after step {at}: the same command resumes from there; logs in " in last
         assert "FAILED" not in stopped.err
         assert states(tmp_path)[-1] == f"step-{at:08d}"
     ended = begin(tmp_path, 1, *EVERY).finish()
@@ -119,7 +119,7 @@ def test_a_second_signal_ends_it_at_once_without_a_state(tmp_path: Path) -> None
     seconds = until(lambda: running.process.poll() is not None, "the end", stretched(10.0))
     stopped = running.finish()
     assert (stopped.code, seconds < stretched(2.0)) == (143, True)
-    assert "the last state is of step 7: the same command goes on from there" in stopped.err
+    assert "the last state is of step 7: the same command resumes from there" in stopped.err
     assert states(tmp_path) == ["step-00000007"]
 
 

@@ -101,7 +101,7 @@ def test_a_killed_nursery_says_that_the_same_command_goes_on(tmp_path: Path) -> 
     ended = run.finish()
     assert ended.code == 1
     assert ended.err.rstrip().endswith(
-        "was killed from outside, and the ranks with it. The last state is of step 2: the same command goes on from there."
+        "was killed from outside, and the ranks with it. The last state is of step 2: the same command resumes from there."
     )
     assert begin(tmp_path, 1, *EVERY).finish().code == 0
 

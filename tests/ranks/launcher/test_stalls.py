@@ -82,7 +82,7 @@ def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
         r"\d+ s: rank 1 has not reached the exchange of gradients of step 6 \(script.py:35\); rank 0 waits for it; ",
         sentence,
     )
-    assert "stopped by a signal (SIGCONT lets it go on)" in sentence
+    assert "stopped by a signal (SIGCONT resumes it)" in sentence
     assert "script.py:54" in sentence
     assert said(run, "went on") == [f"rank 1, after more than {sentence.partition(' ')[0]} s"]
 

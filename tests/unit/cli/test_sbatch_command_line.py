@@ -29,7 +29,7 @@ srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\
   train.py --lr 0.1 'a b'
 code=$?
 
-# 138: stopped by USR1, with a state. The same job goes on from it when its turn comes again.
+# 138: stopped by USR1, with a state. The same job resumes from it when its turn comes again.
 if [ "$code" -eq 138 ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

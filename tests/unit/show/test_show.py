@@ -15,8 +15,7 @@ from lockstep.errors import UsageError
 from lockstep.protocol.events import Kind, add_event, events_in, executed_steps
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
-from lockstep.show.pages import embedded, page
-from lockstep.show.report import compare, slower
+from lockstep.show.report import compare, embedded, page, slower
 from lockstep.show.screen import AXIS, braille
 from lockstep.show.server import LivePage
 from lockstep.show.story import read_record, story_of

@@ -18,8 +18,6 @@ MUCH = 0.2
 
 
 class Why(StrEnum):
-    """The kinds of causes."""
-
     KERNEL = "kernel"
     """In a call that cannot be interrupted (state D): a disk, a network mount."""
     THREAD = "thread"
@@ -33,8 +31,6 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a rank does not come."""
-
     why: Why
     text: str
     """Behind `rank 3 is at train.py:41: it `: `is inside wait (subprocess.py:1264)`."""

@@ -28,7 +28,7 @@ class Finding:
     why: str
     """How it comes to that."""
     what_to_do: tuple[str, ...]
-    """The first one is said in the terminal as well."""
+    """The first one is printed on the terminal as well."""
 
     @property
     def first_aid(self) -> str:
@@ -115,7 +115,7 @@ STOPPED_PROCESS = Finding(
         "system suspends jobs like this."
     ),
     (
-        "Let it go on with `kill -CONT PID` (`lockstep watch` shows the process number).",
+        "Resume it with `kill -CONT PID` (`lockstep watch` shows the process number).",
         "Start with `--on-stall replace` to end it: all ranks start again from their step, with the same bits.",
     ),
 )

@@ -16,7 +16,7 @@ from lockstep.launcher.diagnosis.stack import Stack
 from lockstep.machine.effort import Effort, HeldBack
 
 ENOUGH, WINDOW_S = 8, 2.5
-"""Samples, and the time between the first and the last one, before anything is said about movement."""
+"""Samples, and the time between the first and the last one, before movement is judged."""
 BUSY = 0.01
 """The least share of a core that counts as work. Looking for something ten times a second takes a tenth of it."""
 BYTES_PER_S = 1 << 10
@@ -70,6 +70,7 @@ def movement(samples: Sequence[Sample]) -> Movement | None:
     moved = _grown(samples, lambda sample: sample.effort.file_bytes - sample.answer_bytes)
     moved += _grown(samples, lambda sample: sample.socket_bytes or 0)
     moves = (
+        # A rank that others keep from running cannot use its share of a core.
         cores >= BUSY * (1 - held_back_share(samples))
         or moved / seconds >= BYTES_PER_S
         or _wakes(samples) / seconds >= WAKES_PER_S

@@ -1,6 +1,8 @@
 """Looks at one rank that others wait for, again and again, without its help and without stopping it.
 
 Where nobody may read the rank's memory, it is asked for its stack, less often.
+
+Runs in: a daemon thread of the launcher for each rank that is looked at, named `probe of PID`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class Probe:
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._over = threading.Event()
         self._refused, self._asked_at = 0, 0.0
-        with suppress(RuntimeError):  # no memory, or no thread more for this user: then there are no samples
+        # [Note: why a probe may be missing]
+        # The kernel may refuse another thread to this user. Then there are no samples, and nobody is called stalled without them.
+        with suppress(RuntimeError):
             threading.Thread(target=self._run, name=f"probe of {pid}", daemon=True).start()
 
     @property

@@ -15,8 +15,6 @@ from lockstep.protocol.journal.ring import Phase, Record
 
 
 class Life(Enum):
-    """The state of a rank's process."""
-
     RUNS = auto()
     """It computes, or sleeps."""
     STOPPED = auto()
@@ -52,8 +50,6 @@ class Wait:
 
 @dataclass(frozen=True)
 class RankScene:
-    """One rank."""
-
     rank: int
     life: Life
     doing: Doing | None
@@ -62,7 +58,7 @@ class RankScene:
     samples: tuple[Sample, ...] = ()
     """Of a rank that is suspected: what it and its loader workers did in the last seconds, oldest first."""
     told_moves: bool | None = None
-    """Of a rank on another node: whether it moves, as that node told; None if it did not."""
+    """Of a rank on another node: whether it moves, as that node reported; None if it did not."""
 
 
 # What a phase takes

@@ -1,4 +1,4 @@
-"""The scenes of all ranks of one world: from their journals, the kernel, and probes."""
+"""The scenes of all ranks of one attempt: from their journals, the kernel, and probes."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ class Scenes:
             self._learn_at_ns = now_ns + LEARN_EVERY_NS
         lasts = {rank: self._learn(rank) if learns else self.journals[rank].last() for rank in pids}
         noted_s = max((_since_s(wait, now_ns) for wait in waits.values() if wait is not None), default=0.0)
+        # [Note: why idleness counts only without journals]
+        # A journal says for whom a rank waits. A plain script has none: there all that shows a wait is that nobody works.
         is_plain = len(pids) + len(elsewhere) > 1 and not any(lasts.values()) and not noted_s
         idle_s = self._idle_s(pids, now_ns) if is_plain else {}
         still_s = min(
@@ -159,7 +161,6 @@ class Scenes:
         return probe.line(self.script) if probe is not None else None
 
     def end(self) -> None:
-        """Look at nobody any more."""
         self.aim((), {})
 
 

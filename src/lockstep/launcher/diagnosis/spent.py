@@ -39,7 +39,6 @@ class Spent:
 
     @property
     def step_s(self) -> float:
-        """One step."""
         return sum(self.parts.values())
 
     @classmethod
@@ -86,6 +85,7 @@ def straggler(
     found = []
     for part in OWN:
         took = [one.parts[part] for one in spent]
+        # Ranks may carry more lanes than others: what counts is the time for equally many samples.
         if part in {"data", "compute"} and all(one.samples for one in spent):
             took = [seconds * usual / one.samples for seconds, one in zip(took, spent, strict=True)]
         for place, own_s in enumerate(took):
@@ -160,6 +160,7 @@ def _advice(parts: dict[str, float], step_s: float, ranks: int, strategy: str) -
         return f"data {shares['data']:.0%}: more loader workers (num_workers=) would fetch while ranks compute"
     if shares["exchange"] >= MUCH and ranks > 1:
         return f"exchange {shares['exchange']:.0%}: larger batches, or fewer ranks, would wait less"
+    # Under zero1 each rank updates its share of the parameters only.
     saved = shares["update"] * (1 - 1 / ranks)
     if strategy == "ddp" and saved >= SHARED_UPDATE and parts["update"] >= LEAST_UPDATE_S:
         return f"optimizer {shares['update']:.0%}: --strategy zero1 would share it, for steps about {saved:.0%} shorter"

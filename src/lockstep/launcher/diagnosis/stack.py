@@ -15,8 +15,6 @@ BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 
 @dataclass(frozen=True)
 class Frame:
-    """One call."""
-
     function: str
     file: str
     line: int
@@ -30,8 +28,6 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """The stack of one thread."""
-
     number: int
     """The system's number; of the first thread that of the process."""
     name: str
@@ -74,6 +70,7 @@ def _is_library(file: str) -> bool:
 def collective(frames: Sequence[Frame]) -> str:
     """The function of torch.distributed that a stack is in, the outermost; empty if it is in none."""
     inside = [frame.function for frame in frames if frame.file.endswith(COLLECTIVES)]
+    # torch decorates collectives; the innermost-first frames end with the wrapper of the one that the script called.
     return next((name for name in reversed(inside) if not name.endswith("wrapper")), "")
 
 

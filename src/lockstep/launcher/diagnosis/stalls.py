@@ -2,7 +2,7 @@
 
 A rank is suspected when others have waited for it for `SHORTEST_S`, or for `TIMES` times what it usually needs for what it
 does. Then it is looked at for a few seconds. It is stalled when it does not move (`movement`), and slow when it does: an
-evaluation on one rank, a first step that compiles, a loop. With a limit of the person's own (--stall-after) it is stalled from
+evaluation on one rank, a first step that compiles, a loop. With a limit of the user's own (--stall-after) it is stalled from
 there on, whether it moves or not.
 
 On several nodes each launcher follows the waits of all ranks, and judges those of its own node. A circle is judged by the node of
@@ -55,6 +55,7 @@ def holdups(scenes: Mapping[int, RankScene]) -> list[Holdup]:
     Args:
         scenes: by rank.
     """
+    # Who has ended holds nobody up: its peers get an error of their transport instead.
     alive = frozenset(scene.rank for scene in scenes.values() if scene.life is not Life.ENDED)
     behind = {
         scene.rank: (scene.wait.behind or alive) & alive - {scene.rank}
@@ -134,9 +135,10 @@ def judge(
 
     Args:
         scenes: by rank, of all ranks of the run.
-        stall_after_s: how long they may be waited for, if a person said so.
+        stall_after_s: how long they may be waited for, if the user set a limit.
         here: the ranks of this node; the others are judged where they are. None: all.
     """
+    # While somebody is at a debugger's prompt all others wait, and rightly so.
     if any(scene.doing is not None and scene.doing.phase is Phase.PAUSED for scene in scenes.values()):
         return []
     here = scenes.keys() if here is None else here
@@ -158,7 +160,7 @@ def judge(
 def _of_circle(
     scenes: Mapping[int, RankScene], holdup: Holdup, stall_after_s: float | None, here: Collection[int]
 ) -> list[Judgement]:
-    """What is said about a circle; members on other nodes are suspected here, so that each node looks at its own."""
+    """Judge a circle; members on other nodes are suspected here, so that each node looks at its own."""
     limit = min(SHORTEST_S if stall_after_s is None else stall_after_s, SHORTEST_S)
     if holdup.waited_s < limit - LOOK_S:
         return []
@@ -210,7 +212,8 @@ def _standing(scene: RankScene, holdup: Holdup, stall_after_s: float | None) -> 
         return Standing.SUSPECTED if holdup.waited_s >= limit - LOOK_S else None
     if stall_after_s is not None or scene.life is Life.STOPPED:
         return Standing.STALLED
-    if scene.doing is not None and scene.doing.lasts_s < SHORTEST_S:  # it comes from one thing to the next
+    # It comes from one phase to the next, so it moves, whatever its processor time says.
+    if scene.doing is not None and scene.doing.lasts_s < SHORTEST_S:
         return Standing.SLOW
     moved = movement(scene.samples)
     if moved is None:
@@ -284,7 +287,7 @@ def _where(scene: RankScene, line: Frame | None, homes: Mapping[int, str]) -> st
     place = line.text if line is not None else doing.place if doing is not None else ""
     parts = [f"{_named(scene, homes)} is"]
     if scene.life is Life.STOPPED:
-        parts.append("stopped by a signal (SIGCONT lets it go on)" + (", it was" if place else ""))
+        parts.append("stopped by a signal (SIGCONT resumes it)" + (", it was" if place else ""))
     parts.append(f"at {place}" if place else "somewhere in its script")
     if doing is not None:
         parts.append(f"({phase_text(doing.phase, doing.step)}, for {doing.lasts_s:.0f} s)")

@@ -1,6 +1,6 @@
-"""What a node tells the others about its ranks while somebody waits, and what they make of it. Pure; JSON in between.
+"""What a node reports to the others about its ranks while somebody waits, and what they make of it. Pure; JSON in between.
 
-While no rank waits for long nothing is told. What is told once holds until the node tells otherwise.
+While no rank waits for long nothing is reported. A report holds until the node sends another one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from lockstep.protocol.journal.ring import Phase
 LEAST_S = 1.0
 """A shorter wait is a part of each step, and nobody's business."""
 TIMES_USUAL = 2
-"""Who waits long in each step tells of a wait that is twice as long."""
+"""A rank that waits long in each step reports a wait that is twice as long."""
 PAUSE_S = 1.0
-"""Between two things that a node tells, but for this: that nobody waits any more."""
+"""Between two reports of a node; that nobody waits any more is reported at once."""
 
 
 @dataclass
 class Teller:
-    """Decides what one node tells, and when.
+    """Decides what one node reports, and when.
 
     Args:
-        stall_after_s: how long a rank may be waited for, if a person said so.
+        stall_after_s: how long a rank may be waited for, if the user set a limit.
     """
 
     stall_after_s: float | None = None
@@ -36,12 +36,12 @@ class Teller:
     _told_at_s: float = -math.inf
 
     def next(self, scenes: Mapping[int, RankScene], now_s: float, *, are_asked: bool) -> dict[str, Any] | None:
-        """What is to be told now; None if it was told already, or nobody has to know.
+        """What to report now; None if it was reported already, or nobody has to know.
 
         Args:
             scenes: of the ranks of this node.
             now_s: the time.
-            are_asked: whether another node told that its ranks wait.
+            are_asked: whether another node reported that its ranks wait.
         """
         waits = [one for scene in scenes.values() if (one := self._wait(scene, are_asked=are_asked)) is not None]
         told: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def _is_paused(scene: RankScene) -> bool:
 
 
 def _lasting(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What was told, without what grows by itself."""
+    """A report, without what grows by itself."""
     waits = [{key: value for key, value in wait.items() if key != "lasts_s"} for wait in told.get("waits", [])]
     return {**told, "waits": waits}
 
@@ -87,7 +87,7 @@ def scenes_of(told: Mapping[str, Any], ranks: Collection[int], age_s: float) -> 
     """The scenes of another node's ranks.
 
     Args:
-        told: what it told last; empty if it did not.
+        told: its last report; empty if there was none.
         ranks: its ranks.
         age_s: how long ago that was.
     """

@@ -47,14 +47,11 @@ def note(what: str, text: str, fix: str) -> Row:
 
 
 def problem(what: str, text: str, fix: str) -> Row:
-    """Make a row for what does not work."""
     return Row(what, State.PROBLEM, text, fix)
 
 
 @dataclass(frozen=True)
 class Report:
-    """All rows, and what torch said."""
-
     rows: tuple[Row, ...]
     facts: TorchFacts
 
@@ -64,7 +61,6 @@ class Report:
         return all(row.state is not State.PROBLEM for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """The report for machines."""
         return {"ok": self.healthy, "rows": [asdict(row) for row in self.rows], "torch": asdict(self.facts)}
 
     def show(self, console: Console) -> None:

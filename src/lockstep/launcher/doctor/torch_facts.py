@@ -2,6 +2,8 @@
 
 `python -P -m lockstep.launcher.doctor.torch_facts` prints the facts as one JSON object: before it tries lockstep's process group and
 again afterwards, so that a torch that ends the process there can be told from one that cannot be imported.
+
+Runs in: an interpreter of its own, but for `ask_torch` and `parse_facts`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """What torch said; all defaults if it could not be imported."""
+    """What torch reported; all defaults if it could not be imported."""
 
     error: str = ""
     """The last line of what went wrong; empty when torch could be imported."""
@@ -40,7 +42,6 @@ class TorchFacts:
     backends: tuple[str, ...] = ()
     """Of torch.distributed: gloo, nccl, mpi, ucc."""
     nccl: str = ""
-    """NCCL's version."""
     cpu: str = ""
     """The instruction set that torch's kernels use."""
     tasks: int = 1
@@ -107,7 +108,8 @@ def _gather() -> TorchFacts:
 
 def _try_group(facts: TorchFacts) -> TorchFacts:
     if "gloo" not in facts.backends:
-        return replace(facts, misfit="")  # then no ranks meet at all
+        # Without gloo no ranks meet at all, which another row says.
+        return replace(facts, misfit="")
     return replace(facts, misfit=importlib.import_module("lockstep.rank.process_group.self_test").group_problem())
 
 
@@ -131,7 +133,6 @@ def _version(module: str) -> str:
 
 
 def main() -> None:
-    """Print the facts."""
     try:
         facts = _gather()
         _print(facts)

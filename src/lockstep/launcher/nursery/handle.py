@@ -48,7 +48,7 @@ class NurseryHandle:
     """A running nursery. `with NurseryHandle(threads) as nursery: ...` ends it and everything below it."""
 
     def __init__(self, threads: int, modules: Sequence[str] = ("torch",)) -> None:
-        """Start the process; it imports `modules` while the caller goes on.
+        """Start the process; it imports `modules` while the caller continues.
 
         Args:
             threads: OMP_NUM_THREADS of its ranks, which is read when torch is loaded.
@@ -144,7 +144,8 @@ class NurseryHandle:
         if self.ready is None:
             kill([self.process])
         with suppress(ProcessLookupError):
-            os.kill(self.process, signal.SIGCONT)  # it may have been stopped
+            # A stopped nursery notices that the channel is closed only when it continues.
+            os.kill(self.process, signal.SIGCONT)
         until = time.monotonic() + END_S
         with suppress(ChildProcessError):
             while os.waitpid(self.process, os.WNOHANG) == (0, 0):

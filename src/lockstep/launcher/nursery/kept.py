@@ -1,4 +1,4 @@
-"""A nursery that an interactive session keeps between two calls of `lockstep.spawn`, so the second starts at once.
+"""A nursery that an interactive session retains between two calls of `lockstep.spawn`, so the second starts at once.
 
 A script gets a new one each time and nothing stays. In a notebook or a prompt one idle process stays until the
 session ends; it has imported torch and waits.
@@ -56,7 +56,7 @@ MODULES_OF_A_SESSION = (*FOR_OPTIMIZERS, *OURS, "cloudpickle")
 
 
 class KeptNursery:
-    """At most one nursery, lent to one run at a time."""
+    """At most one nursery, borrowed by one run at a time."""
 
     def __init__(self) -> None:
         self._idle: NurseryHandle | None = None
@@ -105,7 +105,7 @@ class KeptNursery:
 
 
 def is_interactive() -> bool:
-    """Whether a person types into this process: a prompt or a notebook."""
+    """Whether the user types into this process: a prompt or a notebook."""
     return hasattr(sys, "ps1") or main_file() is None
 
 

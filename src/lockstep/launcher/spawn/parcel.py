@@ -150,7 +150,8 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return multiprocessing.connection.reduce_connection(obj)  # type: ignore[attr-defined]  # private to the library
         synchronize = sys.modules.get("multiprocessing.synchronize")
         if synchronize is not None and isinstance(obj, synchronize.SemLock) and obj._semlock.name is None:  # noqa: SLF001
-            raise RuntimeError("it was made in a fork context")  # Python before 3.11.5 would send a pointer
+            # Python before 3.11.5 would send the address of a lock of this process, which means nothing elsewhere.
+            raise RuntimeError("it was made in a fork context")
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, (torch.UntypedStorage, torch.storage.TypedStorage)):
             return self._reduce_storage(obj, torch)

@@ -3,6 +3,8 @@
 The call of torch.multiprocessing.spawn. What differs: ranks are forked from a nursery of their own (CUDA in the caller
 does no harm), they find everything that `lockstep run` sets (address and port included), functions of a notebook cell
 travel, rank 0's output appears where the caller prints, and all ranks end when the first one fails.
+
+Runs in: the caller's thread; with `join=False` a thread of its own, named `lockstep-spawn`.
 """
 
 from __future__ import annotations
@@ -53,14 +55,12 @@ from lockstep.protocol.run_folder import runs_folder
 
 @dataclass(frozen=True)
 class Ending:
-    """How the ranks of a spawn ended."""
-
     outcome: Outcome | None
     error: BaseException | None
 
     @property
     def interrupted(self) -> bool:
-        """Whether a person ended the ranks, and so knows."""
+        """Whether the user ended the ranks, and so knows."""
         return self.outcome is not None and bool(self.outcome.interrupted_by)
 
     def tell(self) -> None:
@@ -73,7 +73,8 @@ class Ending:
         if outcome.interrupted_by == signal.SIGINT:
             raise KeyboardInterrupt
         if outcome.interrupted_by:
-            signal.raise_signal(outcome.interrupted_by)  # as intended: for this process
+            # The signal was meant for this process, which only passed it on to the ranks.
+            signal.raise_signal(outcome.interrupted_by)
             return
         raise _failure(outcome)
 
@@ -287,7 +288,8 @@ def _check(fn: object, args: object, nprocs: object) -> None:
             "Let its first parameter be the rank, and give `args` a value for each of the others.",
         ) from None
     except ValueError:
-        pass  # a builtin without a signature
+        # A builtin without a signature.
+        pass
     if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
         raise UsageError(f"`nprocs` must be a whole number of at least 1, but is {nprocs!r}.", "Pass nprocs=2.")
     check_spawn(os.environ)
@@ -327,7 +329,7 @@ def _calls_init(fn: Callable[..., object]) -> bool:
 
 
 def _size(nprocs: int, device: str, quiet: bool) -> tuple[Size, str]:
-    """Decide as for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU and says so."""
+    """Decide as for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU, with a note."""
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(
             f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.', "Leave it out to let lockstep choose."

@@ -45,14 +45,13 @@ class Cases:
 
 @dataclass
 class Losses:
-    """The losses of one run."""
-
     saying: Saying
     cases: Cases
     sentences: list[str] = field(default_factory=list)
 
     def add(self, sentence: str) -> None:
-        """Say what is lost, unless that was said already or is empty."""
+        """Report what is lost, once; nothing if it is empty."""
+        # The launcher reads the same journals several times a second; each loss is one line.
         if sentence and sentence not in self.sentences:
             self.sentences.append(sentence)
             self.saying.line(Line("warning", sentence))

@@ -1,4 +1,4 @@
-"""The one form in which a person reads what went wrong: who, where, why, and what to do.
+"""The one form in which whatever goes wrong is printed: who, where, why, and what to do.
 
     FAILED    rank 1, step 20, optimizer: killed by signal 9 (SIGKILL)
       where   last seen at /home/ada/train.py:32  optimizer.step()
@@ -196,10 +196,11 @@ def crash_stack(log: bytes) -> str:
     return "\n".join(line for line in lines if not any(part in line for part in _NOT_THE_SCRIPT)).rstrip()
 
 
-# A traceback as a person reads it: their own frames, those of libraries in one line, the cause last. The log has every frame.
+# A traceback as it is printed: the user's own frames, those of libraries in one line, the cause last. The log has every frame.
 
 _FRAME = re.compile(r'  File "([^"]+)", line ')
-_OURS = re.escape(str(Path(__file__).parents[2].parent))  # a user's own folder may have our name
+# The whole path: a user's own folder may be called lockstep too.
+_OURS = re.escape(str(Path(__file__).parents[2].parent))
 _FOREIGN = re.compile(rf"-packages/(torch)/|{_OURS}/(lockstep)/|<frozen (importlib)|/python[^/]*/(importlib)/")
 
 

@@ -35,8 +35,6 @@ class Snapshot:
 
 
 class Progress:
-    """The last seconds of a run."""
-
     def __init__(self) -> None:
         self._window: deque[Snapshot] = deque()
 

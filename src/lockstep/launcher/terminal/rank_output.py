@@ -54,8 +54,6 @@ def _shown(line: bytes) -> str:
 
 @dataclass
 class _Bucket:
-    """A rank's allowance of lines."""
-
     tokens: float = BURST
     filled_s: float = 0.0
     dropped: int = 0
@@ -76,7 +74,7 @@ MAX_SEEN = 4096
 
 @dataclass
 class OtherRanks:
-    """Decides which lines of the ranks above 0 are shown."""
+    """Decides which lines of the ranks above 0 are displayed."""
 
     logs: dict[int, Path]
     """Where a rank's whole output is, for the line that says how much was left out."""
@@ -91,6 +89,7 @@ class OtherRanks:
 
     def add(self, rank: int, line: str, now: float) -> None:
         """Take a line that another rank printed."""
+        # Held back for a moment: if rank 0 prints the same line meanwhile, this one is left out.
         if line.strip():
             self._held.append((now + HOLD_S, rank, line))
 
@@ -166,7 +165,6 @@ class RankLog:
             os.ftruncate(self._descriptor, start + end + 1)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 

@@ -37,7 +37,7 @@ class Line:
     label: str
     text: str
     aside: str = ""
-    """What is said less loudly behind it."""
+    """Dim text behind it."""
 
 
 def lines_of(block: str) -> list[Line]:
@@ -62,7 +62,7 @@ class StartTimes:
 
 
 def opens_at_once(request: LaunchRequest) -> bool:
-    """Whether the first line comes before lanes are decided: they never are, another node does so, or all is to be said."""
+    """Whether the first line comes before lanes are decided: they never are, another node does so, or all is to be printed."""
     is_detailed = request.output.verbosity is Verbosity.DETAILED
     return is_detailed or not (request.entry.calls_init and request.nodes.place.is_one_node)
 
@@ -159,7 +159,6 @@ def plain_line() -> Line:
 
 
 def held_line(rank: int, process: int, after_s: float) -> Line:
-    """Say that a rank cannot be ended."""
     return Line(
         "stuck",
         f"rank {rank} (process {process}) did not end {after_s:.0f} s after SIGKILL: the kernel holds it, as a driver does whose "
@@ -168,7 +167,6 @@ def held_line(rank: int, process: int, after_s: float) -> Line:
 
 
 def alone_line(ranks: int) -> Line:
-    """Warn that the ranks never met."""
     return Line(
         "warning",
         f"{ranks} ranks ran, but they never joined: each trained alone. "
@@ -195,12 +193,11 @@ def still_alone_line(ranks: int, seconds: float) -> Line:
 
 @dataclass(frozen=True)
 class Whence:
-    """From where ranks that start again go on."""
+    """From where ranks that start again resume."""
 
     step: int | None = None
     """That of the newest state; None where they begin from the beginning."""
     in_memory: bool = False
-    """Whether that state is a snapshot."""
     why: str = ""
     """Why they begin there, where that is known."""
 
@@ -237,13 +234,13 @@ def restart_line(decision: RestartAll, whence: Whence) -> Line:
 
 
 def regroup_line(decision: Regroup, whence: Whence) -> Line:
-    """Say which nodes come and go, and from where all ranks go on."""
+    """Say which nodes come and go, and from where all ranks resume."""
     return Line("nodes", f"{decision.changes}; all ranks start again, {whence.place}")
 
 
 @dataclass(frozen=True)
 class StatesLeft:
-    """From where a run that was stopped by a signal can go on."""
+    """From where a run that was stopped by a signal can resume."""
 
     saved: int | None
     """The step after which it was saved because of the signal; None when it was not."""
@@ -254,13 +251,13 @@ class StatesLeft:
 
     @property
     def sentence(self) -> str:
-        """`saved after step 1204: the same command goes on from there`."""
+        """`saved after step 1204: the same command resumes from there`."""
         if self.saved is not None:
-            return f"saved after step {self.saved}: the same command goes on from there"
+            return f"saved after step {self.saved}: the same command resumes from there"
         why = f"not saved within {self.waited_s:g} s, so " if self.waited_s else ""
         if self.newest is None:
             return f"{why}there is no state yet: the same command begins anew"
-        return f"{why}the last state is of step {self.newest}: the same command goes on from there"
+        return f"{why}the last state is of step {self.newest}: the same command resumes from there"
 
 
 def asked_line(number: int, grace_s: float) -> Line:
@@ -278,7 +275,6 @@ def stopped_line(number: int, seconds: float, folder: Path, left: StatesLeft | N
 
 
 def stop_line(reason: str) -> Line:
-    """Say why nothing starts again."""
     return Line("stop", reason)
 
 

@@ -72,7 +72,7 @@ LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 ENDLESS = 1 << 30
 """How wide it is elsewhere."""
 GAP = "   "
-"""Before what is said less loudly."""
+"""Before dim text."""
 
 
 class Terminal:
@@ -137,6 +137,7 @@ class Terminal:
 
     def _begin_line(self) -> None:
         self._erase()
+        # A string that a script left open would swallow our line.
         if self._left_open and self.updates:
             self._write(ERR, END_OF_STRING)
         if self._mid_line and self._is_terminal[ERR]:
@@ -150,7 +151,6 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        """The columns of standard error."""
         try:
             return os.get_terminal_size(self._descriptors[ERR]).columns or 80
         except (OSError, KeyError):
@@ -166,9 +166,11 @@ class Terminal:
             while data and stream in self._descriptors:
                 data = data[os.write(self._descriptors[stream], data) :]
         except BlockingIOError:
+            # Blocking is a property of the open file, which the ranks share: one of them has switched it off.
             os.set_blocking(self._descriptors[stream], True)
             return self._write(stream, data)
-        except (OSError, ValueError) as error:  # ValueError: a closed text stream
+        except (OSError, ValueError) as error:
+            # A text stream that was closed raises ValueError.
             self._broken.add(stream)
             if isinstance(error, OSError) and not self._nobody_reads(stream, error):
                 self.lost[stream] = error.strerror or str(error)
@@ -212,7 +214,7 @@ class Saying:
             self.line(line)
 
     def lost(self) -> list[str]:
-        """What could not be said because standard error could not be written; empty when it could."""
+        """What could not be printed because standard error could not be written; empty when it could."""
         reason = self.terminal.lost.get(ERR) if self.terminal is not None else None
         return [f"standard error cannot be written ({reason})"] if reason else []
 

@@ -54,12 +54,11 @@ class RunsFolder:
                 remove_tree(other)
 
     def keep(self) -> str:
-        """Keep it: a person may want to look into it. Where it is, in a sentence."""
+        """Keep it for the user to look into. Where it is, in a sentence."""
         (self.path / KEPT).touch(mode=0o600)
         return f"The runs are kept in {self.path} for a day"
 
     def remove(self) -> None:
-        """Remove it with everything in it."""
         remove_tree(self.path)
 
     def close(self) -> None:
@@ -90,7 +89,7 @@ class Program:
     threads: int
     device: Device
     threads_given: bool = True
-    """Whether a person gave the threads; otherwise the script's own number wins."""
+    """Whether the user gave the threads; otherwise the script's own number wins."""
     form: Form = field(default_factory=Form)
     """Strategy, mesh and schedule, as far as the command line named them."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
@@ -103,8 +102,6 @@ class Program:
 
 @dataclass(frozen=True)
 class Trial:
-    """A run that has ended."""
-
     label: str
     num_ranks: int
     """As asked for."""
@@ -193,7 +190,8 @@ class Trials(AbstractContextManager["Trials"]):
             Placement(started, program.threads, program.device, threads_given=program.threads_given),
             Output(self.base / name, Verbosity.QUIET),
             Computation(lanes, placed, program.arithmetic, evidence=dict(evidence)),
-            Recovery(on_stall=OnStall.STOP),  # nobody sees a line about it
+            # These runs have no terminal: a stall would last unseen forever.
+            Recovery(on_stall=OnStall.STOP),
             saving,
         )
         outcome = launch(request, None, self._nursery)
@@ -210,7 +208,7 @@ class Trials(AbstractContextManager["Trials"]):
         self._folder.remove()
 
     def keep(self) -> str:
-        """Keep it for a person; where it is, in a sentence."""
+        """Keep it for the user; where it is, in a sentence."""
         self._places.remove()
         return self._folder.keep()
 

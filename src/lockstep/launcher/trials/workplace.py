@@ -1,7 +1,7 @@
 """Where the runs of `verify` and `bench` see and write files, so that the user's own stay as they are.
 
 The best is a private view, which the nursery makes for each run. Where the system gives none, each run works in a copy
-of the working directory. With `in_place`, runs write where the script says. What cannot be kept apart is said before
+of the working directory. With `in_place`, runs write where the script says. What cannot be isolated is reported before
 the first run.
 """
 
@@ -25,8 +25,6 @@ MAX_NAMED = 4
 
 @dataclass(frozen=True)
 class Workplace:
-    """The workplace of one run."""
-
     folder: Path | None = None
     """The working directory; None: that of this process."""
     original: Path | None = None
@@ -76,7 +74,6 @@ class Workplaces:
             self.remove()
 
     def remove(self) -> None:
-        """Remove what the last runs wrote."""
         self._runs_left = 0
         for folder in (self._layers, self._copy):
             remove_tree(folder)

@@ -21,7 +21,7 @@ EVERY_S = 0.25
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A run, told as sentences and rows."""
+    """A run as sentences and rows."""
 
     headline: str
     """How it stands: under way, ended well, failed, or left without an end."""
@@ -32,13 +32,11 @@ class Diagnosis:
     losses: tuple[str, ...] = ()
     """What was lost on the way, oldest first."""
     cases: tuple[Case, ...] = ()
-    """The findings, as they were said then, oldest first, and those of now."""
+    """The findings, as they were reported then, oldest first, and those of now."""
     now: tuple[Case, ...] = ()
-    """Those of now."""
     view: View = field(default_factory=lambda: View(()))
 
     def as_json(self) -> dict[str, Any]:
-        """The same for machines."""
         return {
             "headline": self.headline,
             "is_bad": self.is_bad,
@@ -107,6 +105,7 @@ def _stalled_now(viewer: Viewer, view: View) -> tuple[Case, ...]:
             (scenes, judgements), looked_s = scenes_of.judge(view.pids, elsewhere=elsewhere), time.monotonic() - began
             told = [one for one in judgements if one.standing is not Standing.SUSPECTED]
             somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes.values())
+            # Telling stuck from slow takes some seconds of samples; where nobody waits there is nothing to tell.
             patience_s = SHORTEST_S + LOOK_S if somebody_waits else LOOK_S
             if (told and len(told) == len(judgements)) or looked_s > patience_s or view.is_over:
                 return tuple(

@@ -28,13 +28,11 @@ class Roster:
     hosts: tuple[str, ...]
     """`node 1 (host b)`, in their order."""
     sizes: tuple[int, ...]
-    """The ranks of each."""
     here: int
     """Whose folder it is."""
 
     @property
     def numbers(self) -> range:
-        """The ranks of this node."""
         first = [0, *accumulate(self.sizes)][self.here]
         return range(first, first + self.sizes[self.here])
 
@@ -79,7 +77,7 @@ class Run:
     title: str
     """The script, module or function."""
     ranks: int
-    """At its first start; fewer may go on."""
+    """At its first start; later ones may have fewer."""
     launcher: tuple[int, int] = (0, 0)
     """The number of the launcher's process, and when that began."""
     has_nodes: bool = False
@@ -135,6 +133,7 @@ def run_at(word: str | None, runs: Path) -> Run:
     folder = RunFolder(path)
     plan = read_json(folder.plan)
     ranks, title = plan.get("ranks"), plan.get("script") or plan.get("module") or plan.get("function")
+    # The file may be anybody's: `type` and not `isinstance`, because True is an int.
     if type(ranks) is not int or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
         raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE)
     nodes = plan.get("nodes")
@@ -152,7 +151,8 @@ def _place(word: str, runs: Path) -> Path:
     for place in places:
         if (place / "plan.json").exists():
             return place
-    return _newest(places[0])  # a named run that saves its states: one folder for each start
+    # A named run that saves its states has one folder for each start.
+    return _newest(places[0])
 
 
 def _newest(runs: Path) -> Path:

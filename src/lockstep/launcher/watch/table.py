@@ -33,8 +33,6 @@ INTEREST = (State.FAILED, State.STOPPED, State.WORKS, State.WAITS, State.ENDED)
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks in one row."""
-
     rows: tuple[Row, ...]
 
     @property

@@ -37,8 +37,6 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One rank."""
-
     rank: int
     pid: int
     state: State
@@ -91,6 +89,7 @@ class Viewer:
         run = self.run
         try:
             numbers = run.numbers_now
+            # Ranks that start again get new files: another inode means another start.
             opened = run.folder.journal(numbers.start).stat().st_ino if numbers else 0
             if opened == self._opened:
                 return
@@ -113,7 +112,8 @@ class Viewer:
     def look(self) -> View:
         """The run now."""
         is_led = self.run.is_led
-        with suppress(UsageError):  # the next start is being made ready
+        # While the next start is made ready, its journals are half there.
+        with suppress(UsageError):
             self._open()
         ends = read_json(self.run.folder.outcome).get("ends")
         ends = ends if isinstance(ends, dict) else {}
@@ -121,6 +121,8 @@ class Viewer:
 
     def _row(self, rank: int, journal: JournalReader, is_led: bool, ends: Mapping[str, Any]) -> Row:
         now_ns, last, gauges, wait = time.monotonic_ns(), journal.last(), journal.gauges(), journal.waiting()
+        # [Note: why the process must have the mark of a run]
+        # A journal outlives its rank, and its process id may belong to another program by now.
         pid = journal.pid if started_with(journal.pid, MARKER) else 0
         process = process_state(pid) if pid else None
         failed = read_failure(self.run.folder.failure(rank))

@@ -54,8 +54,6 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's failure."""
-
     rank: int
     kind: FailureKind
     error: str
@@ -80,7 +78,6 @@ class Failure:
 
     @property
     def mistake(self) -> tuple[str, str]:
-        """Problem and fix of a UsageError."""
         return self.error.removeprefix("UsageError: "), self.fix
 
 
@@ -137,7 +134,6 @@ def _is_users(file: str, script: Path) -> bool:
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """Who has to act on `error`."""
     if isinstance(error, UsageError):
         return FailureKind.USAGE
     if isinstance(error, PeerLost) or is_of_a_peer(error):
@@ -148,7 +144,7 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def _lost_worker(error: BaseException | None) -> bool:
-    """Whether torch says so; it says first that the worker "exited unexpectedly", and by its cause what killed it."""
+    """Whether torch reports one: first that the worker "exited unexpectedly", and in its cause what killed it."""
     while isinstance(error, RuntimeError):
         if _LOST_WORKER.search(str(error)):
             return True

@@ -70,8 +70,6 @@ SINCE = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Waiting:
-    """A wait of one rank for others."""
-
     since_ns: int = 0
     """time.monotonic_ns() when it began; 0 when there is none."""
     behind: frozenset[int] = frozenset()

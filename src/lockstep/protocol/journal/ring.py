@@ -25,6 +25,8 @@ from lockstep.machine.visible import visible
 from lockstep.protocol.journal.gauges import FORMAT as GAUGES
 from lockstep.protocol.journal.gauges import SINCE, WAITING, Gauges, Waiting, pack, unpack, unpack_waiting
 
+# [Note: why a record has its number at both ends]
+# A reader may come while a record is written, and the writer may be killed in the middle of one. Only a record whose ends agree counts.
 FORMAT = struct.Struct("<QQqIHHHxxI16xQ")
 """sequence, time_ns, step, epoch, phase, operation, file, line, sequence again."""
 
@@ -170,6 +172,7 @@ class JournalWriter:
 
     def _intern(self, text: str) -> int:
         number = len(self._texts)
+        # A full table loses names, never records: number 0 is the empty text.
         if number > MAX_TEXTS:
             return 0
         data = text.encode(errors="backslashreplace")[-(TEXT_BYTES - 1) :]

@@ -91,8 +91,6 @@ class LostNode:
 
 
 class Event(StrEnum):
-    """What has happened."""
-
     JOINED = "joined"
     """The script was in a group of ranks that it made in its own way."""
     MET = "met"
@@ -110,8 +108,6 @@ class Event(StrEnum):
 
 @dataclass(frozen=True)
 class News:
-    """One line."""
-
     rank: int
     event: Event
     code: int = 0
@@ -129,7 +125,6 @@ class News:
 
 
 def read_news(line: bytes) -> News:
-    """Read what a rank reported."""
     entry: dict[str, Any] = json.loads(line)
     return News(**{**entry, "event": Event(entry["event"]), "failure": decode_failure(entry["failure"])})
 

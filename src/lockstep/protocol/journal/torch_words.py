@@ -66,7 +66,7 @@ def mistake_in(error: BaseException) -> BaseException:
 
 
 def _way_without_compiler(error: BaseException) -> str:
-    """What stages said to the compiler, which raises it as its own error (`refuse_being_compiled`)."""
+    """What stages raised inside the compiler, which turns it into its own error (`refuse_being_compiled`)."""
     found = _HIDDEN_LAYERS.search(str(error)) if isinstance(error, RuntimeError) else None
     return found[0] if found is not None else ""
 

@@ -30,15 +30,12 @@ class Nodes:
 
     @property
     def sizes(self) -> list[int]:
-        """How many ranks each node has."""
         return [len(self.ranks(node)) for node in range(self.num_nodes)]
 
     def ranks(self, node: int) -> range:
-        """The ranks of a node."""
         return range(self.bounds[node], self.bounds[node + 1])
 
     def node_of(self, rank: int) -> int:
-        """The node that `rank` is on."""
         return next(node for node in range(self.num_nodes) if rank in self.ranks(node))
 
     def among(self, ranks: Sequence[int]) -> Nodes:
@@ -78,7 +75,6 @@ class Placement:
         return range(self.bounds[rank], self.bounds[rank + 1])
 
     def rank_of(self, lane: int) -> int:
-        """The rank that carries `lane`."""
         return next(rank for rank in range(self.num_ranks) if lane in self.lanes(rank))
 
     def subtrees(self, rank: int) -> list[Node]:

@@ -49,8 +49,6 @@ class Busy:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A simulated step."""
-
     busy: tuple[Busy, ...]
     num_stages: int
 

@@ -1,6 +1,8 @@
-"""The demo: the same training twice, once undisturbed on one rank, once on several ranks that anybody may kill.
+"""The demo: the same training twice, once undisturbed on one rank, once on several ranks that the user may kill.
 
 Both runs are ordinary ones, with run folders of their own that `lockstep report` reads.
+
+Runs in: the command's first thread; with `--auto` a daemon thread kills ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from lockstep.show.story import Record, read_record, story_of
 SCRIPT = Path(__file__).with_name("train.py")
 STEPS = 276
 PAUSE_S = 0.05
-"""In each step of the run that may be killed: an undisturbed one would be over before a person has found the button."""
+"""In each step of the run that may be killed: an undisturbed one would be over before anybody has found the button."""
 AUTO_STEPS = (40, 110, 180)
 """Where `--auto` kills a rank, one after the other."""
 MOST_RESTARTS = 1_000_000
@@ -108,7 +110,6 @@ class Demo:
             kill_process(pid)
 
     def _kill_some(self, run: LiveRun, stop: threading.Event) -> None:
-        """Runs in: a thread of the command, with `--auto`."""
         victims = [0, *random.sample(range(self.ranks), min(2, self.ranks))]
         for step, rank in zip(AUTO_STEPS, victims, strict=False):
             while not stop.wait(0.1):

@@ -142,7 +142,7 @@ def test_without_a_stack_the_journals_last_line_is_told():
     scenes = by_rank(waits(0, 9.0, 1), works(1, life=Life.STOPPED, lasts_s=9.0))
     (judgement,) = judge(scenes)
     assert sentence(judgement, scenes, {1: None}).endswith(
-        "rank 1 is stopped by a signal (SIGCONT lets it go on), it was at train.py:31 "
+        "rank 1 is stopped by a signal (SIGCONT resumes it), it was at train.py:31 "
         "(forward and backward of step 730, for 9 s)"
     )
 

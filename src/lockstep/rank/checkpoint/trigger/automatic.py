@@ -227,7 +227,7 @@ class Automatic(NoStates):
         self.has_ended = True
         self._asks.answer(saved)
         if self._run.config.folder is None:  # else the launcher says so
-            what = "not saved" if saved is None else f"saved after step {saved}: the same command goes on from there"
+            what = "not saved" if saved is None else f"saved after step {saved}: the same command resumes from there"
             self._say(f"stopped by {signal_name(self._ends_by)}; {what}.")
         raise SystemExit(128 + self._ends_by)
 

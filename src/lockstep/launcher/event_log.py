@@ -69,7 +69,6 @@ class EventLog:
     """The gauges of the line about the pace before, of this start."""
     _num_findings: int = 0
     _findings_bytes: int = 0
-    _evaluation_s: float | None = None
     _loss: float | None = None
     """That of the last step."""
 
@@ -88,7 +87,7 @@ class EventLog:
         }
         self.add(Kind.START, attempt=self._attempts, **fields, **first)
         self._attempts += 1
-        self._before, self._evaluation_s = None, None
+        self._before = None
 
     def look(self, now: float, gauges: Sequence[Gauges], journals: Mapping[int, JournalReader]) -> None:
         """Note what is new.
@@ -101,8 +100,10 @@ class EventLog:
         steps = max((one.step for one in gauges), default=0)
         self.step = steps or self.step
         self._look_at_findings()
-        self._look_at_evaluation(now, journals)
-        if not steps or self._evaluation_s is not None:
+        if not steps:
+            return
+        if _evaluates(journals):
+            self._before = None  # it is no part of a step
             return
         if self._before is None:
             self._before, self._next_pace_s = tuple(gauges), now + LEAST_PACE_S
@@ -148,22 +149,16 @@ class EventLog:
             self.add(kind, finding=case.finding, ranks=list(case.ranks), said=case.said)
         self._num_findings = len(cases)
 
-    def _look_at_evaluation(self, now: float, journals: Mapping[int, JournalReader]) -> None:
-        last = next(iter(journals.values())).last() if journals else None
-        if last is not None and last.phase is Phase.EVALUATE:
-            self._evaluation_s = self._evaluation_s if self._evaluation_s is not None else last.time_ns / 1e9
-        elif self._evaluation_s is not None:
-            self.add(Kind.EVALUATION, seconds=round(max(now - self._evaluation_s, 0.0), 3))
-            # An evaluation is part of no step, so the pace is measured anew.
-            self._evaluation_s, self._before = None, None
-
-    def ended(self, ends: Sequence[RankEnd], gauges: Mapping[int, Gauges], places: Mapping[int, str]) -> None:
+    def ended(
+        self, ends: Sequence[RankEnd], gauges: Mapping[int, Gauges], places: Mapping[int, str], *, on_request: bool
+    ) -> None:
         """All ranks of a start have ended.
 
         Args:
             ends: how those of this node did.
             gauges: the last ones of each rank that is known.
             places: where ranks were last: `train.py:31`.
+            on_request: whether a user signal stopped the run: then an exit code is no failure.
         """
         self._look_at_findings()
         self.last_steps.append(max((one.step for one in gauges.values()), default=0))
@@ -174,7 +169,8 @@ class EventLog:
         for end in sorted(ends, key=lambda each: each.time_ns):
             totals = self.totals.setdefault(end.rank, RankTotals())
             totals.peak_bytes = max(totals.peak_bytes, end.peak_bytes)
-            self._note_end(end, gauges.get(end.rank, Gauges()).step, places.get(end.rank, ""))
+            if end.failure is not None or end.signal or not on_request:
+                self._note_end(end, gauges.get(end.rank, Gauges()).step, places.get(end.rank, ""))
 
     def _note_end(self, end: RankEnd, step: int, place: str) -> None:
         # Ends have a monotonic time, events that of the wall clock.
@@ -243,6 +239,11 @@ class EventLog:
             "step_ms": round(1e3 * in_steps / executed, 4) if executed else None,
             "peak_bytes": totals.peak_bytes,
         }
+
+
+def _evaluates(journals: Mapping[int, JournalReader]) -> bool:
+    last = next(iter(journals.values())).last() if journals else None
+    return last is not None and last.phase is Phase.EVALUATE
 
 
 def _versions() -> dict[str, str]:

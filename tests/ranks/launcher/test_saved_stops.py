@@ -102,6 +102,7 @@ def test_a_run_that_is_told_to_end_is_saved_where_it_is_and_goes_on_with_the_sam
         assert last.startswith(f"stopped   by signal {number.value} ({number.name}) after "), stopped.err
         assert f"saved after step {at}: the same command resumes from there; logs in " in last
         assert "FAILED" not in stopped.err
+        assert not any('"failure"' in file.read_text() for file in tmp_path.rglob("events.jsonl"))
         assert states(tmp_path)[-1] == f"step-{at:08d}"
     ended = begin(tmp_path, 1, *EVERY).finish()
     assert ended.code == 0, ended.err

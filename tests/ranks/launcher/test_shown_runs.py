@@ -39,6 +39,7 @@ SCRIPT = """
             optimizer.zero_grad()
             run.log(loss=step.loss)
         run.log(epoch_loss=step.loss)
+        seen = run.sum(sum(len(inputs) for inputs, _ in loader))
 """
 
 
@@ -65,6 +66,7 @@ def test_a_killed_run_shows_every_value_once_and_what_happened(tmp_path: Path, d
         Kind.END,
     ]
     assert of_kind(events, Kind.KILL)[0].fields["rank"] == dies
+    assert [event.step for event in of_kind(events, Kind.EVALUATION)] == [6, 12], "however short they are"
     summary = json.loads((ended.folder / "summary.json").read_text())
     assert (summary["kills"], summary["starts"], summary["steps"]) == (1, 2, 12)
     assert summary["bits"] == ended.bits

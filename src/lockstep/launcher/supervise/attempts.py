@@ -113,7 +113,7 @@ class Attempts:
         places = {
             rank: f"{Path(one.file).name}:{one.line}" for rank, found in last.items() for one in found if one.file
         }
-        self.events.ended(attempt.ending.ends, known, places)
+        self.events.ended(attempt.ending.ends, known, places, on_request=bool(attempt.ending.interrupted_by))
 
     def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> Attempt:
         folder = RunFolder(request.output.run_folder)

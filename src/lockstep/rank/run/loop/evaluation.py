@@ -5,12 +5,14 @@ One rank sees what a plain loop sees, and `len(loader)` is the number of batches
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.notices import say
+from lockstep.protocol.events import Kind
 from lockstep.protocol.journal.ring import Phase
 from lockstep.protocol.layout.stream_key import Domain
 from lockstep.rank.caller import where
@@ -36,7 +38,7 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
         )
     run.components.numerics.keep()
     outside, run.loop_state.position.is_counted = LoopPosition(run.loop_state.position.region), False
-    before = run.components.step_timer.enter(Phase.EVALUATE, "evaluate")
+    before, began_s = run.components.step_timer.enter(Phase.EVALUATE, "evaluate"), time.monotonic()
     # A model in training mode would move its statistics by this rank's share only: they are put back afterwards.
     run.components.strategy.keep_buffers()
     run.components.unprepared.begin_lane()
@@ -55,6 +57,7 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
                 )
                 with run.components.strategy.precision.inside():
                     yield batch
+            run.note(Kind.EVALUATION, seconds=round(time.monotonic() - began_s, 3))
             run.components.unreduced.end(
                 Share(
                     line, len(run.loop_state.evaluation.samples), share.num_samples, run.loop_state.position.is_counted

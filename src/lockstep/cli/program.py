@@ -14,7 +14,7 @@ from lockstep.cli.shared_options import arithmetic_from
 from lockstep.errors import UsageError
 from lockstep.launcher.sizing import Machine, Wish, size
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying, Terminal
+from lockstep.launcher.terminal.terminal import Console, Terminal
 from lockstep.launcher.trials.trials import Program
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import usable_gpus
@@ -77,7 +77,7 @@ def machine_for(device: str, *, is_quiet: bool) -> Machine:
     gpus = usable_gpus(os.environ) if device != "cpu" else 0
     no_gpu = why_none(os.environ) if not gpus and device != "cpu" else NO_GPU
     if device == "auto" and no_gpu.note and not is_quiet:
-        Saying(Terminal(os.environ)).line(Line("note", no_gpu.note))
+        Console(Terminal(os.environ)).line(Line("note", no_gpu.note))
     omp_threads, share = os.environ.get("OMP_NUM_THREADS"), ranks_per_gpu(os.environ)
     return Machine(usable_cores(), gpus, omp_threads, open_file_limit(), no_gpu, share)
 

@@ -26,7 +26,7 @@ from lockstep.launcher.request import (
 )
 from lockstep.launcher.script_source import source_of
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying, Terminal
+from lockstep.launcher.terminal.terminal import Console, Terminal
 from lockstep.protocol.backends import BACKENDS
 from lockstep.protocol.run_folder import RUNS, RUNS_VARIABLE, RunFolder
 from lockstep.show.trace import write_trace
@@ -206,16 +206,16 @@ def run(**options: Any) -> int:
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.entry.module is not None) if request.entry.args else None
     for sentence in strays(request.entry.args, MISPLACED, source):
-        Saying(terminal).line(Line("note", sentence))
+        Console(terminal).line(Line("note", sentence))
     if ignored and request.output.verbosity is not Verbosity.QUIET:
-        Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
+        Console(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
     for sentence in old if request.output.verbosity is not Verbosity.QUIET else ():
-        Saying(terminal).line(Line("note", sentence))
+        Console(terminal).line(Line("note", sentence))
     if request.placement.crowded and request.output.verbosity is not Verbosity.QUIET:
-        Saying(terminal).line(Line("note", request.placement.crowded))
+        Console(terminal).line(Line("note", request.placement.crowded))
     outcome = launch(request, terminal)
     if request.output.trace_steps:
         written = write_trace(RunFolder(request.output.run_folder))
         text = f"{written}: open it in Perfetto" if written is not None else "nothing: no rank called lockstep.init()"
-        Saying(terminal).line(Line("trace", text))
+        Console(terminal).line(Line("trace", text))
     sys.exit(outcome.exit_code)

@@ -39,7 +39,7 @@ from lockstep.launcher.terminal.report import (
     unchecked_line,
     unsaved_line,
 )
-from lockstep.launcher.terminal.terminal import Saying, Terminal
+from lockstep.launcher.terminal.terminal import Console, Terminal
 from lockstep.launcher.tracking import start_tracking
 from lockstep.protocol.run_folder import RunFolder, write_private
 from lockstep.protocol.saving import OFF
@@ -71,26 +71,26 @@ def launch(
             f"{request.placement.threads}.",
             "Start a nursery for each number of threads.",
         )
-    saying = Saying(terminal)
+    console = Console(terminal)
     make_run_folder(request)
     if nursery is not None:
-        return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
+        return _launch(request, console, nursery, (began_ns, signals or CaughtSignals()))
     with NurseryHandle(request.placement.threads, modules_for(request)) as own:
-        return _launch(request, saying, own, (began_ns, signals or CaughtSignals()))
+        return _launch(request, console, own, (began_ns, signals or CaughtSignals()))
 
 
 def _launch(
-    request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
+    request: LaunchRequest, console: Console, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
     request = replace(request, entry=replace(request.entry, calls_init=calls_init(request)))
     if request.output.verbosity is not Verbosity.QUIET and opens_at_once(request):
-        saying.line(opening_line(request, {}))
+        console.line(opening_line(request, {}))
     if request.nodes.place.is_one_node:
-        return _run(request, saying, nursery, start)
+        return _run(request, console, nursery, start)
     cluster = None
     try:
-        cluster = join_nodes(request, nursery, saying)
-        return _run(request, saying, nursery, start, cluster)
+        cluster = join_nodes(request, nursery, console)
+        return _run(request, console, nursery, start, cluster)
     except LockstepError as error:
         if cluster is not None:
             error.known_to = cluster.knowing()
@@ -105,21 +105,21 @@ def _launch(
 
 def _run(
     request: LaunchRequest,
-    saying: Saying,
+    console: Console,
     nursery: NurseryHandle,
     start: tuple[int, CaughtSignals],
     cluster: Cluster | None = None,
 ) -> Outcome:
     began_ns, signals = start
     cases = Cases(RunFolder(request.output.run_folder).findings)
-    losses = Losses(saying, cases)
+    losses = Losses(console, cases)
     if request.placement.crowded:
         cases.add(CROWDED_CORES, request.placement.crowded)
     events = EventLog(RunFolder(request.output.run_folder))
-    tracking = start_tracking(request, saying)
+    tracking = start_tracking(request, console)
     attempt = Attempts(request, nursery, losses, began_ns, signals, events, cluster).run()
     ending, verdict = attempt.ending, attempt.verdict
-    lost = [*losses.sentences, *saying.lost()]
+    lost = [*losses.sentences, *console.lost()]
     if attempt.block is None:
         block = failure_block(verdict, evidence_of(attempt, RunFolder(request.output.run_folder)))
     else:
@@ -142,10 +142,10 @@ def _run(
     )
     if tracking is not None:
         tracking.close(outcome.exit_code)
-    _say_ending(request, saying, outcome, attempt)
+    _say_ending(request, console, outcome, attempt)
     # The caller of a function gets an exception instead.
     if request.entry.call is None and not outcome.interrupted_by:
-        _say_trouble(request, saying, outcome, cases)
+        _say_trouble(request, console, outcome, cases)
     return outcome
 
 
@@ -173,27 +173,27 @@ def _note_finding(cases: Cases, attempt: Attempt) -> None:
         cases.add(STARVED_LOADER, found.advice)
 
 
-def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, attempt: Attempt) -> None:
+def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, attempt: Attempt) -> None:
     """Say how the run ended."""
-    saying.settle()
+    console.settle()
     if outcome.interrupted_by:
         left = StatesLeft(attempt.ending.saved, attempt.newest_step, attempt.ending.waited_s) if attempt.saves else None
         if request.entry.call is None or request.output.verbosity is not Verbosity.QUIET:
-            saying.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.output.run_folder, left))
+            console.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.output.run_folder, left))
         return
     if not outcome.joined and outcome.exit_code == 0 and request.entry.call is None:
-        saying.line(alone_line(len(attempt.ending.ends)))
+        console.line(alone_line(len(attempt.ending.ends)))
     if outcome.exit_code == 0 and not attempt.observer.uses_lockstep:
         for line in _unused(request):
-            saying.line(line)
+            console.line(line)
     if outcome.rank is None and request.output.verbosity is not Verbosity.QUIET:
         if attempt.first_node:
             numbers = [end.rank for end in attempt.ending.ends]
-            saying.line(done_here_line(numbers, attempt.first_node, outcome.duration_s))
+            console.line(done_here_line(numbers, attempt.first_node, outcome.duration_s))
             return
         seen = attempt.observer
         for line in end_lines(request, seen.result(), seen.decided(), seen.summary(), outcome.duration_s):
-            saying.line(line)
+            console.line(line)
 
 
 def _unused(request: LaunchRequest) -> list[Line]:
@@ -205,13 +205,13 @@ def _unused(request: LaunchRequest) -> list[Line]:
     return [line for is_asked, line in asked if is_asked]
 
 
-def _say_trouble(request: LaunchRequest, saying: Saying, outcome: Outcome, cases: Cases) -> None:
+def _say_trouble(request: LaunchRequest, console: Console, outcome: Outcome, cases: Cases) -> None:
     """Say which findings there were, and last of all how the run failed."""
     found = cases.last_line(request.output.run_folder)
     if found is not None and request.output.verbosity is not Verbosity.QUIET:
-        saying.line(found)
+        console.line(found)
     if outcome.block:
-        saying.block(outcome.block)
+        console.block(outcome.block)
 
 
 def _open_standard_streams() -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.machine.regular_file import open_regular
 from lockstep.protocol.metric_lines import Delivered, decoded, values_of
 from lockstep.protocol.run_folder import RunFolder, read_json, write_private
@@ -206,7 +206,7 @@ class Tracking:
             write_private(self._memory, json.dumps(known) + "\n")
 
 
-def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:
+def start_tracking(request: LaunchRequest, console: Console) -> Tracking | None:
     """Pass what a run logs on to its trackers; None where it has none, and on nodes other than the one with rank 0."""
     if not request.output.trackers or request.numbers.start:
         return None
@@ -215,12 +215,12 @@ def start_tracking(request: LaunchRequest, saying: Saying) -> Tracking | None:
     memory = folder.path if request.saving is None else Path(request.saving.folder).parent
     config = {"script": request.title, "args": list(request.entry.args), "ranks": request.world_size}
     if "tensorboard" in request.output.trackers:
-        saying.line(Line("track", f"tensorboard --logdir {memory / 'tensorboard'}"))
+        console.line(Line("track", f"tensorboard --logdir {memory / 'tensorboard'}"))
     return Tracking(
         request.output.trackers,
         folder.metrics,
         memory=memory,
         name=request.output.run_folder.name,
         config=config,
-        say=lambda sentence: saying.line(Line("warning", sentence)),
+        say=lambda sentence: console.line(Line("warning", sentence)),
     )

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from lockstep.launcher.supervise.ending_ranks import Interruption
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.launcher.verdict import RankEnd, Send, Verdict, after_bad_exit, after_failure, after_signal, due, judge
 from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.run_folder import RunFolder
@@ -69,14 +69,14 @@ def test_a_script_that_ends_well_before_it_hears_of_a_signal_has_ended_well(
     is_requested: bool, code: int, ended_by: int, tmp_path: Path
 ) -> None:
     interruption = Interruption(
-        REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_requested=is_requested
+        REQUEST, RunFolder(tmp_path), Console(None), by=signal.SIGTERM, is_requested=is_requested
     )
     assert interruption.ended([end(0), end(1, code)]) == ended_by
 
 
 @pytest.mark.parametrize("bad", [{"by": signal.SIGKILL}, {"code": 1}, {"code": 1, "why": True}])
 def test_ranks_that_were_asked_to_end_do_not_wait_for_one_that_failed(bad: dict[str, int], tmp_path: Path) -> None:
-    interruption = Interruption(REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_requested=True)
+    interruption = Interruption(REQUEST, RunFolder(tmp_path), Console(None), by=signal.SIGTERM, is_requested=True)
     assert interruption.gave_up(end(0, 143), RANKS) is None, "it was saved"
     why = failure(1, FailureKind.SCRIPT, 0) if bad.pop("why", None) else None
     plan = interruption.gave_up(end(1, **bad, why=why), RANKS - {1})

@@ -15,7 +15,7 @@ import pytest
 
 from lockstep.launcher.supervise.surroundings import RECENT_S, Surroundings
 from lockstep.launcher.terminal.cases import Cases
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.memory_pressure import Shortage, read_memory_pressure
 from lockstep.protocol.case import cases_in
@@ -34,7 +34,7 @@ def pids() -> Iterator[dict[int, int]]:
 
 @pytest.fixture
 def surroundings(tmp_path: Path) -> Surroundings:
-    return Surroundings(Saying(None), Cases(tmp_path / "findings.jsonl"))
+    return Surroundings(Console(None), Cases(tmp_path / "findings.jsonl"))
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="the machine has one core")

@@ -20,7 +20,16 @@ from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placeme
 from lockstep.launcher.supervise.observer import PLAIN_LINE_S, FirstLines, Observer
 from lockstep.launcher.terminal.cases import Cases, Losses
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import END_OF_STRING, END_OF_STYLES, ERASE, ERR, OUT, Saying, Terminal, columns
+from lockstep.launcher.terminal.terminal import (
+    END_OF_STRING,
+    END_OF_STYLES,
+    ERASE,
+    ERR,
+    OUT,
+    Console,
+    Terminal,
+    columns,
+)
 from lockstep.protocol.journal.gauges import Gauges
 from lockstep.protocol.journal.ring import JournalWriter, Phase
 
@@ -89,10 +98,10 @@ def test_a_reader_that_has_gone_away_does_not_end_the_run() -> None:
 def test_what_comes_from_elsewhere_cannot_act_on_the_terminal(screen: tuple[int, int]) -> None:
     controller, descriptor = screen
     terminal = Terminal({"NO_COLOR": "1"}, descriptor, descriptor)
-    saying = Saying(terminal)
-    saying.line(Line("logs", "runs/a\x1b[2Jb\ndone      forged"))
-    saying.plain("[rank 1] \r[rank 0] \x1b]0;title\x07")
-    saying.block("FAILED    rank 0: \x1b[8mnothing\n  \x9b2J")
+    console = Console(terminal)
+    console.line(Line("logs", "runs/a\x1b[2Jb\ndone      forged"))
+    console.plain("[rank 1] \r[rank 0] \x1b]0;title\x07")
+    console.block("FAILED    rank 0: \x1b[8mnothing\n  \x9b2J")
     terminal.progress("loss\x1b[1A 0.5")
     assert shown(controller).replace(b"\r\n", b"\n") == (
         rb"logs      runs/a\x1b[2Jb\ndone      forged" b"\n" rb"[rank 1] \r[rank 0] \x1b]0;title\x07" b"\n"
@@ -106,7 +115,7 @@ def test_colours_of_rank_0_stay_and_what_it_leaves_open_ends_before_the_last_wor
     terminal.pass_through(OUT, b"\x1b[32mgreen\n\x1b]0;a title without an end")
     terminal.say("[rank 1] hello")
     terminal.settle()
-    Saying(terminal).block("FAILED    rank 0")
+    Console(terminal).block("FAILED    rank 0")
     assert shown(controller).replace(b"\r", b"") == (
         b"\x1b[32mgreen\n\x1b]0;a title without an end" + END_OF_STRING + b"\n[rank 1] hello\n"
         + END_OF_STRING + END_OF_STYLES + b"FAILED    rank 0\n"
@@ -118,8 +127,8 @@ def test_lines_fit_the_width_of_the_terminal(screen: tuple[int, int]) -> None:
     termios.tcsetwinsize(descriptor, (24, 60))
     terminal = Terminal({"NO_COLOR": "1"}, descriptor, descriptor)
     text = "lockstep-runs/20261120-171855-digits  (started in 2.18 s: command 0.17, import 1.99, fork 0.02)"
-    Saying(terminal).line(Line("logs", text))
-    Saying(terminal).line(Line("logs", "x" * 70))
+    Console(terminal).line(Line("logs", text))
+    Console(terminal).line(Line("logs", "x" * 70))
     lines = shown(controller).decode().splitlines()
     assert lines == [
         "logs      lockstep-runs/20261120-171855-digits  (started in",
@@ -143,18 +152,18 @@ def test_output_that_a_full_disk_swallows_is_told_once() -> None:
 
 def test_labels_line_up(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        saying = Saying(Terminal({}, OUT, file.fileno()))
-        saying.line(Line("lockstep", "one"))
-        saying.line(Line("bits", "two"))
+        console = Console(Terminal({}, OUT, file.fileno()))
+        console.line(Line("lockstep", "one"))
+        console.line(Line("bits", "two"))
     assert (tmp_path / "file").read_text() == "lockstep  one\nbits      two\n"
 
 
 def test_what_is_said_less_loudly_has_a_row_of_its_own_where_it_does_not_fit(screen: tuple[int, int]) -> None:
     controller, descriptor = screen
     termios.tcsetwinsize(descriptor, (24, 60))
-    saying = Saying(Terminal({}, descriptor, descriptor))
-    saying.line(Line("bits", "9f271aa458c6", "the same with 4 lanes"))
-    saying.line(Line("bits", "9f271aa458c6", "the same with 4 lanes and 1 thread, on 1 to 4"))
+    console = Console(Terminal({}, descriptor, descriptor))
+    console.line(Line("bits", "9f271aa458c6", "the same with 4 lanes"))
+    console.line(Line("bits", "9f271aa458c6", "the same with 4 lanes and 1 thread, on 1 to 4"))
     assert re.sub("\x1b.[0-9]*m", "~", shown(controller).decode()).splitlines() == [
         "~bits      ~9f271aa458c6   ~the same with 4 lanes~",
         "~bits      ~9f271aa458c6",
@@ -168,7 +177,7 @@ def test_until_the_first_line_is_there_a_terminal_shows_what_it_waits_for(
     controller, descriptor = screen
     request = LaunchRequest(EntryPoint(Path("x.py")), Placement(1, 1, "cpu"), Output(tmp_path / "run"))
     folder = make_run_folder(request)
-    losses = Losses(Saying(Terminal({"NO_COLOR": "1"}, descriptor, descriptor)), Cases(folder.findings))
+    losses = Losses(Console(Terminal({"NO_COLOR": "1"}, descriptor, descriptor)), Cases(folder.findings))
     observer = Observer(request, folder, losses, events=EventLog(folder), first_lines=FirstLines())
     began = time.monotonic()
     observer.look(began + 1.5)
@@ -187,7 +196,7 @@ def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_
     journal = JournalWriter(folder.journal(0))
     folder.decided.write_text(json.dumps({"lanes": 1, "batch_size": 32, "strategy": "single", "lane_sizes": [32]}))
     with (tmp_path / "file").open("wb") as file:
-        losses = Losses(Saying(Terminal({}, file.fileno(), file.fileno())), Cases(folder.findings))
+        losses = Losses(Console(Terminal({}, file.fileno(), file.fileno())), Cases(folder.findings))
         observer = Observer(request, folder, losses, events=EventLog(folder), first_lines=FirstLines())
         for second in range(100):
             journal.gauges(Gauges(step=second + 1, samples=32 * (second + 1)))
@@ -203,7 +212,7 @@ def test_lines_are_readable_on_a_very_wide_terminal(screen: tuple[int, int]) -> 
     controller, descriptor = screen
     termios.tcsetwinsize(descriptor, (24, 200))
     text = "4 lanes, batch 64 = 16 + 16 + 16 + 16, pipeline, 4 stages, 1f1b; same bits elsewhere with 4 lanes, 1 thread each"
-    Saying(Terminal({"NO_COLOR": "1"}, descriptor, descriptor)).line(Line("lanes", text))
+    Console(Terminal({"NO_COLOR": "1"}, descriptor, descriptor)).line(Line("lanes", text))
     lines = shown(controller).decode().splitlines()
     assert all(len(line) <= 100 for line in lines)
     assert " ".join(line.strip() for line in lines) == f"lanes     {text}"

@@ -48,7 +48,7 @@ def test_only_a_rank_that_moved_is_said_to_have_gone_on(monkeypatch, before, aft
             journals={0: Journal(newest=1), 1: journal}, sentence=lambda *_: "6 s: ...", line_of=lambda _: None
         ),
         cases=SimpleNamespace(add=lambda *_: None),
-        saying=SimpleNamespace(line=lines.append, block=lambda _: None),
+        console=SimpleNamespace(line=lines.append, block=lambda _: None),
         request=REQUEST,
         kill=None,
         stop=None,

@@ -117,8 +117,12 @@ class NurseryHandle:
         try:
             return self.channel.receive()[0]
         except ChannelClosed:
-            check_import(self.ready is not None, address_limit())
+            self.check_import()
             raise EnvironmentFailure("The nursery (the parent of all ranks) was killed from outside.") from None
+
+    def check_import(self) -> None:
+        """Raise `UsageError` where a limit explains why the nursery, importing torch, has died."""
+        check_import(self.ready is not None, address_limit())
 
     def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
         """What has changed in the launcher's environment since the nursery was started; None for what is gone."""

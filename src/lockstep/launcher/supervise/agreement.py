@@ -28,7 +28,7 @@ from lockstep.launcher.supervise.all_nodes import (
 from lockstep.launcher.supervise.attempt import Attempt, evidence_of, scene_of
 from lockstep.launcher.terminal.failure_block import failure_block
 from lockstep.launcher.terminal.report import Line, nodes_line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.launcher.verdict import judge
 from lockstep.protocol.journal.gauges import Gauges, listed, unlist
 from lockstep.protocol.meeting_place import Seat
@@ -42,13 +42,13 @@ class Agreement:
     Args:
         cluster: this node's part among the others.
         request: the run.
-        saying: where lines go.
+        console: where lines go.
         signals: a second one while this node waits for others ends the program.
     """
 
     cluster: Cluster
     request: LaunchRequest
-    saying: Saying
+    console: Console
     signals: CaughtSignals
     _logged_notes: set[str] = field(default_factory=set)
 
@@ -73,10 +73,10 @@ class Agreement:
         make_rank_files(request)
         add_line(RunFolder(request.output.run_folder).nodes, _roster(seat, view.members))
         if request.output.verbosity is not Verbosity.QUIET:
-            self.saying.line(nodes_line(request, [member.text for member in view.members]))
+            self.console.line(nodes_line(request, [member.text for member in view.members]))
             for note in (note for note in view.notes if note not in self._logged_notes):
                 self._logged_notes.add(note)
-                self.saying.line(Line("nodes", note))
+                self.console.line(Line("nodes", note))
         return request
 
     def agree(self, request: LaunchRequest, attempt: Attempt, history: list[Loss]) -> tuple[Attempt, Decision]:

@@ -61,7 +61,7 @@ class Attempts:
         self._first_lines = FirstLines(opens_at_once(self.request))
         self._agreement = None
         if self.cluster is not None:
-            self._agreement = Agreement(self.cluster, self.request, self.losses.saying, self.signals)
+            self._agreement = Agreement(self.cluster, self.request, self.losses.console, self.signals)
 
     def run(self) -> Attempt:
         """Start the ranks, and start them again while that helps; no process of them is left.
@@ -85,22 +85,22 @@ class Attempts:
                     attempt, decision = self._agreement.agree(request, attempt, history)
                 if isinstance(decision, Stop):
                     if decision.reason:
-                        self.losses.saying.line(stop_line(decision.reason))
+                        self.losses.console.line(stop_line(decision.reason))
                     return (
                         replace(attempt, verdict=replace(attempt.verdict, exit_code=2))
                         if decision.is_script
                         else attempt
                     )
-                self.losses.saying.settle()
+                self.losses.console.settle()
                 if isinstance(decision, Regroup):
-                    self.losses.saying.line(regroup_line(decision, attempt.whence))
+                    self.losses.console.line(regroup_line(decision, attempt.whence))
                     self.events.add(Kind.NODES, said=decision.changes)
                     request = regrouped_request(request, decision, attempt)
                     continue
                 history.append(decision.loss)
                 if (memory := memory_line(decision.loss.rank, attempt.ending.known)) is not None:
-                    self.losses.saying.line(memory)
-                self.losses.saying.line(restart_line(decision, attempt.whence))
+                    self.losses.console.line(memory)
+                self.losses.console.line(restart_line(decision, attempt.whence))
                 self.events.add(Kind.RESTART, **restart_fields(request, decision, attempt))
                 request = next_request(request, decision, attempt)
 

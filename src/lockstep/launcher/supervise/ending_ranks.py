@@ -18,7 +18,7 @@ from lockstep.launcher.supervise.ranks import Ranks
 from lockstep.launcher.supervise.regrouping import Regrouping
 from lockstep.launcher.supervise.surroundings import Known
 from lockstep.launcher.terminal.report import asked_line, held_line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.launcher.verdict import RankEnd
 from lockstep.protocol.journal.failure import Failure, FailureKind
 from lockstep.protocol.journal.signals import Asking
@@ -50,12 +50,12 @@ class Interruption:
     Args:
         request: the run.
         folder: its folder.
-        saying: where lines go.
+        console: where lines go.
     """
 
     request: LaunchRequest
     folder: RunFolder
-    saying: Saying
+    console: Console
     by: int = 0
     """The first signal; 0 when there was none."""
     is_requested: bool = False
@@ -82,7 +82,7 @@ class Interruption:
         asking.ask(number)
         self.is_requested = True
         if self.request.output.verbosity is not Verbosity.QUIET:
-            self.saying.line(asked_line(number, grace_s))
+            self.console.line(asked_line(number, grace_s))
         return verdict.after_signal(now + grace_s, number, running, again)
 
     def leave(self, number: int, running: frozenset[int]) -> verdict.Plan:
@@ -150,8 +150,8 @@ class StopPlan:
 class Orders:
     """The orders to one nursery. It may hang, or somebody may have stopped it."""
 
-    def __init__(self, nursery: NurseryHandle, saying: Saying) -> None:
-        self._nursery, self._saying = nursery, saying
+    def __init__(self, nursery: NurseryHandle, console: Console) -> None:
+        self._nursery, self._saying = nursery, console
         self._asked: deque[float] = deque()
         """When each order that has no answer yet was sent."""
         self._killed: dict[int, float] = {}
@@ -215,7 +215,7 @@ class EndingRanks:
 
     def __post_init__(self) -> None:
         of = self.interruption
-        self._regrouping = Regrouping(of.request, of.folder, self.observer, of.saying)
+        self._regrouping = Regrouping(of.request, of.folder, self.observer, of.console)
 
     @property
     def are_to_continue(self) -> bool:

@@ -28,7 +28,7 @@ from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.script_source import source_of
 from lockstep.launcher.terminal.failure_block import HELP, stall_block
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.machine.cores import model_and_instructions
 from lockstep.protocol.case import Case
 from lockstep.protocol.layout.mesh import choose_mesh
@@ -40,13 +40,13 @@ ALWAYS_PRINTED = frozenset({"stalled", HELP})
 """What other nodes say that is printed although this one is to be quiet."""
 
 
-def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -> Cluster:
+def join_nodes(request: LaunchRequest, nursery: NurseryHandle, console: Console) -> Cluster:
     """Begin to join; `Cluster.meet` waits for the others.
 
     Args:
         request: the run; its place has several nodes.
         nursery: of this run.
-        saying: where lines go.
+        console: where lines go.
 
     Raises:
         UsageError: when this node's address or port cannot be used.
@@ -54,7 +54,7 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     place = request.nodes.place
     patience_s = reach_s = place.join_s if place.join_s is not None else JOIN_S
     chosen, is_host = choose_here(place)
-    listener, found = _begin(request, chosen, is_host=is_host, saying=saying)
+    listener, found = _begin(request, chosen, is_host=is_host, console=console)
     # Another node of this run on this machine has the port, or another program.
     if listener is None and is_host:
         is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
@@ -64,16 +64,16 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
 
     def say(label: str, text: str) -> None:
         if request.output.verbosity is not Verbosity.QUIET:
-            saying.line(Line(label, text))
+            console.line(Line(label, text))
 
     def on_notice(notice: dict[str, Any]) -> None:
         if notice["finding"]:
             Case(notice["finding"], f"{notice['label']} {notice['text']}", tuple(notice["ranks"])).add_to(cases)
         if request.output.verbosity is not Verbosity.QUIET or notice["label"] in ALWAYS_PRINTED:
             if notice["label"] == "stalled":
-                saying.block(stall_block(notice["text"]).text)
+                console.block(stall_block(notice["text"]).text)
             else:
-                saying.line(Line(notice["label"], notice["text"]))
+                console.line(Line(notice["label"], notice["text"]))
 
     cases = RunFolder(request.output.run_folder).findings
     record = record_of(request, node, is_host=is_host)
@@ -133,7 +133,7 @@ def node_name(place: NodePlace) -> str:
 
 
 def _begin(
-    request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying
+    request: LaunchRequest, chosen: Choice, *, is_host: bool, console: Console
 ) -> tuple[socket.socket | None, RunKey]:
     """The listening socket on the run's first node, and the key.
 
@@ -146,7 +146,7 @@ def _begin(
         except PortTaken as error:
             taken = error
     try:
-        return listener, _key(request, chosen, is_host=listener is not None, saying=saying)
+        return listener, _key(request, chosen, is_host=listener is not None, console=console)
     except BaseException as error:
         if listener is not None:
             listener.close()
@@ -155,7 +155,7 @@ def _begin(
         raise
 
 
-def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying) -> RunKey:
+def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, console: Console) -> RunKey:
     """The run's key; a new one is shown.
 
     Raises:
@@ -167,9 +167,9 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
         # Where munge cannot seal, nobody need request it.
         seal(found.key, found.job)
     if found.is_new and found.key is not None:
-        saying.line(Line("nodes", "start each of the others with this line; whoever has it can join"))
+        console.line(Line("nodes", "start each of the others with this line; whoever has it can join"))
         # Unbroken, so that it can be copied.
-        saying.plain(found.key.line_for_others(_command(request, chosen)))
+        console.plain(found.key.line_for_others(_command(request, chosen)))
     return found
 
 

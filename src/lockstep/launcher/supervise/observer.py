@@ -58,14 +58,14 @@ class Observer:
     ) -> None:
         self._request, self._events = request, events
         self._folder = folder
-        self._losses, self._saying = losses, losses.saying
+        self._losses, self._saying = losses, losses.console
         self._journals = {rank: JournalReader(folder.journal(rank)) for rank in request.numbers}
         self._first = self._journals[request.numbers.start]
         self._progress = Progress()
         self._is_first = request.numbers.start == 0
         """Whether rank 0 is here: then what concerns the whole run is displayed here."""
         self._nodes, self._all_gauges = nodes, AllGauges(nodes.cluster if nodes is not None else None)
-        self._stragglers = Stragglers(losses.saying, losses.cases, self._pid_of, nodes)
+        self._stragglers = Stragglers(losses.console, losses.cases, self._pid_of, nodes)
         self.last_gauges: tuple[Gauges, ...] = ()
         """The last ones of ranks on other nodes, once those have published them."""
         self._strategy = ""

@@ -13,7 +13,7 @@ from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.request import LaunchRequest
 from lockstep.launcher.supervise.observer import Observer
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.protocol.journal.signals import Asking
 from lockstep.protocol.run_folder import RunFolder
 from lockstep.protocol.saving import newest_kept
@@ -30,13 +30,13 @@ class Regrouping:
         request: the run.
         folder: its folder.
         observer: what the launcher sees of the ranks.
-        saying: where lines go.
+        console: where lines go.
     """
 
     request: LaunchRequest
     folder: RunFolder
     observer: Observer
-    saying: Saying
+    console: Console
     _before: int | None = None
     """The step of the newest snapshot when a new one was wanted."""
     _since_s: float = 0.0
@@ -58,7 +58,7 @@ class Regrouping:
         why = self.observer.no_snapshots() if self.request.snapshots is not None else "--snapshots off"
         if why and not self._has_warned:
             self._has_warned = True
-            self.saying.line(
+            self.console.line(
                 Line("nodes", f"{cluster.view.changes()}, which cannot resume from here (no snapshot: {why})")
             )
         leaves = bool(cluster.view.leaving - cluster.view.gone)

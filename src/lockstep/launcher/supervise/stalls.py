@@ -24,7 +24,7 @@ from lockstep.launcher.supervise.all_nodes import OtherNodes
 from lockstep.launcher.terminal.cases import Cases
 from lockstep.launcher.terminal.failure_block import HELP, place_text, stall_block
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.machine.effort import HeldBack, held_back
 from lockstep.machine.leftovers import descendants
 from lockstep.protocol.journal.failure import Failure, FailureKind
@@ -41,7 +41,7 @@ class Stalls:
     Args:
         scenes: what is seen of the ranks.
         cases: where they are kept.
-        saying: where they go.
+        console: where they go.
         request: the run.
         kill: ends a rank as anybody else might do; all start again then, as after any loss.
         stop: ends all ranks because of this failure of one.
@@ -50,7 +50,7 @@ class Stalls:
 
     scenes: Scenes
     cases: Cases
-    saying: Saying
+    console: Console
     request: LaunchRequest
     kill: Callable[[int], None]
     stop: Callable[[Failure], None]
@@ -69,7 +69,7 @@ class Stalls:
     def look(self, pids: Mapping[int, int]) -> None:
         """Look at the ranks; say and do what there is to say and do. `pids`: of those that have not ended."""
         nodes, limit_s = self.nodes, self.request.recovery.stall_after_s
-        if nodes is None and self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
+        if nodes is None and self.console.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
             return
         elsewhere = nodes.scenes() if nodes is not None else {}
         scenes, judgements = self.scenes.judge(pids, limit_s, elsewhere=elsewhere)
@@ -158,7 +158,7 @@ class Stalls:
                 aid = f"On {self.nodes.here}: {aid}"
         line, doing = self.scenes.line_of(first), scenes[first].doing
         where = place_text(line.file, line.line) if line is not None else doing.place if doing is not None else ""
-        self.saying.block(stall_block(said, where if len(judgement.suspects) == 1 else "", aid).text)
+        self.console.block(stall_block(said, where if len(judgement.suspects) == 1 else "", aid).text)
         if self.nodes is not None:
             self.nodes.say(Line("stalled", said), finding, judgement.suspects)
             if aid:
@@ -167,7 +167,7 @@ class Stalls:
     def _line(self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset()) -> None:
         """Say a line here, unless little is to be said, and on the other nodes."""
         if self.request.output.verbosity is not Verbosity.QUIET:
-            self.saying.line(line)
+            self.console.line(line)
         if self.nodes is not None:
             self.nodes.say(line, finding, ranks)
 
@@ -211,13 +211,13 @@ class Stragglers:
     """Those of one attempt. A rank must be slow twice in a row, for at least `LEAST_STEPS` steps each time.
 
     Args:
-        saying: where lines go.
+        console: where lines go.
         cases: where they are kept.
         pid_of: the process of a rank; 0 before it began.
         nodes: the other nodes, if there are any.
     """
 
-    saying: Saying
+    console: Console
     cases: Cases
     pid_of: Callable[[int], int]
     nodes: OtherNodes | None = None
@@ -255,7 +255,7 @@ class Stragglers:
         self._said.add((slow.rank, slow.part))
         why = self._cause(slow)
         said = f"{slow.text}{f'; {why.sentence}' if why is not None else ''}"
-        self.saying.line(line := Line("slow", said))
+        self.console.line(line := Line("slow", said))
         self.cases.add(STRAGGLER, said, [slow.rank])
         if self.nodes is not None:
             self.nodes.say(line, STRAGGLER, frozenset({slow.rank}))

@@ -23,7 +23,7 @@ from lockstep.launcher.nursery.rank_variables import rank_task
 from lockstep.launcher.recovery import most_restarts
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.terminal.report import Line, StartTimes, plain_line, rank_lines, start_line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.machine.held_folder import make_held
 from lockstep.machine.leftovers import SHARED_MEMORY, remove_left_folders
 from lockstep.protocol.nursery_messages import Spawn, StartStore
@@ -118,8 +118,8 @@ def _memory_without_a_name() -> int:
 class Start:
     """The start of a run whose nursery is ready."""
 
-    def __init__(self, request: LaunchRequest, nursery: NurseryHandle, store: RunStore, saying: Saying) -> None:
-        self._request, self._nursery, self._store, self._saying = request, nursery, store, saying
+    def __init__(self, request: LaunchRequest, nursery: NurseryHandle, store: RunStore, console: Console) -> None:
+        self._request, self._nursery, self._store, self._saying = request, nursery, store, console
         self._ready_ns = time.monotonic_ns()
         self._fresh = request.placement.fresh
         tasks = nursery.ready.tasks if nursery.ready is not None else 1
@@ -130,7 +130,7 @@ class Start:
             if request.restart.number:
                 return
             text = f"importing torch started {tasks - 1} threads, so each rank starts its own interpreter (--fresh)"
-            saying.line(Line("note", text))
+            console.line(Line("note", text))
 
     def rank(
         self,

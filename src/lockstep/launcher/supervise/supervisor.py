@@ -29,8 +29,6 @@ from lockstep.launcher.supervise.starting import RunStore, Start
 from lockstep.launcher.supervise.surroundings import Surroundings
 from lockstep.launcher.terminal.cases import Losses
 from lockstep.launcher.terminal.rank_output import RankStreams
-from lockstep.machine.processes import address_limit
-from lockstep.protocol.installation import check_import
 from lockstep.protocol.journal.signals import Asking, Event, read_news
 from lockstep.protocol.nursery_messages import (
     Broken,
@@ -83,16 +81,16 @@ class Supervisor:
         """
         logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
-        saying, cluster = self.losses.saying, self.nodes.cluster if self.nodes is not None else None
-        self._orders, self._ranks = Orders(self.nursery, saying), Ranks(self.folder)
-        self._interruption = Interruption(self.request, self.folder, saying)
+        console, cluster = self.losses.console, self.nodes.cluster if self.nodes is not None else None
+        self._orders, self._ranks = Orders(self.nursery, console), Ranks(self.folder)
+        self._interruption = Interruption(self.request, self.folder, console)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
         self._ending = EndingRanks(self._ranks, self._orders, self._interruption, self.observer, cluster, last)
         scenes = Scenes(str(self.request.entry.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
-            scenes, self.losses.cases, saying, self.request, self._orders.kill, self._ending.stall, self.nodes
+            scenes, self.losses.cases, console, self.request, self._orders.kill, self._ending.stall, self.nodes
         )
-        self._surroundings = Surroundings(saying, self.losses.cases)
+        self._surroundings = Surroundings(console, self.losses.cases)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
@@ -103,8 +101,8 @@ class Supervisor:
             self._watch(self._all_ended)
             self._sweep()
         finally:
-            if saying.terminal is not None:
-                saying.terminal.progress(None)
+            if console.terminal is not None:
+                console.terminal.progress(None)
             self._streams.end()
             self._stalls.end()
             self._selector.close()
@@ -141,7 +139,7 @@ class Supervisor:
                 self._surroundings.look(self._ranks.running_pids)
                 if self._ending.are_to_continue:
                     self._stalls.look(self._ranks.running_pids)
-                look_at = now + (UPDATE_S if self.losses.saying.terminal is not None else IDLE_S)
+                look_at = now + (UPDATE_S if self.losses.console.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._orders.give_up(now, self._ranks.running_pids, user_waits=bool(self._interruption.by))
             moments = [
@@ -162,7 +160,7 @@ class Supervisor:
 
     def _start_ranks(self) -> None:
         self.make_snapshot_folder()
-        self._start = start = Start(self.request, self.nursery, self.store, self.losses.saying)
+        self._start = start = Start(self.request, self.nursery, self.store, self.losses.console)
         for number in self.request.numbers:
             self._ranks.add(number)
             start.rank(number, self._streams.new_pipes(number), self._news_end)
@@ -240,7 +238,7 @@ class Supervisor:
         self.nursery.bury(self._ranks.running_pids.values())
         self._ranks.vanished(128 + signal.SIGKILL, signal.SIGKILL, time.monotonic_ns())
         if not (self._interruption.by or self._orders.gave_up):
-            check_import(self.nursery.ready is not None, address_limit())
+            self.nursery.check_import()
             raise EnvironmentFailure(
                 "The nursery (the parent of all ranks) was killed from outside, and the ranks with it."
             )

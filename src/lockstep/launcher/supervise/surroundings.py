@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from lockstep.launcher.diagnosis.findings import KILLED_FOR_MEMORY, SHARED_CORE, End, Finding, finding_of_end
 from lockstep.launcher.terminal.cases import Cases
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.launcher.verdict import RankEnd
 from lockstep.machine.cores import one_core_of
 from lockstep.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure, shortage
@@ -47,7 +47,7 @@ def memory_line(rank: int, known: Mapping[int, Known]) -> Line | None:
 class Surroundings:
     """Look at the ranks several times a second."""
 
-    saying: Saying
+    console: Console
     cases: Cases
     known: dict[int, Known] = field(default_factory=dict)
     """Of each rank that has ended."""
@@ -79,7 +79,7 @@ class Surroundings:
             if core is not None:
                 self._has_said_core = True
                 said = f"the {len(pids)} ranks may use core {core} only, of {os.cpu_count()}, and take turns on it"
-                self.saying.line(Line("note", said))
+                self.console.line(Line("note", said))
                 self.cases.add(SHARED_CORE, said, pids)
 
     def ended(self, end: RankEnd) -> None:

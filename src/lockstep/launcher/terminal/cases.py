@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockstep.launcher.diagnosis.findings import FULL_DISK, Finding, is_full
 from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import Saying
+from lockstep.launcher.terminal.terminal import Console
 from lockstep.protocol.case import Case, cases_in, names_of
 
 
@@ -45,7 +45,9 @@ class Cases:
 
 @dataclass
 class Losses:
-    saying: Saying
+    """What a run has lost of its output or records, each reported once."""
+
+    console: Console
     cases: Cases
     sentences: list[str] = field(default_factory=list)
 
@@ -54,6 +56,6 @@ class Losses:
         # The launcher reads the same journals several times a second; each loss is one line.
         if sentence and sentence not in self.sentences:
             self.sentences.append(sentence)
-            self.saying.line(Line("warning", sentence))
+            self.console.line(Line("warning", sentence))
             if is_full(sentence):
                 self.cases.add(FULL_DISK, sentence)

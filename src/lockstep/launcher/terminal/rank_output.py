@@ -187,7 +187,7 @@ class RankStreams:
     def __init__(self, selector: selectors.BaseSelector, logs: dict[int, Path], losses: Losses) -> None:
         self._selector = selector
         self._losses = losses
-        self._terminal: Terminal | None = losses.saying.terminal
+        self._terminal: Terminal | None = losses.console.terminal
         self._paths = logs
         self._logs = {rank: RankLog(path) for rank, path in logs.items()}
         self._streams: list[_Stream] = []

@@ -192,7 +192,7 @@ _STYLES = {"lockstep": BOLD, "done": BOLD, "warning": RED, "FAILED": RED, "STALL
 
 
 @dataclass(frozen=True)
-class Saying:
+class Console:
     """Says lines on `terminal`; None says nothing, for runs that `verify` starts."""
 
     terminal: Terminal | None

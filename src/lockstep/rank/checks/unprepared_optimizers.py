@@ -131,7 +131,7 @@ class UnpreparedOptimizers:
         if optimizer in self._of_lane:
             return
         # [Note: optimizers that nobody saw]
-        # Walking the heap for those made before `init` took seconds where a script holds millions of objects. One that
+        # Finding those made before `init` would mean to walk all objects of the script. One that
         # was neither made nor zeroed since then may hold gradients of lanes that nobody compared, so it is refused.
         is_unseen = optimizer not in self._unknown and self._had_lanes
         self._unknown.add(optimizer)

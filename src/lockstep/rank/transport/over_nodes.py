@@ -8,6 +8,8 @@ first ranks, and broadcast in the node.
 
 A rank that learns that another is gone gives the whole transport up: it ends its connections, and breaks its node's
 groups, so every rank on every node raises `PeerLost`, wherever it waits.
+
+Runs in: each rank, and a thread of it, named lockstep sender.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from lockstep.protocol.environment import MEASURE, RankEnvironment
+from lockstep.protocol.journal.spans import spans
 from lockstep.protocol.layout.cut import Cut
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.protocol.run_folder import RunFolder
@@ -215,7 +216,8 @@ def make_meter(
 
 
 def trace_steps(environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer) -> None:
-    """Let the step timer write the trace that the command line wants."""
+    """Let the step timer write the trace that the command line wants, and a torch.profiler of the script show its ranges."""
+    spans.profiler = torch.autograd.profiler
     rank, settings = environment.position.rank, environment.settings
     if folder is not None and settings is not None and settings.trace_steps:
         step_timer.take_trace(Trace(folder.traces / f"rank-{rank:05d}.json", rank, settings.trace_steps))

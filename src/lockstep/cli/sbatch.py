@@ -89,11 +89,13 @@ def sbatch(context: click.Context, /, **options: Any) -> int:
         requeues=options["requeue"],
     ).text()
     path = Path(options["output"] or f"{title}.sbatch")
+    if options["submit"] and shutil.which("sbatch") is None:
+        raise UsageError(f"There is no sbatch here to submit {visible(path)}.", "Use `sbatch` on a login node.")
     _write(path, text)
-    if not options["submit"]:
-        click.echo(f"wrote {visible(path)}; submit it with: sbatch {visible(path)}")
-        return 0
-    return _submit(path)
+    if options["submit"]:
+        return subprocess.run(["sbatch", str(path)], check=False).returncode
+    click.echo(f"wrote {visible(path)}; submit it with: sbatch {visible(path)}")
+    return 0
 
 
 def _of_run(parameter: click.Parameter) -> click.Parameter:
@@ -179,12 +181,6 @@ def _write(path: Path, text: str) -> None:
     if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace")):
         raise UsageError(f"{visible(path)} exists, and lockstep did not write it.", "Name another one with -o FILE.")
     path.write_text(text)
-
-
-def _submit(path: Path) -> int:
-    if shutil.which("sbatch") is None:
-        raise UsageError(f"There is no sbatch here to submit {visible(path)}.", "Use `sbatch` on a login node.")
-    return subprocess.run(["sbatch", str(path)], check=False).returncode
 
 
 # The job script, meant to be read: what is requested, one `srun lockstep run`, and how it resumes

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import click
 import pytest
 
 from lockstep.cli.run import RunHelp, run
+from tests.support.command_line import answers
 from tests.support.launching import start
 
 SEPARATORS = ("-", "_")
@@ -21,11 +22,7 @@ def lockstep(place: Path, *arguments: str, torch: bool = True) -> subprocess.Com
     block = "" if torch else "sys.modules['torch'] = None; "
     code = f"import sys; {block}from lockstep.cli.main import main; main()"
     command = [sys.executable, "-c", code, *arguments]
-    variables = dict(word.split("=") for word in arguments if word.startswith("PET_"))
-    command = [word for word in command if word not in [f"{name}={value}" for name, value in variables.items()]]
-    return subprocess.run(
-        command, cwd=place, env=os.environ | variables, capture_output=True, text=True, timeout=30, check=False
-    )
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help")])
@@ -56,87 +53,93 @@ def test_the_help_of_run_shows_twelve_options_and_all_of_them_when_asked(tmp_pat
     assert sorted(named) == sorted(option.name or "" for option in visible), "each is in one group"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("train.py", "--lr", "0.1"), "`lockstep train.py` names no command. Write `lockstep run train.py --lr 0.1`."),
-        (("rnu", "train.py"), "lockstep has no command `rnu`. Write `lockstep run train.py`."),
-        (("-n", "2", "train.py"), "-n needs a command before it. Write `lockstep run -n 2 train.py`."),
-        (("nonsense",), "No such command 'nonsense'"),
-        (("run",), "Missing argument 'SCRIPT'. See `lockstep run --help`."),
-        (("run", "--lane", "3", "x.py"), "No such option '--lane'"),
-        (("run", "missing.py"), "There is no script missing.py. Check the path."),
-        (("run", "json"), "There is no script json. Put -m before a module: lockstep run -m json."),
-        (("run", "."), ". is a folder. Give the script in it, or -m for a package."),
-        (("run", "/dev/null"), "/dev/null is a device, not a script that every rank can read. Write it to a file."),
-        (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
-        (("run", "-m", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
-        (("run", "e\x1b[2J\nx.py"), r"There is no script e\x1b[2J"),
-        (("run", "--log-dir", "x.py", "x.py"), "No run folder can be created in x.py: Not a directory."),
-        (("run", "-m", "no_such_module"), "There is no module no_such_module here."),
-        (("run", "-n", "0", "x.py"), "-n must be at least 1, but is 0. Start with -n 1, or -n auto."),
-        (("run", "-n", "many", "x.py"), "-n must be a number of ranks or `auto`, but is 'many'."),
-        (
-            ("run", "-n", "4", "--lanes", "2", "x.py"),
-            "`lanes` must be at least the number of ranks, but is 2 with 4 ranks.",
-        ),
-        (("run", "--threads", "0", "x.py"), "--threads must be at least 1, but is 0."),
-        (("run", "--threads", "x", "x.py"), "Invalid value for '--threads'"),
-        (("run", "-n", "2", "--nproc-per-node", "2", "x.py"), "-n and --nproc-per-node are the same option."),
-        (("run", "--nnodes=1:4:2", "x.py"), "--nnodes must be a number of nodes or MIN:MAX, but is 1:4:2."),
-        (("run", "--node_rank", "1", "x.py"), "--node-rank 1 is for several nodes, and there is one."),
-        (("run", "--no-python", "x.py"), "--no-python starts programs that are not Python"),
-        (("PET_NO_PYTHON=1", "run", "x.py"), "--no-python starts programs that are not Python"),
-        (("PET_NNODES=0", "run", "x.py"), "PET_NNODES must be a number of nodes or MIN:MAX, but is 0."),
-        (("PET_NNODES=2", "run", "--rdzv-endpoint", "h", "x.py"), "--rdzv-endpoint h has no port."),
-        (("PET_NPROC_PER_NODE=0", "run", "x.py"), "-n must be at least 1, but is 0."),
-        (("run", "--logs-specs", "mine", "x.py"), "--logs-specs mine asks for a torchrun log plugin"),
-        (("run", "--virtual_local_rank", "x.py"), "--virtual-local-rank hides the other GPUs"),
-        (("run", "-q", "-v", "x.py"), "-q and -v contradict each other."),
-        (("run", "--name", "a/b", "x.py"), "--name must be a folder's name without a slash"),
-        (("run", "--save-every", "5", "--name", "exp1", "x.py"), "--save-every '5' cannot be read. Write 500steps"),
-        (("run", "--save-every", "0steps", "--name", "exp1", "x.py"), "--save-every '0steps' cannot be read."),
-        (("run", "--save-every=-3min", "--name", "exp1", "x.py"), "--save-every '-3min' cannot be read."),
-        (("run", "--save-every", "5steps", "x.py"), "--save-every needs a name under which the next start finds"),
-        (("run", "--save-every", "5steps", "--name", "../x", "x.py"), "--name must be a folder's name"),
-        (("run", "--save-every", "1h", "--log-dir", "x.py", "--name", "a", "x.py"), "The run folder x.py/a cannot be"),
-        (("run", "--save-every", "5steps", "--name", "exp1", "--keep", "0", "x.py"), "--keep must be at least 1"),
-        (("run", "--keep", "2", "x.py"), "--keep is about the states of --save-every."),
-        (("run", "--states", "s3://a/b", "x.py"), "--states is about the states of --save-every."),
-        (
-            ("run", "--save-every", "1h", "--name", "a", "--states", "tos://a/b", "x.py"),
-            "tos:// needs the package tosfs,",
-        ),
-        (("run", "--grace", "-1", "x.py"), "--grace must be a number of seconds, but is -1."),
-        (("run", "--max-restarts", "-1", "x.py"), "--max-restarts must be at least 0, but is -1."),
-        (("run", "--max_restarts", "x", "x.py"), "Invalid value for '--max-restarts'"),
-        (("PET_MAX_RESTARTS=-2", "run", "x.py"), "--max-restarts must be at least 0, but is -2."),
-        (("run", "--recover", "foo", "x.py"), "Invalid value for '--recover'"),
-        (
-            ("run", "-n", "4", "--on_failure=shrink", "--mesh", "pipeline=2,ddp=2", "x.py"),
-            "--shrink cannot take a rank out of mesh pipeline=2,ddp=2.",
-        ),
-        (
-            ("run", "--shrink", "--strategy", "dp", "x.py"),
-            "--shrink needs ranks, but dp is one",
-        ),
-        (("run", "--snapshots", "0steps", "x.py"), "--snapshots '0steps' cannot be read."),
-        (("walk",), "No such command 'walk'."),
-        (("warm", "--for", "10m"), "lockstep has no command `warm` any more."),
-    ],
-)
+MISTAKES = [
+    (("train.py", "--lr", "0.1"), "`lockstep train.py` names no command. Write `lockstep run train.py --lr 0.1`."),
+    (("rnu", "train.py"), "lockstep has no command `rnu`. Write `lockstep run train.py`."),
+    (("-n", "2", "train.py"), "-n needs a command before it. Write `lockstep run -n 2 train.py`."),
+    (("nonsense",), "No such command 'nonsense'"),
+    (("run",), "Missing argument 'SCRIPT'. See `lockstep run --help`."),
+    (("run", "--lane", "3", "x.py"), "No such option '--lane'"),
+    (("run", "missing.py"), "There is no script missing.py. Check the path."),
+    (("run", "json"), "There is no script json. Put -m before a module: lockstep run -m json."),
+    (("run", "."), ". is a folder. Give the script in it, or -m for a package."),
+    (("run", "/dev/null"), "/dev/null is a device, not a script that every rank can read. Write it to a file."),
+    (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
+    (("run", "-m", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
+    (("run", "e\x1b[2J\nx.py"), r"There is no script e\x1b[2J"),
+    (("run", "--log-dir", "x.py", "x.py"), "No run folder can be created in x.py: Not a directory."),
+    (("run", "-m", "no_such_module"), "There is no module no_such_module here."),
+    (("run", "-n", "0", "x.py"), "-n must be at least 1, but is 0. Start with -n 1, or -n auto."),
+    (("run", "-n", "many", "x.py"), "-n must be a number of ranks or `auto`, but is 'many'."),
+    (
+        ("run", "-n", "4", "--lanes", "2", "x.py"),
+        "`lanes` must be at least the number of ranks, but is 2 with 4 ranks.",
+    ),
+    (("run", "--threads", "0", "x.py"), "--threads must be at least 1, but is 0."),
+    (("run", "--threads", "x", "x.py"), "Invalid value for '--threads'"),
+    (("run", "-n", "2", "--nproc-per-node", "2", "x.py"), "-n and --nproc-per-node are the same option."),
+    (("run", "--nnodes=1:4:2", "x.py"), "--nnodes must be a number of nodes or MIN:MAX, but is 1:4:2."),
+    (("run", "--node_rank", "1", "x.py"), "--node-rank 1 is for several nodes, and there is one."),
+    (("run", "--no-python", "x.py"), "--no-python starts programs that are not Python"),
+    (("PET_NO_PYTHON=1", "run", "x.py"), "--no-python starts programs that are not Python"),
+    (("PET_NNODES=0", "run", "x.py"), "PET_NNODES must be a number of nodes or MIN:MAX, but is 0."),
+    (("PET_NNODES=2", "run", "--rdzv-endpoint", "h", "x.py"), "--rdzv-endpoint h has no port."),
+    (("PET_NPROC_PER_NODE=0", "run", "x.py"), "-n must be at least 1, but is 0."),
+    (("run", "--logs-specs", "mine", "x.py"), "--logs-specs mine asks for a torchrun log plugin"),
+    (("run", "--virtual_local_rank", "x.py"), "--virtual-local-rank hides the other GPUs"),
+    (("run", "-q", "-v", "x.py"), "-q and -v contradict each other."),
+    (("run", "--name", "a/b", "x.py"), "--name must be a folder's name without a slash"),
+    (("run", "--save-every", "5", "--name", "exp1", "x.py"), "--save-every '5' cannot be read. Write 500steps"),
+    (("run", "--save-every", "0steps", "--name", "exp1", "x.py"), "--save-every '0steps' cannot be read."),
+    (("run", "--save-every=-3min", "--name", "exp1", "x.py"), "--save-every '-3min' cannot be read."),
+    (("run", "--save-every", "5steps", "x.py"), "--save-every needs a name under which the next start finds"),
+    (("run", "--save-every", "5steps", "--name", "../x", "x.py"), "--name must be a folder's name"),
+    (("run", "--save-every", "1h", "--log-dir", "x.py", "--name", "a", "x.py"), "The run folder x.py/a cannot be"),
+    (("run", "--save-every", "5steps", "--name", "exp1", "--keep", "0", "x.py"), "--keep must be at least 1"),
+    (("run", "--keep", "2", "x.py"), "--keep is about the states of --save-every."),
+    (("run", "--states", "s3://a/b", "x.py"), "--states is about the states of --save-every."),
+    (
+        ("run", "--save-every", "1h", "--name", "a", "--states", "tos://a/b", "x.py"),
+        "tos:// needs the package tosfs,",
+    ),
+    (("run", "--grace", "-1", "x.py"), "--grace must be a number of seconds, but is -1."),
+    (("run", "--max-restarts", "-1", "x.py"), "--max-restarts must be at least 0, but is -1."),
+    (("run", "--max_restarts", "x", "x.py"), "Invalid value for '--max-restarts'"),
+    (("PET_MAX_RESTARTS=-2", "run", "x.py"), "--max-restarts must be at least 0, but is -2."),
+    (("run", "--recover", "foo", "x.py"), "Invalid value for '--recover'"),
+    (
+        ("run", "-n", "4", "--on_failure=shrink", "--mesh", "pipeline=2,ddp=2", "x.py"),
+        "--shrink cannot take a rank out of mesh pipeline=2,ddp=2.",
+    ),
+    (
+        ("run", "--shrink", "--strategy", "dp", "x.py"),
+        "--shrink needs ranks, but dp is one",
+    ),
+    (("run", "--snapshots", "0steps", "x.py"), "--snapshots '0steps' cannot be read."),
+    (("walk",), "No such command 'walk'."),
+    (("warm", "--for", "10m"), "lockstep has no command `warm` any more."),
+]
+
+
+@pytest.fixture(scope="module")
+def refusals(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]]:
+    return answers(tmp_path_factory.mktemp("mistakes"), [words for words, _ in MISTAKES])
+
+
+@pytest.mark.parametrize(("words", "sentence"), MISTAKES)
 def test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing(
-    tmp_path: Path, arguments: tuple[str, ...], sentence: str
+    refusals: dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]], words: tuple[str, ...], sentence: str
 ) -> None:
-    (tmp_path / "x.py").write_text("raise AssertionError('started')")
-    refused = lockstep(tmp_path, *arguments)
+    refused, left = refusals[words]
     assert refused.returncode == 2
     problem, fix = refused.stderr.splitlines()
     assert problem.startswith("error: ")
     assert fix.startswith("help: ")
     assert f"{problem[7:]} {fix[6:]}".startswith(sentence)
     assert refused.stdout == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["x.py"]
+    assert left == ["x.py"]
 
 
 @pytest.mark.ranks

@@ -5,11 +5,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from lockstep.cli.sbatch import JobScript
 from lockstep.errors import UsageError
+from tests.support.command_line import answers
 
 WHOLE = """#!/bin/bash
 #SBATCH --job-name=exp1
@@ -79,29 +81,40 @@ def test_it_submits_only_if_told_to(tmp_path: Path) -> None:
     assert (tmp_path / "submitted").read_text() == "Submitted train.sbatch\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("nothing.py",), "There is no script nothing.py."),
-        (("-n", "2", "--ntasks-per-node", "2", "train.py"), "-n, --nproc-per-node and --ntasks-per-node are the same"),
-        (("--signal", "TERM@90", "train.py"), "--signal must be USR1@SECONDS, but is TERM@90."),
-        (("--signal", "B:USR1@90", "train.py"), "--signal must be USR1@SECONDS, but is B:USR1@90."),
-        (("--time", "soon", "train.py"), "--time soon cannot be read."),
-        (("--nodes", "0", "train.py"), "--nodes must be at least 1, but is 0."),
-        (("--partition", "a b", "train.py"), "'a b' cannot stand in a job script."),
-        (("--more", "wrap=x\n#SBATCH", "train.py"), "cannot stand in a job script."),
-        (("--name", "a/b", "train.py"), "--name must be a folder's name"),
-        (("-o", "train.py", "train.py"), "train.py exists, and lockstep did not write it."),
-        (("--nnodes", "2", "train.py"), "No such option"),
-        (("--submit", "train.py"), "There is no sbatch here to submit train.sbatch."),
-    ],
-)
-def test_what_cannot_be_is_a_problem_and_a_fix(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = lockstep(tmp_path, *arguments)
-    assert done.returncode == 2
-    problem, fix = done.stderr.splitlines()
+MISTAKES = [
+    (("nothing.py",), "There is no script nothing.py."),
+    (("-n", "2", "--ntasks-per-node", "2", "x.py"), "-n, --nproc-per-node and --ntasks-per-node are the same"),
+    (("--signal", "TERM@90", "x.py"), "--signal must be USR1@SECONDS, but is TERM@90."),
+    (("--signal", "B:USR1@90", "x.py"), "--signal must be USR1@SECONDS, but is B:USR1@90."),
+    (("--time", "soon", "x.py"), "--time soon cannot be read."),
+    (("--nodes", "0", "x.py"), "--nodes must be at least 1, but is 0."),
+    (("--partition", "a b", "x.py"), "'a b' cannot stand in a job script."),
+    (("--more", "wrap=x\n#SBATCH", "x.py"), "cannot stand in a job script."),
+    (("--name", "a/b", "x.py"), "--name must be a folder's name"),
+    (("-o", "x.py", "x.py"), "x.py exists, and lockstep did not write it."),
+    (("--nnodes", "2", "x.py"), "No such option"),
+    (("--submit", "x.py"), "There is no sbatch here to submit x.sbatch."),
+]
+
+
+@pytest.fixture(scope="module")
+def refusals(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]]:
+    calls = [("PATH=/nowhere", "sbatch", *words) for words, _ in MISTAKES]
+    return answers(tmp_path_factory.mktemp("mistakes"), calls)
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES)
+def test_what_cannot_be_is_a_problem_and_a_fix(
+    refusals: dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]], words: tuple[str, ...], said: str
+) -> None:
+    refused, left = refusals["PATH=/nowhere", "sbatch", *words]
+    assert refused.returncode == 2
+    problem, fix = refused.stderr.splitlines()
     assert said in problem
     assert fix.startswith("help: ")
+    assert left == ["x.py"]
 
 
 def test_no_value_escapes_its_quotes() -> None:

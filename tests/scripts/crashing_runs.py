@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.rank.checkpoint.store.checkpointer import AT_END, LATE
-from lockstep.rank.checkpoint.store.writer import PROGRAM
+from lockstep.rank.checkpoint.store.writer_handle import PROGRAM
 from lockstep.testing.digests import digest_of
 from tests.scripts.crashing_saves import ERRORS, changes_now, is_change
 from tests.scripts.power_cut import ORDERS, Disk

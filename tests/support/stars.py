@@ -74,6 +74,6 @@ class Sky:
                 star._is_over = True
                 star._caller.join()
             star.loop.close()
-        for caller in list(self.host._doorstep._callers):
+        for caller in list(self.host._callers._callers):
             caller.end.close()
-        self.host._doorstep._listener.close()
+        self.host._callers._listener.close()

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from lockstep.launcher.nodes.doorstep import Doorstep
+from lockstep.launcher.nodes.answering import Callers
 from lockstep.launcher.nodes.key import Key
 from lockstep.launcher.nodes.session import address_bytes
 from lockstep.launcher.nodes.wire import Loop, Message, Wire, WireEnded
@@ -170,7 +170,7 @@ class HostStar(Star):
         super().__init__(node)
         address, port = listener.getsockname()[:2]
         own = {address_bytes(one, port) for one in (address, *meant)}
-        self._doorstep = Doorstep(listener, key, own, self.loop, admit=self._admit, reject=self._reject, seal=seal)
+        self._callers = Callers(listener, key, own, self.loop, admit=self._admit, reject=self._reject, seal=seal)
         self._nodes: dict[str, Wire] = {}
         self._log: list[dict[str, Any]] = []
         self._unsent: list[dict[str, Any]] = []
@@ -217,7 +217,7 @@ class HostStar(Star):
         for wire in self._nodes.values():
             wire.close()
         self._nodes.clear()
-        self._doorstep.close()
+        self._callers.close()
         self.loop.close()
 
     def wires(self) -> Mapping[str, Wire]:
@@ -282,5 +282,5 @@ class HostStar(Star):
                 self._send(node, wire, content)
 
     def _on_tick(self) -> None:
-        self._doorstep.tick(time.monotonic())
+        self._callers.tick(time.monotonic())
         super()._on_tick()

@@ -7,6 +7,6 @@
                     end_pass                                 norm, pass_loss, precision
     optimizer.step                                           optimizer_kinds
 
-`delegating` is the base of strategies that change little of another one: `data_parallel` (dp, with `split_forward`), `hogwild`,
+`delegating` is the base of strategies that change little of another one: `dp` (with `split_forward`), `hogwild`,
 zero1/ and stages/. `contract` holds the loops that messages show.
 """

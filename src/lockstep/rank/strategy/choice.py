@@ -9,7 +9,7 @@ import torch
 from lockstep.protocol.layout.mesh import Mesh
 from lockstep.protocol.layout.placement import Placement
 from lockstep.rank.strategy.contract import Strategy
-from lockstep.rank.strategy.data_parallel import DataParallel
+from lockstep.rank.strategy.dp import DataParallel
 from lockstep.rank.strategy.hogwild import Hogwild
 from lockstep.rank.strategy.replica.replica import Replica
 from lockstep.rank.strategy.stages.cut_at_first_call import CutAtFirstCall

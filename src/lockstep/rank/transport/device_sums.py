@@ -15,7 +15,7 @@ from lockstep.protocol.layout.placement import Placement
 from lockstep.protocol.layout.tree import Node, fold
 from lockstep.rank.transport.across import gradients
 from lockstep.rank.transport.contract import Pending
-from lockstep.rank.transport.loss import all_or_lost
+from lockstep.rank.transport.lost_rank import all_or_lost
 from lockstep.rank.transport.torch_group import CollectiveTransport, GroupTransport, add
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
 from lockstep.rank.transport.device_sums import BackendSum, SlicedOnDevices
-from lockstep.rank.transport.loss import GuardedMessage, Loss, all_or_lost
+from lockstep.rank.transport.lost_rank import GuardedMessage, Loss, all_or_lost
 from lockstep.rank.transport.nccl import Nccl, abort_default_group
 from lockstep.rank.transport.torch_group import SMALL_BYTES, CollectiveTransport, GatheredSum
 

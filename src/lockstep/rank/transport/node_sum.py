@@ -14,7 +14,7 @@ from lockstep.protocol.layout.placement import Crossing, Nodes, carrier, piece
 from lockstep.rank.caller import where
 from lockstep.rank.transport.across import Across, gradients
 from lockstep.rank.transport.contract import Pending, Transport
-from lockstep.rank.transport.loss import all_or_lost
+from lockstep.rank.transport.lost_rank import all_or_lost
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, SeveralSums, Transport
 from lockstep.rank.transport.local.nodes_store import read_all
-from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
+from lockstep.rank.transport.lost_rank import GuardedMessage, GuardedTransport, Loss, all_or_lost
 from lockstep.rank.transport.node_sum import NodeRows, NodeSum, SumPlan
 from lockstep.rank.transport.shared_memory import SharedMemoryTransport
 

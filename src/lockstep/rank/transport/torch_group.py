@@ -29,7 +29,7 @@ from lockstep.rank.transport.across import Across, Watch, bytes_of, gradients, p
 from lockstep.rank.transport.alone import AloneTransport
 from lockstep.rank.transport.channel import Scratch
 from lockstep.rank.transport.contract import Pending, Sent, Transport
-from lockstep.rank.transport.loss import GuardedMessage, GuardedTransport, Loss, all_or_lost
+from lockstep.rank.transport.lost_rank import GuardedMessage, GuardedTransport, Loss, all_or_lost
 
 SMALL_BYTES = 32 * 1024
 """Partials up to this size are all-gathered whole."""

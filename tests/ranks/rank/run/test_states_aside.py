@@ -34,7 +34,9 @@ DONE = "manifest.json"
 
 def the_writer():
     """The process id of the one process that writes."""
-    [found] = [p for p in descendants(os.getpid()) if b"store.process" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    [found] = [
+        p for p in descendants(os.getpid()) if b"store.writer_process" in Path(f"/proc/{p}/cmdline").read_bytes()
+    ]
     return found
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.protocol.layout.mesh import Form, choose_mesh, launched
-from lockstep.rank.strategy.data_parallel import replica_devices
+from lockstep.rank.strategy.dp import replica_devices
 from lockstep.rank.strategy.split_forward import SplitForward, apply, gather_outputs, scatter_call
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import RankFailed, Started, run_ranks

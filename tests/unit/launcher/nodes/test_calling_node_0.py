@@ -114,9 +114,9 @@ def test_node_0_of_a_run_at_another_address_with_the_same_key_is_named():
     sky = Sky(KEY, meant=[])
     star = NodeStar("b", Place("127.0.0.2", sky.place.port), KEY, "", 20.0)
     listening = listen(Place("127.0.0.2", sky.place.port))
-    sky.host._doorstep._listener, there = listening, sky.host._doorstep._listener
+    sky.host._callers._listener, there = listening, sky.host._callers._listener
     listening.setblocking(False)
-    sky.host.loop.watch(listening, sky.host._doorstep._accept)
+    sky.host.loop.watch(listening, sky.host._callers._accept)
     sky.stars["b"], sky.heard["b"] = star, []
     sky.until(lambda: "failed" in sky.kinds("b"))
     assert "is node 0 of a run at another address" in sky.heard["b"][-1]["why"]

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from lockstep.launcher.nodes import doorstep
-from lockstep.launcher.nodes.doorstep import MOST_IN_A_TICK, MOST_OPENING
+from lockstep.launcher.nodes import answering
+from lockstep.launcher.nodes.answering import MOST_IN_A_TICK, MOST_OPENING
 from lockstep.launcher.nodes.key import Key
 from lockstep.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
 from tests.scripts.flooding_strangers import STRANGERS
@@ -40,7 +40,7 @@ def sky():
 
 @pytest.mark.parametrize("each", [5, pytest.param(100, marks=pytest.mark.thorough)])
 def test_strangers_are_closed_and_nobody_is_disturbed(sky, monkeypatch, each):
-    monkeypatch.setattr(doorstep, "OPENING_S", 0.3)
+    monkeypatch.setattr(answering, "OPENING_S", 0.3)
     strangers = subprocess.Popen(
         [sys.executable, "-c", STRANGERS, str(sky.place.port), str(each)], stdout=subprocess.PIPE, text=True
     )
@@ -50,7 +50,7 @@ def test_strangers_are_closed_and_nobody_is_disturbed(sky, monkeypatch, each):
         sky.until(lambda asked=asked: len(sky.entries("b")) == asked + 1)
         asked += 1
     assert strangers.communicate()[0] == f"{each * 10}\n", "each was closed, and was told nothing"
-    sky.until(lambda: sky.host._doorstep.num_refused == each * 10)
+    sky.until(lambda: sky.host._callers.num_refused == each * 10)
     assert asked > 10
     assert sky.host.nodes() == ["b"] and "gone" not in sky.kinds("b")
     assert sky.kinds("a").count("unauthenticated") == 1, "an address is named once"
@@ -58,17 +58,17 @@ def test_strangers_are_closed_and_nobody_is_disturbed(sky, monkeypatch, each):
 
 def test_more_who_say_nothing_than_may_be_opening_keep_no_node_out(sky):
     silent = [socket.create_connection((sky.place.address, sky.place.port)) for _ in range(MOST_OPENING + 20)]
-    sky.until(lambda: sky.host._doorstep.num_refused == 20)
+    sky.until(lambda: sky.host._callers.num_refused == 20)
     for end in silent[:20]:
         assert len(end.recv(100)) == GREETING_BYTES and end.recv(1) == b"", "the oldest gives way"
     sky.joined("c")
-    assert len(sky.host._doorstep._callers) <= MOST_OPENING
+    assert len(sky.host._callers._callers) <= MOST_OPENING
     for end in silent:
         end.close()
 
 
 def test_who_sends_a_byte_now_and_then_has_as_little_time_as_others(sky, monkeypatch):
-    monkeypatch.setattr(doorstep, "OPENING_S", 0.5)
+    monkeypatch.setattr(answering, "OPENING_S", 0.5)
     with socket.create_connection((sky.place.address, sky.place.port)) as slow:
         slow.settimeout(0.01)
         until, came = time.monotonic() + LIMIT_S, b"?"
@@ -85,15 +85,15 @@ def test_who_sends_a_byte_now_and_then_has_as_little_time_as_others(sky, monkeyp
 
 
 def test_a_caller_with_the_key_that_says_nothing_more_is_closed_too(sky, monkeypatch):
-    monkeypatch.setattr(doorstep, "OPENING_S", 0.5)
+    monkeypatch.setattr(answering, "OPENING_S", 0.5)
     with socket.create_connection((sky.place.address, sky.place.port)) as end:
         sky.turn()
         caller = CallerHello(sky.key.secret, address_bytes(sky.place.address, sky.place.port))
         greeting = end.recv(GREETING_BYTES)
         end.send(caller.hello(greeting))
-        sky.until(lambda: any(one.wire for one in sky.host._doorstep._callers))
+        sky.until(lambda: any(one.wire for one in sky.host._callers._callers))
         caller.session(greeting, end.recv(32))
-        sky.until(lambda: not sky.host._doorstep._callers)
+        sky.until(lambda: not sky.host._callers._callers)
         assert end.recv(1) == b""
     assert sky.host.nodes() == ["b"]
 
@@ -113,7 +113,7 @@ def test_more_callers_than_may_come_in_a_tick_wait_in_the_kernel(sky):
     took = 0
     while time.monotonic() < until:
         sky.host.loop.turn()
-        took = max(took, sky.host._doorstep._taken)
+        took = max(took, sky.host._callers._taken)
     assert took <= MOST_IN_A_TICK
     for end in monkey:
         end.close()
@@ -126,7 +126,7 @@ def test_a_flood_takes_less_than_a_twentieth_of_a_core(sky):
     while flood.poll() is None:
         sky.turn()
     used, took = time.thread_time() - used, time.monotonic() - began
-    assert sky.host._doorstep.num_refused > 100
+    assert sky.host._callers.num_refused > 100
     assert used < took / 20, f"{used:.2f} s of {took:.2f} s"
 
 

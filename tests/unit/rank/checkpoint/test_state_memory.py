@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.rank.checkpoint.store import process
+from lockstep.rank.checkpoint.store import writer_process
 from lockstep.rank.checkpoint.store.checkpointer import Pages
 from lockstep.rank.checkpoint.store.memory import Mapped, Place, StateMemory
 
-PAGE = process.mmap.PAGESIZE
+PAGE = writer_process.mmap.PAGESIZE
 
 
 def test_a_smaller_state_is_copied_after_one_that_could_not_be_mapped():
@@ -103,11 +103,11 @@ def test_another_process_writes_to_it_and_finds_nothing_else_in_its_place():
 def test_a_file_has_the_bytes_of_the_memory_whatever_its_size_and_wherever_it_lies(
     size, skipped, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(process, "PIECE_BYTES", 2 * PAGE)
+    monkeypatch.setattr(writer_process, "PIECE_BYTES", 2 * PAGE)
     memory, told = StateMemory(), secrets.token_bytes(size)
     memory.reserve(PAGE + skipped + size)
     memory.write(PAGE + skipped, told)  # a disk refuses memory that begins inside a page, as it may refuse pages
-    data = process.Memory(memory.descriptor).bytes_to(PAGE + skipped + size)
-    process._write_file(data[PAGE + skipped :], tmp_path / "written")
+    data = writer_process.Memory(memory.descriptor).bytes_to(PAGE + skipped + size)
+    writer_process._write_file(data[PAGE + skipped :], tmp_path / "written")
     assert (tmp_path / "written").read_bytes() == told
     memory.close()

@@ -33,7 +33,7 @@ from lockstep.rank.checkpoint.store.memory import (
     share_out,
 )
 from lockstep.rank.checkpoint.store.store import Store
-from lockstep.rank.checkpoint.store.writer import Image, Order, Writer
+from lockstep.rank.checkpoint.store.writer_handle import Image, Order, Writer
 from lockstep.rank.run.run_state import RunState
 
 PATIENCE_S = 1.0

@@ -2,7 +2,7 @@
 
 Runs in: a process of its own for rank 0; orders come in through a thread of it.
 
-    python -P -m lockstep.rank.checkpoint.store.process CHANNEL MEMORY PARENT
+    python -P -m lockstep.rank.checkpoint.store.writer_process CHANNEL MEMORY PARENT
 
 CHANNEL: a socket; each message is an order's place in memory, and each is answered by `{"problem": "", "cpu_s": 0.1}` when the
 state is on the disk, or not. MEMORY: the anonymous file. Both are descriptors. The process ends at once when the channel closes, and
@@ -35,7 +35,7 @@ from lockstep.protocol.state_files.folder import StateFolder, complete, not_writ
 from lockstep.protocol.state_files.manifest import SavedFile
 from lockstep.rank.checkpoint.state.finite import is_finite
 from lockstep.rank.checkpoint.store.store import Store
-from lockstep.rank.checkpoint.store.writer import Image, Order
+from lockstep.rank.checkpoint.store.writer_handle import Image, Order
 
 PIECE_BYTES = 16 << 20
 """Written in one go, after which a signal can end the process."""

@@ -46,7 +46,7 @@ class _Caller:
     """Once it has proved the key: its first message is awaited."""
 
 
-class Doorstep:
+class Callers:
     """Those who call at one listening socket.
 
     Args:

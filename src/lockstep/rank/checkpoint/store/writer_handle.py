@@ -16,7 +16,7 @@ from typing import Any
 
 from lockstep.machine.processes import interpreter_options
 
-PROGRAM = "lockstep.rank.checkpoint.store.process"
+PROGRAM = "lockstep.rank.checkpoint.store.writer_process"
 GONE = "the process that wrote it has ended"
 
 

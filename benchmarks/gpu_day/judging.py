@@ -33,7 +33,11 @@ def told(ended: Ended) -> dict[str, Any]:
 
 def reason(text: str) -> str:
     """The last line, but for what lockstep puts under an error: where it was, help, and where the log is."""
-    kept = [line for line in text.splitlines() if not line.strip().startswith(("where ", "others ", "help", "log"))]
+    kept = [
+        line
+        for line in text.splitlines()
+        if not line.strip().startswith(("where ", "others ", "help ", "log ", "help:", "log:"))
+    ]
     return last_line("\n".join(kept))
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.rank.checkpoint.state.save import save_state
-from lockstep.rank.checkpoint.store.checkpointer import Aside
+from lockstep.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 
 GOAL = 50.0
 WIDTH = 4096
@@ -48,7 +48,7 @@ def main():
     layers = 2 if quick else max(1, round(wanted / STATE_BYTES / width / width))
     run = lockstep.init(lanes=1, threads=4)
     model, optimizer = trained(run, layers, width)
-    aside = Aside(1)
+    aside = AsyncCheckpointer(1)
 
     def ours():
         save_state(run._run, Path("states/step-00000001"), {}, aside.take, aside.offer())

@@ -35,7 +35,7 @@ Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.argument("run", required=False)
 def diagnose(run: str | None, as_json: bool) -> None:
-    """Say what went wrong in RUN, or does now: who was first, what each rank did last."""
+    """Say what went wrong in RUN, or does now: who was first, and where each rank was last."""
     found = run_at(run, runs_folder(os.environ))
     told = look(found)
     if as_json:

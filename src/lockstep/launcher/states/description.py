@@ -228,7 +228,7 @@ def _objects(documents: Json) -> Json:
             for label, one in documents.items()
             if label.endswith("=")
         ],
-        "streams": [kind for kind, one in documents[STREAMS].items() if one is not None],
+        "streams": {STREAMS: [kind for kind, one in documents[STREAMS].items() if one is not None]},
     }
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.machine.held_folder import remove_tree
 
@@ -56,10 +57,15 @@ class Workplaces:
         self._nursery, self._in_place, self._note = nursery, in_place, note
         self._layers, self._copy = base / "layers", base / "copy"
         self._noted: set[str] = set()
+        self._has_view = False
         self._current, self._runs_left = Workplace(), 0
 
     def begin(self, num_runs: int = 1) -> Workplace:
-        """Make a workplace for the next runs, which see each other's files; or return theirs."""
+        """Make a workplace for the next runs, which see each other's files; or return theirs.
+
+        Raises:
+            EnvironmentFailure: when there is no private view although there was one.
+        """
         if not self._runs_left:
             self.remove()
             self._runs_left = num_runs
@@ -82,7 +88,11 @@ class Workplaces:
         """A view, or else a copy."""
         self._layers.mkdir(mode=0o700)
         report = self._nursery.make_view(self._layers, num_runs)
+        if report.problem and self._has_view:
+            # Runs in a view and runs in a copy have other paths: their bits might differ for that alone.
+            raise EnvironmentFailure(f"The private view of the files could not be made again: {report.problem}.")
         if not report.problem:
+            self._has_view = True
             if report.real:
                 self._note_once(
                     f"The runs write to copies of all files except these, which they really change: {_listed(report.real)}."

@@ -91,7 +91,7 @@ def wrong_counters(saved: Any) -> str:
     """What is wrong with them, in words; empty when nothing is.
 
     Args:
-        saved: what `lockstep.rank.checkpoint.state.save.counters` made once.
+        saved: what `lockstep.rank.checkpoint.state.collect.counters` made once.
     """
     if not isinstance(saved, Mapping):
         return "its counters are not a dictionary"

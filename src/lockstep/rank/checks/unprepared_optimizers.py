@@ -10,7 +10,7 @@ One that was made before `lockstep.init` is known from its first `zero_grad` or 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -56,7 +56,14 @@ class UnpreparedOptimizers:
         """The marks of their gradients when the lane began."""
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
-        self._undo = _hook_all(self._made, self._zeroed, self._grown)
+        self._undo = _hook_all(
+            {
+                "__init__": self._made,
+                "__setstate__": self._restored,
+                "zero_grad": self._zeroed,
+                "add_param_group": self._grown,
+            }
+        )
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self, optimizer: Optimizer) -> None:
@@ -98,6 +105,11 @@ class UnpreparedOptimizers:
 
     def _made(self, optimizer: Optimizer) -> None:
         (self._of_lane if self._position.in_lane else self._unknown).add(optimizer)
+
+    def _restored(self, optimizer: Optimizer) -> None:
+        # A copy has no `__init__`. One whose state was loaded after lanes stays as unknown as it was.
+        if optimizer not in self._taken and (self._position.in_lane or not self._had_lanes):
+            self._made(optimizer)
 
     def _zeroed(self, optimizer: Optimizer) -> None:
         if optimizer not in self._taken and not self._position.in_lane:
@@ -167,11 +179,8 @@ def _mark(tensor: Tensor) -> Mark:
     return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
 
 
-def _hook_all(
-    made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None], grown: Callable[[Optimizer], None]
-) -> Callable[[], None]:
-    """Call `made` for each optimizer made from now on, copies too, `zeroed` and `grown` after those calls; return an undo."""
-    hooks = {"__init__": made, "__setstate__": made, "zero_grad": zeroed, "add_param_group": grown}
+def _hook_all(hooks: Mapping[str, Callable[[Optimizer], None]]) -> Callable[[], None]:
+    """Call each after the method of all optimizers that it stands under; return an undo."""
     undo = [_hook(name, call) for name, call in hooks.items()]
 
     def undo_all() -> None:

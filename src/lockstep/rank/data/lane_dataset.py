@@ -100,7 +100,7 @@ class LaneDataset(Dataset[Any]):
 
     def __getattr__(self, name: str) -> Any:
         # Unpickling asks for attributes before there are any; looking them up in `dataset` would never end.
-        if name in ("dataset", "_seed_process", "under_way", "present"):
+        if name in ("dataset", "_seed_process", "progress", "present"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

@@ -187,7 +187,7 @@ class StreamDataset(Dataset[Any]):
 
     def __getattr__(self, name: str) -> Any:
         # As in `LaneDataset`.
-        if name in ("dataset", "under_way"):
+        if name in ("dataset", "progress"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

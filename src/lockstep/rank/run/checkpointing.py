@@ -19,8 +19,6 @@ class NoStates:
     """The run saves no states by itself; `lockstep.rank.checkpoint.trigger.automatic` does. Collective, but for `left_steps` and `leave_loop`."""
 
     is_on = False
-    owes = False
-    """Whether a state is saved when the body of `run.epochs` is over, because it could not be before."""
     place = ""
     """The folder of the states."""
     has_ended = False
@@ -65,8 +63,6 @@ class NoSnapshots:
     """The run keeps no state in memory; `lockstep.rank.checkpoint.trigger.snapshots` does. Collective, but for `is_due` and `end`."""
 
     is_on = False
-    owes = False
-    """Whether a snapshot is taken when the body of `run.epochs` is over."""
 
     @property
     def is_due(self) -> bool:

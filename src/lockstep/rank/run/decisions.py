@@ -8,6 +8,7 @@ write_decisions              for the launcher's second start line and the record
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,8 +152,10 @@ def _default_threads(environment: RankEnvironment, mesh: Mesh, num_lanes: int) -
 
 def check_arguments(seed: Any, lanes: Any, threads: Any, **words: Any) -> None:
     """Raise `UsageError` for what a caller without a type checker may pass."""
-    if not hasattr(seed, "__index__"):
-        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.", "Pass seed=0, or leave it out.")
+    try:
+        operator.index(seed)
+    except TypeError:
+        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.", "Pass seed=0, or leave it out.") from None
     for name, value in (("lanes", lanes), ("threads", threads)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise _wrong(name, "a whole number of at least 1", value)

@@ -46,7 +46,8 @@ def end(run: RunState) -> bool:
             settle_losses(run)
             # [Note: why earlier lines are settled at the end too]
             # A start that makes no step never said from where it goes on. What a lost start logged would be there twice.
-            run.components.metrics.earlier.keep_none()
+            if run.components.metrics.has_written:
+                run.components.metrics.earlier.keep_none()
             run.components.step_timer.end_trace()
             say_shares(run.components)
             mine = [

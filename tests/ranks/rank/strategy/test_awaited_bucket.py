@@ -1,7 +1,9 @@
 """A rank that waits for long in the exchange of gradients notes in which bucket, with the name of a parameter."""
 
 import os
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,3 +61,11 @@ def test_the_bucket_and_its_first_parameter_are_noted(tmp_path, over_gloo):
     if over_gloo:  # rank 1's Gloo exchanges what it has begun: it may be done with the first bucket
         noted += ["(bucket 1, first body.weight, test_awaited_bucket.py:"]
     assert any(one in note for one in noted)
+
+
+def test_a_sum_on_its_way_keeps_no_reduction_but_its_text():
+    reduction = Reduction(None, None, [SimpleNamespace(members=[1])], NAMES.__getitem__)
+    text, left = reduction._text_of(0), weakref.ref(reduction)
+    del reduction
+    assert left() is None, "a cycle keeps its buffers until the next garbage collection"
+    assert text() == "bucket 0, first head.weight"

@@ -3,13 +3,16 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lockstep.errors import EnvironmentFailure
 from lockstep.launcher.trials import workplace
 from lockstep.launcher.trials.trials import KEPT, YOUNG_S, RunsFolder
 from lockstep.launcher.trials.workplace import copy_folder
 from lockstep.machine.held_folder import remove_tree
+from lockstep.machine.private_view import ViewReport
 
 
 def test_the_copy_has_the_small_entries_and_links_to_everything_else(
@@ -72,3 +75,13 @@ def test_what_a_killed_command_left_is_removed_and_what_was_kept_stays_for_a_day
     present.remove()
     present.close()
     assert not present.path.exists()
+
+
+def test_runs_in_a_view_and_runs_in_a_copy_are_not_mixed(tmp_path):
+    reports = iter([ViewReport(), ViewReport("it is full")])
+    nursery = SimpleNamespace(make_view=lambda *_: next(reports))
+    places = workplace.Workplaces(nursery, tmp_path, False, lambda _: None)
+    assert places.begin() == workplace.Workplace()
+    places.end()
+    with pytest.raises(EnvironmentFailure, match="made again"):
+        places.begin()

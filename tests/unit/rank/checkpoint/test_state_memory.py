@@ -1,5 +1,6 @@
 """The memory in which a state lies while a process writes it."""
 
+import errno
 import os
 import resource
 import secrets
@@ -10,7 +11,8 @@ import torch
 
 from lockstep.rank.checkpoint.store import writer_process
 from lockstep.rank.checkpoint.store.checkpointer import Pages
-from lockstep.rank.checkpoint.store.memory import Mapped, Place, StateMemory
+from lockstep.rank.checkpoint.store.memory import CommonMemory, Mapped, Place, StateMemory
+from lockstep.rank.transport.alone import AloneTransport
 
 PAGE = writer_process.mmap.PAGESIZE
 
@@ -37,7 +39,7 @@ def test_a_copy_to_pages_that_a_thread_has_got_takes_no_faults():
     memory, tensor = StateMemory(), torch.ones(size, dtype=torch.uint8)
     memory.reserve(size, has_pages=False)
     pages = Pages(memory.mapped, [(100, size - 200), (size - 100, 100)])
-    assert pages.problem() == ""
+    assert pages.are_there()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     memory.mapped.put(0, tensor)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100, "there are 8192 pages"
@@ -45,15 +47,26 @@ def test_a_copy_to_pages_that_a_thread_has_got_takes_no_faults():
     memory.close()
 
 
-def test_pages_that_could_not_be_had_are_asked_for_again():
+def test_pages_that_could_not_be_had_are_reserved_before_a_copy():
     memory = StateMemory()
     memory.reserve(2 * PAGE, has_pages=False)
     os.ftruncate(memory.descriptor, PAGE)
-    pages = Pages(memory.mapped, [(0, 2 * PAGE)])
-    assert pages.problem().startswith("there is no memory for a copy of it (")
-    os.ftruncate(memory.descriptor, 2 * PAGE)
-    assert pages.problem() == ""
+    assert not Pages(memory.mapped, [(0, 2 * PAGE)]).are_there()
+    memory.reserve(2 * PAGE)
+    assert os.fstat(memory.descriptor).st_blocks * 512 == 2 * PAGE
     memory.close()
+
+
+def test_memory_that_could_not_be_had_goes_as_a_whole(monkeypatch):
+    memory, alone = CommonMemory(lambda _: ""), AloneTransport()
+    assert not isinstance(memory.find(alone, [None], PAGE, has_pages=False), str)
+
+    def full(*_):
+        raise OSError(errno.ENOMEM, "there is none")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert memory.find(alone, [None], PAGE) == "there is none"
+    assert memory.offer() is None, "the next state does not copy into pages that are not there"
 
 
 @pytest.mark.parametrize(

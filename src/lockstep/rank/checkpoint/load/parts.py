@@ -1,4 +1,4 @@
-"""The parts of a saved state that belong to prepared things, each with where it goes; `load_plan` loads them."""
+"""The parts of a saved state that belong to prepared things, each with where it goes; `plan` loads them."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,10 @@ class AsyncCheckpointer:
 
     def offer(self) -> Any:
         """What `take` is to know of this rank on all others."""
-        return self._memory.offer()
+        # [Note: what a rank offers whose pages are missing]
+        # Nothing, so all ranks ask for the memory anew. A copy into pages that are not there could end the rank by SIGBUS.
+        pages, self._pages = self._pages, None
+        return self._memory.offer() if pages is None or pages.are_there() else None
 
     def prepare(
         self, run: RunState, _folder: StateFolder, _contents: State, found: Found, record: Sequence[Any]
@@ -92,9 +96,15 @@ class AsyncCheckpointer:
         common = self._memory.find(transport, record, end, has_pages=False)
         if not isinstance(common, str) and common.mapped is not None:
             mine = share_out(found, common.reach).get(transport.rank, [])
-            self._pages = Pages(
-                common.mapped, [(images[one.file].places[one.name] + one.offset, one.size) for one in mine]
-            )
+            pages = [(images[one.file].places[one.name] + one.offset, one.size) for one in mine]
+            if transport.rank == 0:
+                pages += [
+                    (images[file].places[name], one.described.size_bytes)
+                    for file, tensors in found.items()
+                    for name, one in tensors.items()
+                    if not (one.is_everywhere or one.rank in common.reach)
+                ]
+            self._pages = Pages(common.mapped, pages)
         return ""
 
     def take(self, run: RunState, folder: StateFolder, contents: State, found: Found, record: Sequence[Any]) -> str:
@@ -105,9 +115,6 @@ class AsyncCheckpointer:
         """
         transport = run.components.transport
         self._ready, self._target = None, folder.target
-        # [Note: why pages that are missing are asked for again]
-        # Without them the copy would end the rank by SIGBUS. So this state is given up, and the next one tries once more.
-        problem = self._pages.problem() if self._pages is not None else ""
         # [Note: why files lie in memory as they will be]
         # The process needs neither torch nor knowledge of tensors, and its order is two numbers: handing over never waits.
         images, end = lay_out(found)
@@ -116,12 +123,12 @@ class AsyncCheckpointer:
             return self._go_without(common, run, folder, contents, found)
         if common.own is not None:
             self._ready = self._put_order(run, contents, images, end, common.own)
-        mapped = common.mapped if not problem else None
+        mapped, problem = common.mapped, ""
         if mapped is not None:
             pieces = share_out(found, common.reach).get(transport.rank, [])
             copy_pieces(mapped, images, contents, pieces, run.config.threads)
         elif transport.rank in common.reach:
-            problem = problem or UNREACHABLE
+            problem = UNREACHABLE
         # [Note: why a rank with a problem stays]
         # What only ranks of other nodes hold is broadcast by all.
         for file, image in images.items():
@@ -236,7 +243,7 @@ class AsyncCheckpointer:
         """End the process, whatever it is doing."""
         self._drop_writer()
         if self._pages is not None:
-            self._pages.problem()
+            self._pages.are_there()
             self._pages = None
         self._memory.close()
 
@@ -262,23 +269,19 @@ class Pages:
     """Pages that a thread gets from the kernel, where the copy would wait for them: eight times as long as it takes itself."""
 
     def __init__(self, mapped: Mapped, spans: Sequence[tuple[int, int]]) -> None:
-        self._mapped, self._spans, self._error = mapped, spans, ""
+        self._mapped, self._spans, self._are_there = mapped, spans, False
         self._thread = threading.Thread(target=self._work, name="lockstep-pages", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        try:
+        with suppress(OSError):
             self._mapped.populate(self._spans)
-            self._error = ""
-        except OSError as error:
-            self._error = f"there is no memory for a copy of it ({error.strerror})."
+            self._are_there = True
 
-    def problem(self) -> str:
-        """Why they are not there; they are asked for once more if they could not be had. Waits for the thread."""
+    def are_there(self) -> bool:
+        """Whether the kernel had all of them. Waits for the thread."""
         self._thread.join()
-        if self._error:
-            self._work()
-        return self._error
+        return self._are_there
 
 
 def _never(_: int) -> str:

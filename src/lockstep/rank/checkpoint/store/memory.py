@@ -73,7 +73,7 @@ class Mapped:
         """Let the pages of these bytes be there and be mapped, so that a copy takes no fault: first byte and size of each.
 
         Raises:
-            OSError: when there is not so much memory.
+            OSError: when there is not so much memory, and before Linux 5.14.
         """
         begin, madvise = self._bytes.data_ptr(), ctypes.CDLL(None, use_errno=True).madvise
         for at, size in spans:
@@ -84,8 +84,6 @@ class Mapped:
                 length = min(PIECE_BYTES, at + size - piece)
                 if madvise(ctypes.c_void_p(begin + piece), ctypes.c_size_t(length), MADV_POPULATE_WRITE):
                     error = ctypes.get_errno()
-                    if error == errno.EINVAL:  # before Linux 5.14: the first copy maps them
-                        return
                     raise OSError(error, os.strerror(error))
 
     def put(self, at: int, tensor: Tensor) -> None:
@@ -109,7 +107,7 @@ class StateMemory:
         self.descriptor = os.memfd_create(self._name, os.MFD_CLOEXEC)
         self.mapped: Mapped | None = None
         """None while nothing is reserved."""
-        self._size = 0
+        self._size = self._with_pages = 0
 
     @property
     def place(self) -> Place:
@@ -121,13 +119,15 @@ class StateMemory:
         Raises:
             OSError: when there is not so much memory.
         """
-        if size <= self._size:
-            return
-        if size - self._size > (read_memory_pressure().available_bytes or size):
+        missing = size - (self._with_pages if has_pages else self._size)
+        if missing > (read_memory_pressure().available_bytes or size):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        if has_pages:
+        if has_pages and missing > 0:
             os.posix_fallocate(self.descriptor, 0, size)
-        else:
+            self._with_pages = size
+        if self.mapped is not None and size <= self._size:
+            return
+        if os.fstat(self.descriptor).st_size < size:
             os.ftruncate(self.descriptor, size)
         # [Note: why the old mapping goes first]
         # If the new one fails, nothing may be left that is smaller than the file.
@@ -235,6 +235,11 @@ class CommonMemory:
             self._own = self._own or StateMemory()
             self._own.reserve(size, has_pages=has_pages)
         except OSError as error:
+            # [Note: memory that could not be had]
+            # It goes as a whole: a part of it without pages would end the rank that copies to it by SIGBUS.
+            if self._own is not None:
+                self._own.close()
+                self._own = None
             return error.strerror or str(error)
         return vars(self._own.place)
 

@@ -116,7 +116,10 @@ class Automatic(NoStates):
                 )
                 self._end_if_asked(None)
         elif not (self._has_prepared or ends_epoch or self._run.config.mesh.asynchronous):
-            self._prepare()
+            self._has_prepared = True
+            # What the script tracks may not have a state yet; states of whole epochs have no gradients.
+            if not self._run.loop_state.prepared.tracked and not self._trigger.schedule.epoch:
+                self._prepare()
         if ends_epoch and not self._run.loop_state.epochs.in_body:
             self.leave_loop()
 
@@ -124,7 +127,7 @@ class Automatic(NoStates):
         """Get memory for the copy of the first state, now that its size is known: optimizers have made a step."""
         # [Note: why bits are not compared here]
         # Nothing is written, and ranks that differ would be found before the first state is.
-        self._has_prepared, resumption = True, self._run.loop_state.resumption
+        resumption = self._run.loop_state.resumption
         is_here = self._run.loop_state.epochs.is_first
         if resumption.late is not None or resumption.load_again is not None or not is_here:
             return

@@ -38,6 +38,7 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
         )
     run.components.numerics.keep()
     outside, run.loop_state.position.is_counted = LoopPosition(run.loop_state.position.region), False
+    failed = False
     before, began_s = run.components.step_timer.enter(Phase.EVALUATE, "evaluate"), time.monotonic()
     # A model in training mode would move its statistics by this rank's share only: they are put back afterwards.
     run.components.strategy.keep_buffers()
@@ -57,16 +58,19 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
                 )
                 with run.components.strategy.precision.inside():
                     yield batch
-            run.note(Kind.EVALUATION, seconds=round(time.monotonic() - began_s, 3))
             run.components.unreduced.end(
                 Share(
                     line, len(run.loop_state.evaluation.samples), share.num_samples, run.loop_state.position.is_counted
                 )
             )
         except Exception as error:
+            failed = True
             run.loop_state.checkpointing.last.take_after(error)
             raise
         finally:
+            if not failed:
+                # A script that leaves its loop early has evaluated too.
+                run.note(Kind.EVALUATION, seconds=round(time.monotonic() - began_s, 3))
             run.components.unprepared.end_lane()
             run.loop_state.position.region, run.loop_state.position.lane = outside.region, -1
             _restore_buffers(run)

@@ -97,6 +97,8 @@ class MetricsFile:
     def __init__(self, path: Path | None, step_timer: StepTimer, earlier_bytes: int = 0) -> None:
         self._path, self._step_timer = path, step_timer
         self.earlier = EarlierLines(path, earlier_bytes, step_timer)
+        self.has_written = False
+        """Whether this start has logged anything."""
         self._shown: dict[str, float] = {}
         self._lost = ""
         self._recent: list[dict[str, Any]] = []
@@ -134,6 +136,7 @@ class MetricsFile:
                 self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
+        self.has_written = True
         if self.listeners and self.earlier.delivered.takes(line):
             for listener in self.listeners:
                 listener(values_of(line), line["step"])

@@ -113,7 +113,7 @@ class Reduction:
         self._under_way[number] = begun[0] if len(begun) == 1 else SeveralSums(begun)
 
     def _begin_sum(self, number: int, partials: Sequence[Tensor], out: Tensor) -> Pending:
-        subject.of = partial(self._text_of, number)
+        subject.of = self._text_of(number)
         try:
             return self._transport.begin_all_reduce(partials, self._placement, out)
         finally:
@@ -125,10 +125,10 @@ class Reduction:
         # All are advanced before the first is finished: its result travels while the others are added up.
         try:
             for number, pending in self._under_way.items():
-                subject.of = partial(self._text_of, number)
+                subject.of = self._text_of(number)
                 pending.advance(scale)
             for number, pending in self._under_way.items():
-                subject.of = partial(self._text_of, number)
+                subject.of = self._text_of(number)
                 with spans.range("lanes and buckets", f"reduce bucket {number}"):
                     pending.finish()
                 out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
@@ -138,9 +138,15 @@ class Reduction:
             subject.of = None
         return self._result
 
-    def _text_of(self, number: int) -> str:
+    def _text_of(self, number: int) -> Callable[[], str]:
         """`bucket 2, first layer4.0.conv1.weight`: the parameter whose gradient is complete first."""
-        return f"bucket {number}, first {self._name_of(self._buckets[number].members[0])}"
+        # [Note: why the text knows nothing of the reduction]
+        # A sum on its way keeps it. A cycle would keep the buffers of a step until the next garbage collection.
+        return partial(_text, self._name_of, number, self._buckets[number].members[0])
+
+
+def _text(name_of: Callable[[int], str], number: int, member: int) -> str:
+    return f"bucket {number}, first {name_of(member)}"
 
 
 def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:

@@ -33,8 +33,6 @@ CHOSEN = {
             f"{REHEARSED}/test_late_numbers_on_gpus.py"
             "::test_losses_and_statistics_that_nobody_waited_for_have_the_bits_of_the_cpu_on_any_number_of_ranks"
         ),
-        f"{REHEARSED}/test_mutants_on_gpus.py::test_sums_that_nobody_waited_for_are_not_those_of_one_rank",
-        "tests/cuda/test_one_gpu.py::test_two_gpus_have_the_bits_of_one",
     ],
     "scripts": [
         *STARTING,

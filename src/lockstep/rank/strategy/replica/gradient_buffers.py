@@ -140,18 +140,24 @@ class GradientBufferPool:
         """An idle buffer none of whose gradients is held elsewhere."""
         held: list[GradientBuffer] = []
         found = None
-        # [Note: why shared buffers come first and stay]
-        # They are the cheapest to reduce, and no more can be made without all ranks. So they are tried before others, and one
-        # that the script still holds is tried again later; others are dropped, and freed with the script's reference.
+        # [Note: why held buffers stay until the next pass]
+        # Shared ones are the cheapest to reduce, so they are tried before others. A lane's buffer is given back while `p.grad`
+        # still is that lane's: dropped at once, it would be made anew in every step, with a view for each parameter.
         self._idle.sort(key=self._is_shared)
         while self._idle and found is None:
             buffer = self._idle.pop()
             if buffer.unheld is not None and buffer.unheld.same():
                 found = buffer
-            elif self._is_shared(buffer):
+            else:
                 held.append(buffer)
         self._idle[:0] = held
         return found
+
+    def drop_held(self) -> None:
+        """Keep no buffer of this rank's own that the script holds: it is freed with the script's reference."""
+        self._idle = [
+            one for one in self._idle if self._is_shared(one) or (one.unheld is not None and one.unheld.same())
+        ]
 
     def _is_shared(self, buffer: GradientBuffer) -> bool:
         return any(buffer is one for one in self._shared)

@@ -317,6 +317,7 @@ class ModelLayout:
     def let_go_of_result(self) -> None:
         """Let the last pass's buffer be used again once the script holds no gradient of it any more."""
         if self.result is not None:
+            self.pool.drop_held()
             self.pool.give_back(self.result)
             self.result = None
 

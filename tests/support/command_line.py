@@ -38,9 +38,10 @@ json.dump(answers, sys.stdout)
 """
 
 
-def answers(
-    place: Path, calls: list[tuple[str, ...]]
-) -> dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]]:
+Answers = dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]]
+
+
+def answers(place: Path, calls: list[tuple[str, ...]]) -> Answers:
     """What each call printed, and what is in its folder afterwards, where an `x.py` was that must not start.
 
     Args:

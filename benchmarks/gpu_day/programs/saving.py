@@ -48,11 +48,11 @@ def main():
     layers = 2 if quick else max(1, round(wanted / STATE_BYTES / width / width))
     run = lockstep.init(lanes=1, threads=4)
     model, optimizer = trained(run, layers, width)
-    aside = AsyncCheckpointer(1)
+    checkpointer = AsyncCheckpointer(1)
 
     def ours():
-        save_state(run._run, Path("states/step-00000001"), {}, aside.take, aside.offer())
-        if problem := aside.hand_over():
+        save_state(run._run, Path("states/step-00000001"), {}, checkpointer.take, checkpointer.offer())
+        if problem := checkpointer.hand_over():
             raise SystemExit(problem)
 
     def stock():
@@ -62,9 +62,9 @@ def main():
     for _ in range(2 if quick else 4):
         for name, call in (("lockstep", ours), ("torch.save", stock)):
             times[name].append(timed(call))
-            if problem := aside.settle():
+            if problem := checkpointer.settle():
                 raise SystemExit(problem)
-    aside.close()
+    checkpointer.close()
     middle = {name: statistics.median(some[1:]) for name, some in times.items()}
     size = Path("stock.pt").stat().st_size
     ratio = middle["torch.save"] / middle["lockstep"]

@@ -37,33 +37,33 @@ Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
 def diagnose(run: str | None, as_json: bool) -> None:
     """Say what went wrong in RUN, or does now: who was first, and where each rank was last."""
     found = run_at(run, runs_folder(os.environ))
-    told = look(found)
+    diagnosis = look(found)
     if as_json:
-        click.echo(json.dumps({**found.as_json(), **told.as_json()}))
+        click.echo(json.dumps({**found.as_json(), **diagnosis.as_json()}))
     else:
-        _show(found, told)
-    sys.exit(1 if told.is_bad else 0)
+        _show(found, diagnosis)
+    sys.exit(1 if diagnosis.is_bad else 0)
 
 
-def _show(run: Run, told: Diagnosis) -> None:
+def _show(run: Run, diagnosis: Diagnosis) -> None:
     console = screen()
     for label, text in [
         ("run", run.text),
-        ("state", told.headline),
-        *(("lost", text) for text in told.losses),
+        ("state", diagnosis.headline),
+        *(("lost", text) for text in diagnosis.losses),
         # What the block says already is left out; both begin with the same clause.
         *(
-            ("now" if case in told.now else "found", f"{case.finding}: {case.said}")
-            for case in latest(told.cases)
-            if case.said.partition("; ")[0] not in told.block
+            ("now" if case in diagnosis.now else "found", f"{case.finding}: {case.said}")
+            for case in latest(diagnosis.cases)
+            if case.said.partition("; ")[0] not in diagnosis.block
         ),
     ]:
         console.print(f"{label:<10}{hung(text)}", soft_wrap=True, markup=False)
-    if told.block:
-        console.print(f"\n{hung(told.block)}", soft_wrap=True, markup=False)
+    if diagnosis.block:
+        console.print(f"\n{hung(diagnosis.block)}", soft_wrap=True, markup=False)
     console.print()
-    show_table(table_of(told.view), console)
-    for finding in (FINDINGS[name] for name in names_of(told.cases) if name in FINDINGS):
+    show_table(table_of(diagnosis.view), console)
+    for finding in (FINDINGS[name] for name in names_of(diagnosis.cases) if name in FINDINGS):
         _explain(finding, console)
 
 

@@ -32,14 +32,14 @@ class TakesProjectDefaults(click.Command):
 
     def _defaults(self, args: Sequence[str]) -> dict[str, Any]:
         try:
-            path, told = nearest(Path.cwd())
+            path, table = nearest(Path.cwd())
         except OSError:
             # The working directory was removed, which the command itself reports.
             return {}
         options = [one for one in self.params if isinstance(one, click.Option)]
         by_name = {name.lstrip("-").replace("_", "-"): one for one in options for name in (*one.opts, str(one.name))}
         found = {}
-        for name, value in told.items():
+        for name, value in table.items():
             option = by_name.get(name.replace("_", "-"))
             if option is None or option.name is None:
                 raise click.UsageError(f"{path}: [tool.lockstep] has {name!r}, which is not an option of lockstep run.")
@@ -77,12 +77,12 @@ def nearest(folder: Path) -> tuple[Path, dict[str, Any]]:
         except OSError:
             continue
         try:
-            told = tomllib.loads(text.decode()).get("tool", {}).get("lockstep", {})
+            table = tomllib.loads(text.decode()).get("tool", {}).get("lockstep", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
             raise click.UsageError(f"{path} cannot be read: {error}.") from None
-        if not isinstance(told, dict):
+        if not isinstance(table, dict):
             raise click.UsageError(f"{path}: [tool.lockstep] must be a table of options.")
-        return path, told
+        return path, table
     return folder / FILE, {}
 
 

@@ -81,7 +81,7 @@ def size(wish: Wish, machine: Machine) -> Size:
     Raises:
         UsageError: for impossible numbers, more ranks than GPUs, or more ranks than lanes.
     """
-    _check_at_least_one("--lanes", wish.lanes)
+    _check_at_least_one("`lanes`", wish.lanes)
     _check_at_least_one("--threads", wish.threads)
     if wish.threads is not None:
         _check_threads("--threads", wish.threads)

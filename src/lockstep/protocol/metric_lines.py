@@ -21,9 +21,9 @@ PLACES = frozenset({"step", "epoch", "time"})
 def decoded(line: str | bytes) -> dict[str, Any] | None:
     """A line of the file; None where it is half written, or none."""
     with suppress(ValueError, RecursionError):
-        told = json.loads(line)
-        if isinstance(told, dict) and type(told.get("step")) is int and told["step"] >= 0:
-            return told
+        values = json.loads(line)
+        if isinstance(values, dict) and type(values.get("step")) is int and values["step"] >= 0:
+            return values
     return None
 
 

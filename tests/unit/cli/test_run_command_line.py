@@ -6,13 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import click
 import pytest
 
 from lockstep.cli.run import RunHelp, run
-from tests.support.command_line import answers
+from tests.support.command_line import Answers, answers
 from tests.support.launching import start
 
 SEPARATORS = ("-", "_")
@@ -124,13 +123,13 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def refusals(
     tmp_path_factory: pytest.TempPathFactory,
-) -> dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]]:
+) -> Answers:
     return answers(tmp_path_factory.mktemp("mistakes"), [words for words, _ in MISTAKES])
 
 
 @pytest.mark.parametrize(("words", "sentence"), MISTAKES)
 def test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing(
-    refusals: dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]], words: tuple[str, ...], sentence: str
+    refusals: Answers, words: tuple[str, ...], sentence: str
 ) -> None:
     refused, left = refusals[words]
     assert refused.returncode == 2

@@ -5,13 +5,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
 from lockstep.cli.sbatch import JobScript
 from lockstep.errors import UsageError
-from tests.support.command_line import answers
+from tests.support.command_line import Answers, answers
 
 WHOLE = """#!/bin/bash
 #SBATCH --job-name=exp1
@@ -100,15 +99,13 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def refusals(
     tmp_path_factory: pytest.TempPathFactory,
-) -> dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]]:
+) -> Answers:
     calls = [("PATH=/nowhere", "sbatch", *words) for words, _ in MISTAKES]
     return answers(tmp_path_factory.mktemp("mistakes"), calls)
 
 
 @pytest.mark.parametrize(("words", "said"), MISTAKES)
-def test_what_cannot_be_is_a_problem_and_a_fix(
-    refusals: dict[tuple[str, ...], tuple[CompletedProcess[str], list[str]]], words: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_is_a_problem_and_a_fix(refusals: Answers, words: tuple[str, ...], said: str) -> None:
     refused, left = refusals["PATH=/nowhere", "sbatch", *words]
     assert refused.returncode == 2
     problem, fix = refused.stderr.splitlines()

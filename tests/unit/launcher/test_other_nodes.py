@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from lockstep.launcher.diagnosis.scene import RankScene
 from lockstep.launcher.diagnosis.stalls import Holdup, Judgement, Standing
-from lockstep.launcher.diagnosis.told import Teller
+from lockstep.launcher.diagnosis.wait_reports import WaitReporter
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.supervise.all_nodes import AllGauges, OtherNodes
@@ -49,7 +49,7 @@ def test_the_gauges_are_this_nodes_until_all_others_have_told_theirs() -> None:
 
 def test_ranks_of_other_nodes_are_seen_as_these_told_last() -> None:
     found, message = cluster("b")
-    nodes = OtherNodes(found, Teller())
+    nodes = OtherNodes(found, WaitReporter())
     assert nodes.scenes().keys() == {0, 1}
     assert nodes.homes == {0: "node 0 (host host-a)", 1: "node 0 (host host-a)", 2: "node 1 (host host-b)"}
     wait = {"rank": 1, "lasts_s": 3.0, "behind": [[2, 2]], "what": "a barrier", "moves": None}
@@ -82,7 +82,7 @@ def test_nobody_is_called_stalled_while_nodes_may_not_reach_each_other() -> None
     scenes = SimpleNamespace(judge=lambda *_, **__: ({}, [stuck]))
     request = SimpleNamespace(numbers=range(2), recovery=SimpleNamespace(stall_after_s=None))
     stalls = Stalls(
-        *[cast("Any", one) for one in (scenes, None, None, request, None, None)], OtherNodes(found, Teller())
+        *[cast("Any", one) for one in (scenes, None, None, request, None, None)], OtherNodes(found, WaitReporter())
     )
     printed: list[Judgement] = []
     stalls._say = lambda judgement, *_: bool(printed.append(judgement))  # type: ignore[method-assign]

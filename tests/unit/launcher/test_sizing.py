@@ -57,7 +57,7 @@ def test_an_option_beats_a_variable_and_a_variable_beats_the_default() -> None:
         (Wish("-3"), LAPTOP, "-n must be at least 1, but is -3. Start with -n 1, or -n auto."),
         (Wish("two"), LAPTOP, "-n must be a number of ranks or `auto`, but is 'two'. Start with -n 2."),
         (Wish("2", threads=0), LAPTOP, "--threads must be at least 1, but is 0. Leave it out to let lockstep choose."),
-        (Wish("2", lanes=0), LAPTOP, "--lanes must be at least 1, but is 0. Leave it out to let lockstep choose."),
+        (Wish("2", lanes=0), LAPTOP, "`lanes` must be at least 1, but is 0. Leave it out to let lockstep choose."),
         (
             Wish("4", lanes=2),
             LAPTOP,

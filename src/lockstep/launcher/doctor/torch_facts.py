@@ -1,7 +1,7 @@
 """What torch knows about this machine, asked in an interpreter of its own: the command itself never imports torch.
 
 `python -P -m lockstep.launcher.doctor.torch_facts` prints the facts as one JSON object: before it tries lockstep's process group and
-again afterwards, so that a torch that ends the process there can be told from one that cannot be imported.
+again afterwards, so that a torch that ends the process there can be distinguished from one that cannot be imported.
 
 Runs in: an interpreter of its own, but for `ask_torch` and `parse_facts`.
 """
@@ -74,8 +74,8 @@ def parse_facts(out: str, err: str, code: int) -> TorchFacts:
     """The facts from the last line that the interpreter printed; libraries print too."""
     lines = out.strip().splitlines()
     try:
-        told = json.loads(lines[-1])
-        return TorchFacts(**told | {name: tuple(told.get(name, ())) for name in ("devices", "backends", "missing")})
+        facts = json.loads(lines[-1])
+        return TorchFacts(**facts | {name: tuple(facts.get(name, ())) for name in ("devices", "backends", "missing")})
     except (IndexError, ValueError, TypeError, KeyError):
         last = (err.strip().splitlines() or [f"the interpreter ended with exit code {code}"])[-1]
         return TorchFacts(error=last, is_crashed=True)

@@ -10,7 +10,7 @@
         preflight        every node tries whether it reaches the others
       liveness           who is silent, stopped or not reached any more
       star, node_star    this node's side of the star: on node 0, and elsewhere
-        answering         on node 0: who called and has not proved the key yet
+        answering        on node 0: who called and has not proved the key yet
         calling          how a node calls node 0
         session          pure: how both prove the key; how what follows stays whole
         wire             sockets that do not block

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockstep.errors import EnvironmentFailure
-from lockstep.launcher.diagnosis.told import Teller
+from lockstep.launcher.diagnosis.wait_reports import WaitReporter
 from lockstep.launcher.folder import make_rank_files
 from lockstep.launcher.nodes.cluster import Cluster, Interrupted
 from lockstep.launcher.nodes.roster import Member
@@ -54,7 +54,7 @@ class Agreement:
 
     def others(self) -> OtherNodes:
         """Those of the round that has begun."""
-        return OtherNodes(self.cluster, Teller(self.request.recovery.stall_after_s))
+        return OtherNodes(self.cluster, WaitReporter(self.request.recovery.stall_after_s))
 
     def meet(self, request: LaunchRequest) -> LaunchRequest:
         """Wait for the other nodes; make this node's files for the ranks that it has among them."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.launcher.diagnosis.findings import Finding
 from lockstep.launcher.diagnosis.scene import RankScene
-from lockstep.launcher.diagnosis.told import Teller, scenes_of
+from lockstep.launcher.diagnosis.wait_reports import WaitReporter, scenes_of
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nodes.roster import Member
 from lockstep.launcher.nodes.view import RunView
@@ -247,7 +247,7 @@ class OtherNodes:
     """
 
     cluster: Cluster
-    teller: Teller
+    teller: WaitReporter
     _came: dict[str, tuple[Mapping[str, Any], float]] = field(default_factory=dict)
     """What each node published last, and when that was received."""
 

@@ -51,8 +51,8 @@ class Roster:
 
 def roster_of(lines: Sequence[dict[str, Any]]) -> Roster | None:
     """The last of the lines in `nodes.jsonl`; None if there is none, or it is none."""
-    for told in reversed(lines):
-        nodes, here = told.get("nodes"), told.get("here")
+    for entry in reversed(lines):
+        nodes, here = entry.get("nodes"), entry.get("here")
         if not isinstance(nodes, list) or type(here) is not int or not 0 <= here < len(nodes) <= MOST_NODES:
             return None
         known = [found for one in nodes if (found := _node(one)) is not None]
@@ -62,8 +62,8 @@ def roster_of(lines: Sequence[dict[str, Any]]) -> Roster | None:
     return None
 
 
-def _node(told: Any) -> tuple[str, int] | None:
-    match told:
+def _node(entry: Any) -> tuple[str, int] | None:
+    match entry:
         case {"node": int(number), "host": str(host), "ranks": int(ranks)} if 0 < ranks <= MOST_RANKS:
             return f"node {number} (host {visible(host)})", ranks
     return None
@@ -91,8 +91,8 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """Which run, for machines; with several nodes also which of them."""
         roster = self.roster
-        told: dict[str, Any] = {"run": str(self.folder.path)}
-        return told if roster is None else {**told, "nodes": list(roster.hosts), "node": roster.hosts[roster.here]}
+        entry: dict[str, Any] = {"run": str(self.folder.path)}
+        return entry if roster is None else {**entry, "nodes": list(roster.hosts), "node": roster.hosts[roster.here]}
 
     @property
     def numbers_now(self) -> range:
@@ -103,8 +103,8 @@ class Run:
 
     @property
     def _ranks_now(self) -> int:
-        told = [told.get("ranks") for told in read_lines(self.folder.restarts)[-1:]]
-        return next((ranks for ranks in told if type(ranks) is int and 0 < ranks <= self.ranks), self.ranks)
+        counts = [entry.get("ranks") for entry in read_lines(self.folder.restarts)[-1:]]
+        return next((ranks for ranks in counts if type(ranks) is int and 0 < ranks <= self.ranks), self.ranks)
 
     @property
     def is_led(self) -> bool:

@@ -39,6 +39,21 @@ def test_a_buffer_of_which_the_script_keeps_a_gradient_is_not_used_again():
     assert kept.sum() == 0
 
 
+def test_a_buffer_that_a_lane_still_holds_is_taken_in_the_next_pass_and_dropped_where_it_stays_held():
+    pool = pool_of(10)
+    of_lane, of_script = pool.take(), pool.take()
+    held, kept = of_lane.views[0], of_script.views[0]
+    pool.give_back(of_lane)
+    assert pool.take_unfilled() is not of_lane
+    del held
+    pool.drop_held()
+    assert pool.take_unfilled() is of_lane, "no buffer is made anew in each step"
+    pool.give_back(of_script)
+    pool.drop_held()
+    del kept
+    assert pool.take_unfilled() is not of_script, "what the script keeps is freed with its reference"
+
+
 def test_small_gradients_start_from_zeros_and_all_of_a_full_buffer():
     pool = pool_of(10, 100_000)
     buffer = pool.take()

@@ -72,7 +72,7 @@ class Bucket:
 
 
 class GradientBufferPool:
-    """Slots for one list of trainable parameters, reused from step to step.
+    """Buffers for one list of trainable parameters, reused from step to step.
 
     Args:
         parameters: the trainable parameters, in order.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
 from lockstep.launcher.diagnosis.stalls import judge
-from lockstep.launcher.diagnosis.told import Teller, scenes_of, spans, unspan
+from lockstep.launcher.diagnosis.wait_reports import WaitReporter, scenes_of, spans, unspan
 from lockstep.protocol.journal.ring import Phase
 
 
@@ -44,12 +44,12 @@ def tells(teller, *scenes, at_s=0.0, are_asked=False):
     ],
 )
 def test_a_wait_is_told_when_others_may_have_to_look(waited_s, usual_s, stall_after_s, is_asked, expected):
-    told = tells(Teller(stall_after_s), exchanges(0, waited_s, 1, usual_s=usual_s), are_asked=is_asked)
+    told = tells(WaitReporter(stall_after_s), exchanges(0, waited_s, 1, usual_s=usual_s), are_asked=is_asked)
     assert bool(told) == expected
 
 
 def test_the_same_is_told_once_and_its_end_at_once():
-    teller = Teller()
+    teller = WaitReporter()
     assert tells(teller, works(0), at_s=0.0) is None
     assert tells(teller, exchanges(0, 2.0, 1, 2), at_s=10.0)
     assert tells(teller, exchanges(0, 9.0, 1, 2), at_s=17.0) is None
@@ -60,7 +60,7 @@ def test_the_same_is_told_once_and_its_end_at_once():
 
 
 def test_a_node_whose_ranks_do_not_wait_tells_nothing_but_who_has_ended_or_is_at_a_prompt_if_others_wait():
-    ended, teller = replace(works(3), life=Life.ENDED), Teller()
+    ended, teller = replace(works(3), life=Life.ENDED), WaitReporter()
     assert tells(teller, works(2), works(4), are_asked=True) is None
     assert tells(teller, works(2), ended) is None
     assert tells(teller, works(2), ended, are_asked=True) == {"ended": [3]}
@@ -69,7 +69,7 @@ def test_a_node_whose_ranks_do_not_wait_tells_nothing_but_who_has_ended_or_is_at
 
 
 def test_what_one_node_tells_is_judged_on_the_other_as_if_it_were_its_own():
-    told = json.loads(json.dumps(tells(Teller(), exchanges(0, 2.0, 2), exchanges(1, 1.9, 2))))
+    told = json.loads(json.dumps(tells(WaitReporter(), exchanges(0, 2.0, 2), exchanges(1, 1.9, 2))))
     stopped = replace(works(2), life=Life.STOPPED)
     early = {**scenes_of(told, range(2), 0.5), 2: stopped}
     late = {**scenes_of(told, range(2), 3.0), 2: stopped}

@@ -24,7 +24,7 @@ PAUSE_S = 1.0
 
 
 @dataclass
-class Teller:
+class WaitReporter:
     """Decides what one node reports, and when.
 
     Args:
@@ -33,7 +33,7 @@ class Teller:
 
     stall_after_s: float | None = None
     _last: dict[str, Any] = field(default_factory=dict)
-    _told_at_s: float = -math.inf
+    _reported_at_s: float = -math.inf
 
     def next(self, scenes: Mapping[int, RankScene], now_s: float, *, are_asked: bool) -> dict[str, Any] | None:
         """What to report now; None if it was reported already, or nobody has to know.
@@ -44,18 +44,18 @@ class Teller:
             are_asked: whether another node reported that its ranks wait.
         """
         waits = [one for scene in scenes.values() if (one := self._wait(scene, are_asked=are_asked)) is not None]
-        told: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         if waits or are_asked:
-            told = {
+            report = {
                 "waits": waits,
                 "ended": [scene.rank for scene in scenes.values() if scene.life is Life.ENDED],
                 "is_paused": any(_is_paused(scene) for scene in scenes.values()),
             }
-        told = {key: value for key, value in told.items() if value}
-        if _lasting(told) == _lasting(self._last) or (told and now_s - self._told_at_s < PAUSE_S):
+        report = {key: value for key, value in report.items() if value}
+        if _lasting(report) == _lasting(self._last) or (report and now_s - self._reported_at_s < PAUSE_S):
             return None
-        self._last, self._told_at_s = told, now_s
-        return told
+        self._last, self._reported_at_s = report, now_s
+        return report
 
     def _wait(self, scene: RankScene, *, are_asked: bool) -> dict[str, Any] | None:
         wait, usual_s = scene.wait, scene.doing.usual_s if scene.doing is not None else None
@@ -77,26 +77,26 @@ def _is_paused(scene: RankScene) -> bool:
     return scene.doing is not None and scene.doing.phase is Phase.PAUSED
 
 
-def _lasting(told: Mapping[str, Any]) -> dict[str, Any]:
+def _lasting(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report, without what grows by itself."""
-    waits = [{key: value for key, value in wait.items() if key != "lasts_s"} for wait in told.get("waits", [])]
-    return {**told, "waits": waits}
+    waits = [{key: value for key, value in wait.items() if key != "lasts_s"} for wait in report.get("waits", [])]
+    return {**report, "waits": waits}
 
 
-def scenes_of(told: Mapping[str, Any], ranks: Collection[int], age_s: float) -> dict[int, RankScene]:
+def scenes_of(report: Mapping[str, Any], ranks: Collection[int], age_s: float) -> dict[int, RankScene]:
     """The scenes of another node's ranks.
 
     Args:
-        told: its last report; empty if there was none.
+        report: its last report; empty if there was none.
         ranks: its ranks.
         age_s: how long ago that was.
     """
-    waits = {wait["rank"]: wait for wait in told.get("waits", [])}
-    paused = Doing(Phase.PAUSED, "", 0, "", 0.0, None) if told.get("is_paused") else None
+    waits = {wait["rank"]: wait for wait in report.get("waits", [])}
+    paused = Doing(Phase.PAUSED, "", 0, "", 0.0, None) if report.get("is_paused") else None
     return {
         rank: RankScene(
             rank,
-            Life.ENDED if rank in told.get("ended", []) else Life.RUNS,
+            Life.ENDED if rank in report.get("ended", []) else Life.RUNS,
             paused,
             _read(waits[rank], age_s) if rank in waits else None,
             told_moves=waits[rank]["moves"] if rank in waits else None,
@@ -120,6 +120,6 @@ def spans(ranks: Collection[int]) -> list[list[int]]:
     return found
 
 
-def unspan(told: Collection[Collection[int]]) -> frozenset[int]:
+def unspan(report: Collection[Collection[int]]) -> frozenset[int]:
     """The inverse of `spans`."""
-    return frozenset(rank for first, last in told for rank in range(first, last + 1))
+    return frozenset(rank for first, last in report for rank in range(first, last + 1))

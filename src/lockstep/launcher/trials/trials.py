@@ -204,7 +204,9 @@ class Trials(AbstractContextManager["Trials"]):
         return Trial(label, num_ranks, started, outcome, seconds)
 
     def remove(self) -> None:
-        """Remove everything that the runs wrote."""
+        """End what still runs, and remove everything that the runs wrote."""
+        # A rank that still ends would write into the folder while it is removed.
+        self._close_own()
         self._folder.remove()
 
     def keep(self) -> str:
@@ -215,6 +217,9 @@ class Trials(AbstractContextManager["Trials"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close_own()
+        self._folder.close()
+
+    def _close_own(self) -> None:
         if self._own is not None:
             self._own.close()
-        self._folder.close()

@@ -308,6 +308,14 @@ def misplaced(problem: str, fix: str) -> UsageError:
     return UsageError(f"{problem} ({where()}).", INNER_FORM if _is_in_forward() else fix)
 
 
+def misplaced_backward() -> UsageError:
+    """The error for `loss.backward()` instead of `run.backward(loss)`."""
+    return misplaced(
+        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes",
+        f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}",
+    )
+
+
 def _is_in_forward() -> bool:
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
     while frame.f_back is not None and frame.f_code.co_name != "forward":

@@ -11,10 +11,7 @@ from lockstep.rank.transport.alone import AloneTransport
 
 
 def lane_of(*parameters):
-    arrivals = []
-    for number, parameter in enumerate(parameters):
-        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
-    return OnlyLane(0, parameters, arrivals)
+    return OnlyLane(0, parameters)
 
 
 def square(*parameters):
@@ -76,7 +73,8 @@ def test_what_was_there_before_the_pass_is_added_to():
 def test_a_changed_gradient_is_found(change):
     parameter = nn.Parameter(torch.ones(2))
     lane = lane_of(parameter)
-    square(parameter).backward()
+    lane.losses.append(square(parameter))
+    lane.losses[0].backward()
     lane.backward_finished()
     lane.check_untouched()
     change(parameter)
@@ -84,13 +82,23 @@ def test_a_changed_gradient_is_found(change):
         lane.check_untouched()
 
 
-def test_a_gradient_that_a_hook_takes_away_is_found():
+def test_a_backward_of_the_script_itself_is_found_when_the_lane_ends():
+    parameter = nn.Parameter(torch.ones(2))
+    lane = lane_of(parameter)
+    square(parameter).backward()
+    with pytest.raises(UsageError, match=r"loss.backward\(\) was called"):
+        lane.check_untouched()
+
+
+def test_a_gradient_that_a_hook_takes_away_is_none_as_in_a_plain_loop():
     parameter = nn.Parameter(torch.ones(2))
     lane = lane_of(parameter)
     parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
     square(parameter).backward()
-    with pytest.raises(UsageError, match="removed a parameter's gradient"):
-        lane.backward_finished()
+    lane.backward_finished()
+    lane.hand_over([None], 1.0)
+    assert lane.arrived() == [False]
+    assert parameter.grad is None
 
 
 def test_the_gradients_can_be_read_as_a_slot():

@@ -91,6 +91,8 @@ class LastSnapshot(NoLastSnapshot):
             self._first.note(self._place, growing_time(step))
         if not loop_state.epochs.is_first or loop_state.tallies.are_unshared or loop_state.resumption.late is not None:
             return
+        if not self._may_lose():
+            return
         if not self._has_looked:
             self._has_looked = True
             self._beginning.look_at_source()
@@ -98,6 +100,11 @@ class LastSnapshot(NoLastSnapshot):
             return
         self._beginning.note(inside, keeps_streams=is_last)
         self._step = step
+
+    def _may_lose(self) -> bool:
+        """Whether anything but this rank itself can be lost: another rank, or a worker of a loader."""
+        loaders = self._run.loop_state.prepared.loaders
+        return self._run.components.transport.world_size > 1 or any(loader.num_workers for loader in loaders)
 
     def enter_step(self) -> None:
         if self._beginning.moment is not None:

@@ -50,6 +50,7 @@ class StepSnapshot:
             keeps_streams: whether what comes next draws from the random streams of here; a step has its own.
         """
         loop_state, streams = self._run.loop_state, self._run.components.streams
+        loop_state.prepared.members.follow()
         self.small = Small.of(loop_state)
         self._of_updates, self._of_lanes = self._written.of_updates(), self._written.of_lanes()
         self._gradients, self._tallies = self._gradients_now(), loop_state.tallies.changes
@@ -69,9 +70,8 @@ class StepSnapshot:
 
     def _gradients_now(self) -> tuple[list[int], list[int]]:
         """Those that there are, and how often each was written to."""
-        members = self._run.loop_state.prepared.members
-        members.follow()
-        found = [one for one in map(_grad, members.parameters) if one is not None]
+        parameters = self._run.loop_state.prepared.members.parameters
+        found = [one for one in map(_grad, parameters) if one is not None]
         return list(map(id, found)), list(map(_written, found))
 
     def change(self) -> str:
@@ -83,6 +83,7 @@ class StepSnapshot:
             return ""
         if self.small.objection:
             return self.small.objection
+        self._run.loop_state.prepared.members.follow()
         if self._written.of_lanes() != self._of_lanes:
             return CHANGED
         now = self._gradients_now()
@@ -96,6 +97,7 @@ class StepSnapshot:
 
     def updated(self) -> str:
         """The same of weights and the states of optimizers, which nobody writes to from the lanes' beginning to the update."""
+        self._run.loop_state.prepared.members.follow()
         return CHANGED if self.moment is not None and self._written.of_updates() != self._of_updates else ""
 
     def write(self, folder: Path, taken_s: float | None) -> None:

@@ -94,7 +94,7 @@ def _nothing() -> None:
 def _gradients_of(number: int, setting: PassSetting) -> Lane:
     layout = setting.layout
     if setting.has_one_lane:
-        return OnlyLane(number, layout.trainable, layout.arrivals, layout.kept_sparse())
+        return OnlyLane(number, layout.trainable, layout.kept_sparse())
     return BufferedLane(number, layout.pool, layout.arrivals, layout.kept_sparse())
 
 

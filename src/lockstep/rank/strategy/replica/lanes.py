@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import multiply_each
-from lockstep.rank.strategy.contract import RIGHT_FORM
+from lockstep.rank.strategy.contract import RIGHT_FORM, misplaced_backward
 from lockstep.rank.strategy.replica.arena import surely_apart
 from lockstep.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool
 from lockstep.rank.strategy.replica.sparse_embedding import Rows, is_rows, sum_of
@@ -99,34 +99,24 @@ class OnlyLane(Lane):
 
     Args:
         parameters: the trainable ones; their `grad` is used until the pass ends.
-        arrivals: gets the number of each parameter that a backward reaches, from the parameters' watcher.
         sparse: the parameters whose gradients stay sparse.
     """
 
-    def __init__(
-        self, number: int, parameters: Sequence[nn.Parameter], arrivals: list[int], sparse: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, number: int, parameters: Sequence[nn.Parameter], sparse: frozenset[int] = frozenset()) -> None:
         super().__init__(number)
         self._sparse = sparse
         self._parameters = parameters
         self._known: Sequence[Tensor | None] = [None] * len(parameters)
         self._present: list[Tensor] = []
         self._versions: list[int] = []
-        self._arrivals = arrivals
-        arrivals.clear()
         for parameter in parameters:
             parameter.grad = None
 
     def take(self, number: int, gradient: Tensor) -> None:
         self._parameters[number].grad = gradient.to(self._parameters[number].device)
-        self._arrivals.append(number)
 
-    def backward_finished(self, *, may_lack: bool = False) -> None:
+    def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - what is missing is None
         self._look()
-        if may_lack:
-            self._arrivals[:] = [number for number in self._arrivals if self._known[number] is not None]
-        if len(self._present) < len(set(self._arrivals)):
-            raise gradient_taken_away()
         if not surely_apart(self._present) and (self._make_dense() or self._make_disjoint()):
             self._look()
         self._versions = list(map(_version, self._present))
@@ -173,7 +163,7 @@ class OnlyLane(Lane):
     def check_untouched(self) -> None:
         same = all(map(is_, map(_grad, self._parameters), self._known))
         if not same or self._versions != list(map(_version, self._present)):
-            raise gradients_touched()
+            raise gradients_touched() if self.losses else misplaced_backward()
 
     def arrived(self) -> Sequence[bool]:
         return [gradient is not None for gradient in self._known]

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.errors import UsageError
 from lockstep.rank.strategy.agreement import check_same_models, refuse_unsupported
-from lockstep.rank.strategy.contract import RIGHT_FORM, misplaced
+from lockstep.rank.strategy.contract import misplaced_backward
 from lockstep.rank.strategy.norm import has_synchronised_norm
 from lockstep.rank.strategy.other_users import agree_who_stays
 from lockstep.rank.strategy.replica.arena import ParameterArena, Place, PreviousLayout, Segment, alias, lay_out
@@ -98,7 +98,7 @@ class ModelLayout:
     Args:
         peers: the ranks that hold the same parameters.
         most_held: how many buffers of gradients a pass needs at a time.
-        in_one_lane: whether the run has one lane; then only the numbers of arriving gradients are noted.
+        in_one_lane: whether the run has one lane; then nobody watches gradients, which stay where autograd made them.
         looks: whether embeddings report which rows they touched.
     """
 
@@ -240,14 +240,15 @@ class ModelLayout:
         self.pool = self._pools.of(self.arena.parameters, self.tables.numbers)
         buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
         self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
-        if available():
+        if available() and not self._in_one_lane:
             self._gate = compiled.Arrivals(self.arrivals, _reporter(ref(self)))
         for number, parameter in enumerate(self.trainable):
             gradient = held.get(id(parameter))
             # What the script has accumulated so far stays, unless the parameter has got another form.
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
             parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
-            self._hooks.append(_hook_first(parameter, self._hook(number)))
+            if not self._in_one_lane:
+                self._hooks.append(_hook_first(parameter, self._hook(number)))
         self.on_watch()
 
     def name_of(self, number: int) -> str:
@@ -263,7 +264,7 @@ class ModelLayout:
         """Let `listener` know what arrives in the backward inside; `only_notes`: small gradients need only be noted."""
         self.listener, self.only_notes = listener, only_notes
         if self._gate is not None:
-            self._gate.are_noted = only_notes or self._in_one_lane
+            self._gate.are_noted = only_notes
         try:
             yield
         finally:
@@ -274,13 +275,12 @@ class ModelLayout:
     def report(self, number: int) -> None:
         """Call the listener, for a hook of the compiled part."""
         if self.listener is None:
-            raise _misplaced_backward()
+            raise misplaced_backward()
         self.listener.gradient_arrived(number, self.bucket_of[number])
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         bucket, note = self.bucket_of[number], self.arrivals.append
-        notes_always = self._in_one_lane
-        if self._gate is not None and (notes_always or not self.pool.is_copied[number]):
+        if self._gate is not None and not self.pool.is_copied[number]:
             return self._gate.hook(number)  # type: ignore[no-any-return]
 
         # [Note: why hooks refer to the layout weakly]
@@ -298,13 +298,13 @@ class ModelLayout:
             if found is None:
                 return
             if found.listener is None:
-                raise _misplaced_backward()
-            if notes_always or found.only_notes:
+                raise misplaced_backward()
+            if found.only_notes:
                 note(number)
             else:
                 found.listener.gradient_arrived(number, bucket)
 
-        return gradient_noted if notes_always or not self.pool.is_copied[number] else gradient_arrived
+        return gradient_arrived if self.pool.is_copied[number] else gradient_noted
 
     def kept_sparse(self) -> frozenset[int]:
         """The trainable parameters whose `p.grad` is sparse after a pass in which all their gradients were."""
@@ -378,10 +378,3 @@ def _reporter(layout: Callable[[], ModelLayout | None]) -> Callable[[int], None]
             found.report(number)
 
     return report
-
-
-def _misplaced_backward() -> UsageError:
-    return misplaced(
-        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes",
-        f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}",
-    )

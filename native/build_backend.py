@@ -33,7 +33,7 @@ __all__ = [
 Settings = dict[str, list[str] | str]
 
 _SOURCE = Path(__file__).resolve().parents[1] / "src"
-_COMPILED = "lockstep/_native"
+_COMPILED = ("lockstep/_native", "lockstep/_portable")
 
 
 def build_editable(
@@ -44,8 +44,9 @@ def build_editable(
     Where nothing could be compiled, a module of an earlier build is removed: it might not belong to these sources.
     """
     del metadata_directory  # made anew, from the wheel
-    for stale in _SOURCE.glob(f"{_COMPILED}*.so"):
-        stale.unlink()
+    for stem in _COMPILED:
+        for stale in _SOURCE.glob(f"{stem}*.so"):
+            stale.unlink()
     with tempfile.TemporaryDirectory() as folder:
         name = build_wheel(folder, config_settings)
         with zipfile.ZipFile(Path(folder, name)) as wheel:

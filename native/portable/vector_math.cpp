@@ -1,0 +1,134 @@
+// The vector math that torch calls in MKL (VML), computed by SLEEF's AVX2 functions, which torch exports by name.
+//
+// MKL chooses its functions by the processor and by its vendor, and no setting of MKL holds that on every vendor. This library is
+// loaded before torch, so torch's calls come here. An element's result depends on nothing but the element.
+#include <dlfcn.h>
+#include <immintrin.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+#include "library.hpp"
+
+namespace {
+
+constexpr int f8 = 8, d4 = 4;
+
+// A function of torch's library, which is loaded without being visible to others.
+void* of_torch(const char* name) {
+  static void* const torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+  void* const found = torch != nullptr ? dlsym(torch, name) : nullptr;
+  if (found == nullptr) lockstep::portable::give_up("this torch does not export", name);
+  return found;
+}
+
+template <class Function>
+void each(int count, const float* from, float* to, Function function) {
+  int at = 0;
+  for (; at + f8 <= count; at += f8) _mm256_storeu_ps(to + at, function(_mm256_loadu_ps(from + at)));
+  if (at == count) return;
+  // The rest gets the same instructions, so an element's bits do not depend on its place.
+  std::array<float, f8> rest;
+  rest.fill(0.5F);
+  std::memcpy(rest.data(), from + at, sizeof(float) * static_cast<std::size_t>(count - at));
+  _mm256_storeu_ps(rest.data(), function(_mm256_loadu_ps(rest.data())));
+  std::memcpy(to + at, rest.data(), sizeof(float) * static_cast<std::size_t>(count - at));
+}
+
+template <class Function>
+void each(int count, const double* from, double* to, Function function) {
+  int at = 0;
+  for (; at + d4 <= count; at += d4) _mm256_storeu_pd(to + at, function(_mm256_loadu_pd(from + at)));
+  if (at == count) return;
+  std::array<double, d4> rest;
+  rest.fill(0.5);
+  std::memcpy(rest.data(), from + at, sizeof(double) * static_cast<std::size_t>(count - at));
+  _mm256_storeu_pd(rest.data(), function(_mm256_loadu_pd(rest.data())));
+  std::memcpy(to + at, rest.data(), sizeof(double) * static_cast<std::size_t>(count - at));
+}
+
+template <class Value, std::size_t Size>
+Value polynomial(Value at, const std::array<Value, Size>& highest_first) {
+  Value sum = 0;
+  for (const Value coefficient : highest_first) sum = sum * at + coefficient;
+  return sum;
+}
+
+// A rational start (the classical one with 4 + 4 and 4 + 2 coefficients, as in ATen's calc_erfinv), then two steps of Newton's method.
+double inverse_erf(double y) {
+  constexpr std::array<double, 4> a = {-0.140543331, 0.914624893, -1.645349621, 0.886226899};
+  constexpr std::array<double, 5> b = {0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0};
+  constexpr std::array<double, 4> c = {1.641345311, 3.429567803, -1.62490649, -1.970840454};
+  constexpr std::array<double, 3> d = {1.637067800, 3.543889200, 1.0};
+  const double size = std::fabs(y);
+  if (!(size <= 1)) return std::numeric_limits<double>::quiet_NaN();
+  if (size == 1) return std::copysign(std::numeric_limits<double>::infinity(), y);
+  double x = 0;
+  if (size <= 0.7) {
+    const double square = y * y;
+    x = y * polynomial(square, a) / polynomial(square, b);
+  } else {
+    const double root = std::sqrt(-std::log((1 - size) / 2));
+    x = std::copysign(polynomial(root, c) / polynomial(root, d), y);
+  }
+  for (int step = 0; step < 2; ++step)
+    x -= (std::erf(x) - y) / (2 * std::numbers::inv_sqrtpi * std::exp(-x * x));
+  return x;
+}
+
+}  // namespace
+
+// MKL's names: vms and vmd with a mode, which says how accurate MKL has to be; vs and vd without. MKL_INT is int in torch.
+extern "C" {
+
+#define LOCKSTEP_SLEEF(NAME, SLEEF, ULP)                                                                         \
+  void vms##NAME(int count, const float* from, float* to, long long) {                                           \
+    static const auto function = reinterpret_cast<__m256 (*)(__m256)>(of_torch("Sleef_" #SLEEF "f8_" #ULP "avx2")); \
+    each(count, from, to, function);                                                                             \
+  }                                                                                                              \
+  void vmd##NAME(int count, const double* from, double* to, long long) {                                         \
+    static const auto function = reinterpret_cast<__m256d (*)(__m256d)>(of_torch("Sleef_" #SLEEF "d4_" #ULP "avx2")); \
+    each(count, from, to, function);                                                                             \
+  }
+
+LOCKSTEP_SLEEF(Acos, acos, u10)
+LOCKSTEP_SLEEF(Asin, asin, u10)
+LOCKSTEP_SLEEF(Atan, atan, u10)
+LOCKSTEP_SLEEF(Cos, cos, u10)
+LOCKSTEP_SLEEF(Erf, erf, u10)
+LOCKSTEP_SLEEF(Erfc, erfc, u15)
+LOCKSTEP_SLEEF(Exp, exp, u10)
+LOCKSTEP_SLEEF(Ln, log, u10)
+LOCKSTEP_SLEEF(Log10, log10, u10)
+LOCKSTEP_SLEEF(Log2, log2, u10)
+LOCKSTEP_SLEEF(Sin, sin, u10)
+LOCKSTEP_SLEEF(Tan, tan, u10)
+LOCKSTEP_SLEEF(Tanh, tanh, u10)
+
+void vsLn(int count, const float* from, float* to) { vmsLn(count, from, to, 0); }
+void vdLn(int count, const double* from, double* to) { vmdLn(count, from, to, 0); }
+
+// IEEE 754 says what these are.
+void vmsSqrt(int count, const float* from, float* to, long long) {
+  each(count, from, to, [](__m256 x) { return _mm256_sqrt_ps(x); });
+}
+void vmdSqrt(int count, const double* from, double* to, long long) {
+  each(count, from, to, [](__m256d x) { return _mm256_sqrt_pd(x); });
+}
+void vmsTrunc(int count, const float* from, float* to, long long) {
+  each(count, from, to, [](__m256 x) { return _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); });
+}
+void vmdTrunc(int count, const double* from, double* to, long long) {
+  each(count, from, to, [](__m256d x) { return _mm256_round_pd(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); });
+}
+
+void vmsErfInv(int count, const float* from, float* to, long long) {
+  for (int at = 0; at < count; ++at) to[at] = static_cast<float>(inverse_erf(from[at]));
+}
+void vmdErfInv(int count, const double* from, double* to, long long) {
+  for (int at = 0; at < count; ++at) to[at] = inverse_erf(from[at]);
+}
+}

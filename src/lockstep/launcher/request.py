@@ -91,6 +91,8 @@ class FunctionCall:
     """For people."""
     calls_init: bool = False
     """Whether its file calls `lockstep.init`."""
+    is_portable: bool = False
+    """Whether that call has numerics="portable"."""
 
 
 @dataclass(frozen=True)

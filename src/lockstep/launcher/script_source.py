@@ -96,10 +96,14 @@ def calls_init(request: LaunchRequest) -> bool:
     """Whether the request's script, module or function calls `lockstep.init`."""
     if request.entry.call is not None:
         return request.entry.call.calls_init
-    file = request.entry.script if request.entry.script is not None else module_file(request.entry.module or "")
-    if file is None:
-        return False
-    return _script_calls_init(file, Path.cwd() if request.entry.script is None else file.resolve().parent)
+    place = source_place(request.entry.script, request.entry.module)
+    return place is not None and _script_calls_init(*place)
+
+
+def source_place(script: Path | None, module: str | None) -> tuple[Path, Path] | None:
+    """The file of a script or module, and the folder where its imports look first; None where there is no file."""
+    file = script if script is not None else module_file(module or "")
+    return None if file is None else (file, Path.cwd() if script is None else file.resolve().parent)
 
 
 @cache
@@ -115,6 +119,11 @@ def file_calls_init(file: Path, folder: Path) -> bool:
         file: Python source.
         folder: where its imports look first.
     """
+    return any(b"lockstep" in source and _calls_init(tree) for source, tree in _sources(file, folder))
+
+
+def _sources(file: Path, folder: Path) -> Iterator[tuple[bytes, ast.Module]]:
+    """The text and the tree of a file, and of what it imports of the user's own."""
     waiting, seen, left = deque([file]), {file}, MOST_BYTES
     while waiting and left > 0:
         path = waiting.popleft()
@@ -124,18 +133,38 @@ def file_calls_init(file: Path, folder: Path) -> bool:
             continue
         left -= len(source)
         tree = _parsed(source)
-        if b"lockstep" in source and _calls_init(tree):
-            return True
+        yield source, tree
         for found in _imported(tree, path, folder):
             if found not in seen:
                 seen.add(found)
                 waiting.append(found)
-    return False
 
 
 def text_calls_init(source: str) -> bool:
     """The same for text that is in no file, such as cells of a notebook."""
     return _calls_init(_parsed(source.encode(errors="replace")))
+
+
+@cache
+def names_portable(file: Path, folder: Path) -> bool:
+    """Whether `file`, or what it imports, has a `lockstep.init(numerics="portable")` with the word itself; once for all runs.
+
+    Args:
+        file: Python source.
+        folder: where its imports look first.
+    """
+    return any(b"portable" in source and _names_portable(tree) for source, tree in _sources(file, folder))
+
+
+def text_names_portable(source: str) -> bool:
+    """The same for text that is in no file."""
+    return _names_portable(_parsed(source.encode(errors="replace")))
+
+
+def _names_portable(tree: ast.Module) -> bool:
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_init(node.func))
+    words = (word for call in calls for word in call.keywords if word.arg == "numerics")
+    return any(getattr(word.value, "value", None) == "portable" for word in words)
 
 
 def _parsed(source: bytes) -> ast.Module:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 import itertools
 import re
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from lockstep.machine.processes import interpreter
 from lockstep.machine.torch_versions import torch_is_for
 
 DEVICES = Path("/dev")
@@ -37,7 +37,7 @@ def answer_of_torch(question: str, variables: Mapping[str, str]) -> str:
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         # -P: a torch.py in the working directory is not torch.
         done = subprocess.run(
-            [sys.executable, "-P", "-W", "ignore", "-c", question],
+            [interpreter(), "-P", "-W", "ignore", "-c", question],
             capture_output=True, text=True, timeout=ASK_S, env={**variables}, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return str(done.stdout)

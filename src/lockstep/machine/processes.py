@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +50,14 @@ def let_read(reader: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, instead of process 1."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    """Become the parent of every descendant whose own parent ends, instead of process 1; an emulator of CPUs can't do that."""
+    with suppress(OSError) if "LOCKSTEP_PYTHON" in os.environ else nullcontext():
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def interpreter() -> str:
+    """The Python of every process that lockstep starts: LOCKSTEP_PYTHON where that is set, for one behind an emulator, else this one."""
+    return os.environ.get("LOCKSTEP_PYTHON") or sys.executable
 
 
 def interpreter_options() -> list[str]:

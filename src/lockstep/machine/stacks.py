@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lockstep.machine.leftovers import PROC
-from lockstep.machine.processes import interpreter_options
+from lockstep.machine.processes import interpreter, interpreter_options
 
 PATIENCE_S = 5.0
 _SLEEPER = """
@@ -64,7 +64,7 @@ def refusal() -> str:
     """Why the stacks of another process of this user cannot be read here; empty if they can. Starts two processes."""
     if not py_spy():
         return "py-spy is not installed"
-    command = [sys.executable, *interpreter_options(), "-c", _SLEEPER]
+    command = [interpreter(), *interpreter_options(), "-c", _SLEEPER]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as other:
@@ -108,7 +108,8 @@ def ask(pid: int, file: Path, proc: Path = PROC) -> list[Line]:
 
     A process that would not catch the signal is not asked: it would end.
     """
-    if not answers(pid, proc):
+    # An emulator catches every signal, also one that what it runs does not expect.
+    if not answers(pid, proc) or "LOCKSTEP_PYTHON" in os.environ:
         return []
     with suppress(OSError):
         # A FIFO would let this wait, a device answer for ever.

@@ -112,6 +112,9 @@ PLACES = {
         "torch.distributed", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"
     ),
     # of the engine
+    "functions": PrivateName("torch", "_VF", "numerics=portable: LSTM outside oneDNN"),
+    "is_onednn_enabled": PrivateName("torch._C", "_get_mkldnn_enabled", "numerics=portable: LSTM outside oneDNN"),
+    "enable_onednn": PrivateName("torch._C", "_set_mkldnn_enabled", "numerics=portable: LSTM outside oneDNN"),
     "multiply_each": PrivateName("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
     "zero_each": PrivateName("torch", "_foreach_zero_", "the engine: gradients in few kernels"),
     "norm_each": PrivateName("torch", "_foreach_norm", "run.clip_grad_norm_ on GPUs: norms in few kernels"),

@@ -14,7 +14,7 @@ from typing import Any
 from lockstep.errors import UsageError
 
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
-NUMERICS = ("exact", "fast")
+NUMERICS = ("exact", "portable", "fast")
 
 ALIASES = {
     "32": ("32", "32-true", "fp32", "float32", "no"),
@@ -47,6 +47,7 @@ class Arithmetic:
 
     precision: str | None = None
     numerics: str | None = None
+    """"exact": the same bits on any number of ranks; "portable": on any x86-64 CPU too; "fast": no promise."""
     allow: tuple[str, ...] = ()
     """Operators that may compute without a deterministic form under exact numerics."""
 
@@ -62,12 +63,20 @@ class Arithmetic:
             UsageError: for an unknown name, or for `allow` where everything is allowed.
         """
         numerics, allow = numerics_named(self.numerics or "exact"), allowed_named(self.allow)
-        if allow and numerics == "fast":
+        precision = precision_named(self.precision or "32")
+        if allow and numerics != "exact":
+            why = "which allows everything" if numerics == "fast" else "which allows no operator to differ"
             raise UsageError(
-                f'`allow` ({", ".join(allow)}) belongs to numerics="exact", but numerics is "fast", which allows everything.',
+                f'`allow` ({", ".join(allow)}) belongs to numerics="exact", but numerics is "{numerics}", {why}.',
                 "Leave out one of them.",
             )
-        return Arithmetic(precision_named(self.precision or "32"), numerics, allow)
+        if numerics == "portable" and precision != "32":
+            raise UsageError(
+                f'numerics="portable" is shown for float32 and float64, not for {precision}: CPUs round half precision in '
+                "different ways.",
+                'Leave precision out, or use numerics="exact".',
+            )
+        return Arithmetic(precision, numerics, allow)
 
 
 def precision_named(name: object) -> str:
@@ -86,14 +95,16 @@ def precision_named(name: object) -> str:
 
 
 def numerics_named(name: object) -> str:
-    """Return `exact` or `fast`.
+    """Return `exact`, `portable` or `fast`.
 
     Raises:
         UsageError: for any other name.
     """
     if str(name).lower() in NUMERICS:
         return str(name).lower()
-    raise UsageError(f'`numerics` must be "exact" or "fast", but is {name!r}.', "Leave it out for exact numerics.")
+    raise UsageError(
+        f'`numerics` must be "exact", "portable" or "fast", but is {name!r}.', "Leave it out for exact numerics."
+    )
 
 
 def allowed_named(names: object) -> tuple[str, ...]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lockstep.errors import UsageError
+from lockstep.machine.processes import interpreter
 
 WIDTH = "100"
 
@@ -72,7 +72,7 @@ def same_bits(pytestconfig: pytest.Config) -> SameBits:
 
 
 def _run(words: Sequence[str], folder: Path) -> str:
-    command = [sys.executable, "-m", "lockstep", "verify", *words]
+    command = [interpreter(), "-m", "lockstep", "verify", *words]
     environment = os.environ | {"COLUMNS": WIDTH}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode == 2:

@@ -214,7 +214,7 @@ class Result:
     @property
     def exact(self) -> bool:
         """Whether equal bits were promised at all."""
-        return self.numerics == "exact"
+        return self.numerics != "fast"
 
     @property
     def num_steps(self) -> int:

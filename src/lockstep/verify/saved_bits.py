@@ -155,7 +155,7 @@ def facts(decided: Mapping[str, Any]) -> dict[str, Any]:
     arithmetic = decided["arithmetic"]
     return {
         **decided["fingerprint"],
-        "cpu_model": model_and_instructions()[0],
+        **({} if arithmetic["numerics"] == "portable" else {"cpu_model": model_and_instructions()[0]}),
         "lanes": decided["lanes"],
         "batch_size": decided["batch_size"],
         "seed": decided["seed"],

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.machine import torch_private
+from lockstep.machine.processes import interpreter
 
 TIMEOUT_S = 120.0
 
@@ -58,7 +59,7 @@ class TorchFacts:
 
 def ask_torch(variables: Mapping[str, str]) -> TorchFacts:
     """Start the interpreter and wait for its answer, at most two minutes; what goes wrong is in `error`."""
-    command = [sys.executable, "-P", "-m", "lockstep.launcher.doctor.torch_facts"]
+    command = [interpreter(), "-P", "-m", "lockstep.launcher.doctor.torch_facts"]
     environment = {**variables, "OPENBLAS_NUM_THREADS": "1"}
     try:
         done = subprocess.run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from lockstep.machine.leftovers import (
     remove_unmarked_group_files,
 )
 from lockstep.machine.private_view import ViewReport
-from lockstep.machine.processes import address_limit, interpreter_options
+from lockstep.machine.processes import address_limit, interpreter, interpreter_options
 from lockstep.protocol.installation import check_import
 from lockstep.protocol.nursery_messages import (
     Broken,
@@ -47,12 +46,15 @@ END_S = 5.0
 class NurseryHandle:
     """A running nursery. `with NurseryHandle(threads) as nursery: ...` ends it and everything below it."""
 
-    def __init__(self, threads: int, modules: Sequence[str] = ("torch",)) -> None:
+    def __init__(
+        self, threads: int, modules: Sequence[str] = ("torch",), settings: Mapping[str, str] | None = None
+    ) -> None:
         """Start the process; it imports `modules` while the caller continues.
 
         Args:
             threads: OMP_NUM_THREADS of its ranks, which is read when torch is loaded.
             modules: what to import once for all ranks; empty when every rank will be a fresh interpreter.
+            settings: further variables that are read when torch is loaded (`kept.settings_of`).
         """
         self.threads = threads
         self.channel, theirs = channel_pair()
@@ -64,10 +66,10 @@ class NurseryHandle:
         theirs.set_inheritable(True)
         launcher = str(os.getpid())
         options = ["-P", "-m", "lockstep.rank.start.nursery", str(theirs.fileno()), ",".join(modules), launcher]
-        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ)}
-        arguments = [sys.executable, *interpreter_options(), *options]
+        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ), **(settings or {})}
+        arguments = [interpreter(), *interpreter_options(), *options]
         null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        self.process = os.posix_spawn(sys.executable, arguments, variables, file_actions=null)
+        self.process = os.posix_spawn(interpreter(), arguments, variables, file_actions=null)
         theirs.close()
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:

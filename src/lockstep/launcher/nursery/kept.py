@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.request import LaunchRequest
+from lockstep.launcher.script_source import names_portable, source_place
 from lockstep.machine.regular_file import read_regular
 from lockstep.machine.torch_private import COMPILER
+from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.late_settings import PREFIXES
+from lockstep.protocol.portable import portable_variables
 
 TORCH = ("torch",)
 FOR_OPTIMIZERS = (*TORCH, COMPILER)
@@ -31,6 +34,27 @@ def modules_for(request: LaunchRequest) -> tuple[str, ...]:
         return ()
     text = _text(request)
     return (*(FOR_OPTIMIZERS if "optim" in text else TORCH), *(OURS if "lockstep" in text else ()))
+
+
+def settings_for(request: LaunchRequest) -> dict[str, str]:
+    """The variables of numerics="portable" for one run, before its ranks load torch; see `settings_of`."""
+    threads = request.placement.threads if request.placement.threads_given else 1
+    call, arithmetic = request.entry.call, request.computation.arithmetic
+    if call is not None:
+        return portable_variables(os.environ, threads) if call.is_portable else {}
+    return settings_of(arithmetic, request.entry.script, request.entry.module, threads)
+
+
+def settings_of(arithmetic: Arithmetic, script: Path | None, module: str | None, threads: int) -> dict[str, str]:
+    """What the command line says counts; else what the script's own text says.
+
+    Raises:
+        UsageError: where this machine or installation cannot have the portable bits.
+    """
+    numerics = arithmetic.numerics
+    if numerics is None and (place := source_place(script, module)) is not None and names_portable(*place):
+        numerics = "portable"
+    return portable_variables(os.environ, threads) if numerics == "portable" else {}
 
 
 def _text(request: LaunchRequest) -> str:
@@ -64,11 +88,11 @@ class KeptNursery:
         self._lock = threading.Lock()
 
     @contextmanager
-    def lend(self, threads: int) -> Iterator[NurseryHandle]:
-        """Lend a nursery for ranks with `threads` threads; then keep it, or end it with everything below it."""
+    def lend(self, threads: int, settings: Mapping[str, str]) -> Iterator[NurseryHandle]:
+        """Lend a nursery for ranks with `threads` threads and `settings`; then keep it, or end it with everything below it."""
         modules = MODULES_OF_A_SESSION if is_interactive() else MODULES
-        wanted = (threads, os.getpid(), _read_once())
-        nursery = self._take(wanted) or NurseryHandle(threads, modules)
+        wanted = (threads, os.getpid(), _read_once(), tuple(settings.items()))
+        nursery = self._take(wanted) or NurseryHandle(threads, modules, settings)
         try:
             yield nursery
         except BaseException:

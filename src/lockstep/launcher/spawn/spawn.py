@@ -25,7 +25,7 @@ from typing import Any, Literal, TextIO, overload
 from lockstep.errors import RankFailed, RankMisused, UsageError
 from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
-from lockstep.launcher.nursery.kept import KeptNursery, main_file
+from lockstep.launcher.nursery.kept import KeptNursery, main_file, settings_for
 from lockstep.launcher.request import (
     Computation,
     EntryPoint,
@@ -36,7 +36,7 @@ from lockstep.launcher.request import (
     Placement,
     Verbosity,
 )
-from lockstep.launcher.script_source import file_calls_init, text_calls_init
+from lockstep.launcher.script_source import file_calls_init, names_portable, text_calls_init, text_names_portable
 from lockstep.launcher.signals import CaughtSignals
 from lockstep.launcher.sizing import Machine, Size, Wish, size
 from lockstep.launcher.spawn.parcel import Parcel, sources_without_file
@@ -223,7 +223,7 @@ class SpawnContext:
         terminal = _terminal()
         outcome, error = None, None
         try:
-            with self._parcel, _kept.lend(self._request.placement.threads) as nursery:
+            with self._parcel, _kept.lend(self._request.placement.threads, settings_for(self._request)) as nursery:
                 outcome = launch(self._request, terminal, nursery, self._signals)
         except BaseException as raised:  # noqa: BLE001 - raised again by `join`, in the thread that calls it
             error = raised
@@ -312,20 +312,21 @@ def _request(
         why=why,
     )
     return LaunchRequest(
-        EntryPoint(call=FunctionCall(parcel.path, name, _calls_init(fn))),
+        EntryPoint(call=FunctionCall(parcel.path, name, *_said_in_source(fn))),
         placement,
         Output(folder.absolute(), Verbosity.QUIET if quiet else Verbosity.NORMAL),
         Computation(backend=backend),
     )
 
 
-def _calls_init(fn: Callable[..., object]) -> bool:
-    """Whether the file of `fn` calls `lockstep.init`; of a function in no file, whether any cell does."""
+def _said_in_source(fn: Callable[..., object]) -> tuple[bool, bool]:
+    """Whether the file of `fn` calls `lockstep.init`, and with numerics="portable"; of a function in no file, whether any cell does."""
     code = getattr(inspect.unwrap(getattr(fn, "func", fn)), "__code__", None)
     file = Path(code.co_filename if code is not None else main_file() or "")
     if file.is_file():
-        return file_calls_init(file, Path(sys.path[0]))
-    return text_calls_init("".join(line for lines in sources_without_file().values() for line in lines))
+        return file_calls_init(file, Path(sys.path[0])), names_portable(file, Path(sys.path[0]))
+    text = "".join(line for lines in sources_without_file().values() for line in lines)
+    return text_calls_init(text), text_names_portable(text)
 
 
 def _size(nprocs: int, device: str, quiet: bool) -> tuple[Size, str]:

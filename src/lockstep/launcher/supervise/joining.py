@@ -24,6 +24,7 @@ from lockstep.launcher.nodes.node_star import begin_star
 from lockstep.launcher.nodes.place import JOIN_S, NodePlace
 from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.nursery.handle import NurseryHandle
+from lockstep.launcher.nursery.kept import settings_for
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.script_source import source_of
 from lockstep.launcher.terminal.failure_block import HELP, stall_block
@@ -215,7 +216,7 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
         threads=request.placement.threads,
         launcher=os.getpid(),
         same=_same(request),
-        alike=_alike(),
+        alike=_alike(request),
         cores=request.placement.cores,
     )
 
@@ -258,7 +259,9 @@ def _same(request: LaunchRequest) -> dict[str, str]:
     }
 
 
-def _alike() -> dict[str, str]:
+def _alike(request: LaunchRequest) -> dict[str, str]:
     """What bits may depend on, by the names that people know. `lockstep.init` compares the GPUs of ranks."""
+    if settings_for(request):
+        return {}
     model, instructions = model_and_instructions()
     return {"processors": model or "unknown", "instruction sets": instructions or "unknown"}

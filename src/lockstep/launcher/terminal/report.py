@@ -318,6 +318,9 @@ def _same_bits(result: Mapping[str, Any], decided: Mapping[str, Any]) -> str:
     if decided.get("not_exact") or arithmetic.get("numerics") == "fast" or arithmetic.get("allow"):
         return "another run may give others"
     needed = f"the same with {_count(lanes, 'lane')} and {_count(result.get('threads'), 'thread')}"
+    if arithmetic.get("numerics") == "portable":
+        torch = str((decided.get("fingerprint") or {}).get("torch")).partition("+")[0]
+        needed = f"on any x86-64 with AVX2 (torch {torch}, {_count(lanes, 'lane')}, {_count(result.get('threads'), 'thread')})"
     return f"{needed}, on 1 to {lanes} ranks" if lanes > 1 and not decided.get("ranks_are_fixed") else needed
 
 

@@ -111,13 +111,14 @@ def unlike_hashes(hashes: Sequence[int]) -> str:
     )
 
 
-def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
+def fingerprint(device: torch.device, threads: int, numerics: str | None) -> dict[str, Any]:
     """What the bits depend on besides the script and its data."""
+    is_portable = numerics == "portable"
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "cpu": "any with AVX2" if is_portable else torch.backends.cpu.get_cpu_capability(),
         "device": device_name(device),
         "threads": threads,
     }

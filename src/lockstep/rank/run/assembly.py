@@ -28,7 +28,7 @@ from lockstep.rank.strategy.choice import choose_strategy, devices_for_stages
 def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     """Set the process up and meet the others."""
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
-    exact = decided.arithmetic.numerics == "exact"
+    exact = decided.arithmetic.numerics != "fast"
     _set_process_up(decided)
     precision = make_precision(str(decided.arithmetic.precision), device, environment)
     rank, settings = environment.position.rank, environment.settings
@@ -90,7 +90,7 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
 def _set_process_up(decided: Decided) -> None:
     """Set what belongs to the process and not to the run: threads, kernels, memory."""
     arithmetic = decided.arithmetic
-    set_numerics(decided.threads, exact=arithmetic.numerics == "exact")
+    set_numerics(decided.threads, exact=arithmetic.numerics != "fast")
     if devices_for_stages(decided.mesh, decided.device):
         refuse_several_devices(arithmetic.allow)
     # After `set_numerics`: an allowed operator lifts for itself what that has set for all.

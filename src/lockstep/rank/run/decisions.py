@@ -12,7 +12,7 @@ import operator
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from lockstep.rank.checkpoint.store.store import Store
 from lockstep.rank.init.device import explain_cpu, pin_device
 from lockstep.rank.init.numerics import fingerprint, flags
 from lockstep.rank.init.task_store import cores_of, undo_binding
+from lockstep.rank.portable.process import be_portable
 from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import Config, RunState
 
@@ -91,7 +92,7 @@ class Decided:
 
 
 def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) -> Decided:
-    """Put the command line over the script's arguments, and these over the defaults; pin the device."""
+    """Put the command line over the script's arguments, and these over the defaults; pin the device, or hold the CPU's kernels."""
     settings, position = environment.settings, environment.position
     arithmetic = (settings.arithmetic.over(wanted.said) if settings else wanted.said).decided()
     form = settings.form.over(wanted.form) if settings else wanted.form
@@ -100,9 +101,17 @@ def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) 
     if position.local_world_size != position.world_size:
         check_over_nodes(form)
     arranged = choose_mesh(form, position.world_size)
+    is_portable = arithmetic.numerics == "portable"
+    if is_portable and not (settings.threads_given if settings else wanted.threads):
+        # [Note: one thread under numerics="portable"]
+        # Threads change bits, and the usual number depends on the machine's cores.
+        wanted = replace(wanted, threads=wanted.threads or 1)
     num_lanes, threads, lanes_named = _lanes_and_threads(environment, wanted, arranged, saving)
     arranged.check_lanes(num_lanes)
     device = settings.device if settings else wanted.device
+    if is_portable:
+        device = _cpu(device)
+        be_portable(threads, is_launched=settings is not None, checks=position.local_rank == 0)
     pinned = pin_device(device, position, ranks_per_gpu(os.environ))
     if device is None and pinned.type == "cpu":
         explain_cpu(os.environ, position)
@@ -110,6 +119,16 @@ def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) 
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
     return Decided(arranged, num_lanes, pinned, threads, wanted.seed, arithmetic, lanes_named)
+
+
+def _cpu(device: str | None) -> str:
+    """Raise `UsageError` for a device that is no CPU."""
+    if device not in (None, "auto", "cpu"):
+        raise UsageError(
+            f'numerics="portable" is about CPUs, and the device is {device}.',
+            'Use device="cpu", or numerics="exact": GPUs of one kind have the same bits.',
+        )
+    return "cpu"
 
 
 def _lanes_and_threads(
@@ -190,7 +209,7 @@ def write_decisions(run: RunState) -> None:
         "threads": run.config.threads,
         "lanes_named": run.config.lanes_named,
         "lanes_note": _lanes_note(run.config),
-        "fingerprint": fingerprint(run.config.device, run.config.threads),
+        "fingerprint": fingerprint(run.config.device, run.config.threads, run.config.arithmetic.numerics),
         "arithmetic": _arithmetic(run.config),
     }
     keep(run.config.folder.decided, json.dumps(decided), run.components.step_timer)

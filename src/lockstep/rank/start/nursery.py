@@ -37,7 +37,13 @@ from lockstep.machine.leftovers import (
     remove_unmarked_group_files,
 )
 from lockstep.machine.private_view import PrivateView, make_view
-from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
+from lockstep.machine.processes import (
+    adopt_orphans,
+    die_with_parent,
+    go_on_without_parent,
+    interpreter,
+    interpreter_options,
+)
 from lockstep.protocol.nursery_messages import (
     Broken,
     Channel,
@@ -267,7 +273,7 @@ def _become_interpreter(request: RankTask, handed: Sequence[int], parent: int) -
     for descriptor in handed:
         os.set_inheritable(descriptor, True)
     arguments = ["-P", "-m", "lockstep.rank.start.entrance", str(parent), *map(str, handed)]
-    os.execv(sys.executable, [sys.executable, *interpreter_options(), *arguments])  # noqa: S606 - no shell on purpose
+    os.execv(interpreter(), [interpreter(), *interpreter_options(), *arguments])  # noqa: S606 - no shell on purpose
 
 
 def _import_all(modules: list[str]) -> Ready | Broken:

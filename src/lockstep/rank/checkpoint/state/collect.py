@@ -153,7 +153,7 @@ def facts_of(run: RunState) -> dict[str, Any]:
         **bits,
         "strategy": run.components.strategy.name,
         **({"without": names} if (names := run.loop_state.lacks) else {}),
-        "fingerprint": fingerprint(run.config.device, run.config.threads),
+        "fingerprint": fingerprint(run.config.device, run.config.threads, run.config.arithmetic.numerics),
     }
 
 

@@ -7,14 +7,13 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.machine.processes import interpreter_options
+from lockstep.machine.processes import interpreter, interpreter_options
 
 PROGRAM = "lockstep.rank.checkpoint.store.writer_process"
 GONE = "the process that wrote it has ended"
@@ -47,7 +46,7 @@ class Writer:
             # A thread at niceness 19 takes the GIL and then gets no core: 2 ms of Python in rank 0 took up to 151 ms beside it. And a
             # call to a disk that hangs would keep the rank from ending.
             self._process = subprocess.Popen(
-                [sys.executable, *interpreter_options(), "-P", "-m", PROGRAM, *arguments],
+                [interpreter(), *interpreter_options(), "-P", "-m", PROGRAM, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),

@@ -66,7 +66,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
         _adopt(run, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
         watch(run, optimizer, updates_by)
-    if run.config.arithmetic.numerics == "exact":
+    if run.config.arithmetic.numerics != "fast":
         set_compiler()
     run.loop_state.prepared.taken.extend(taken)
     prepared = [_loader(run, thing) if isinstance(thing, DataLoader) else thing for thing in things]

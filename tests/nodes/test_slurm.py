@@ -147,7 +147,11 @@ def stopped_job(slurm: Cluster, place: Path, script: str, stop: str) -> None:
         "scontrol", "requeue", job, cwd=place
     )
     out = place / f"script-{job}.out"
-    until(lambda: "goes on" in out.read_text() and not slurm.jobs(), f"the job's end:\n{out.read_text()}", 4 * LIMIT_S)
+    until(
+        lambda: "the run resumes" in out.read_text() and not slurm.jobs(),
+        f"the job's end:\n{out.read_text()}",
+        4 * LIMIT_S,
+    )
 
 
 def test_a_job_whose_time_is_nearly_over_is_saved_and_goes_on_when_its_turn_comes_again(

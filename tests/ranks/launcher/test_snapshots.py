@@ -248,7 +248,7 @@ def test_an_unnamed_run_started_again_by_hand_begins_at_its_beginning(tmp_path: 
         folder.rename(tmp_path / folder.name)
     ended = run_script(tmp_path, TRAIN, *options)
     assert bits(ended) == bits(undisturbed)
-    assert "goes on" not in ended.err
+    assert "resumes" not in ended.err
     assert "4 epochs, 36 steps" in ended.err
 
 

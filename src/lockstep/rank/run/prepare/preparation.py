@@ -25,6 +25,7 @@ from lockstep.rank.data.uses import dataset_digest
 from lockstep.rank.init.device import is_shared
 from lockstep.rank.init.numerics import refuse_several_devices, set_compiler
 from lockstep.rank.init.streams import seed_process
+from lockstep.rank.portable.objects import look_at
 from lockstep.rank.recording.calm import calm_module
 from lockstep.rank.run.decisions import write_decisions
 from lockstep.rank.run.loop.evaluation import evaluate
@@ -58,8 +59,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     run.components.numerics.keep()
     for thing in things:
         refuse(run.loop_state, thing)
-    for loader in (thing for thing in things if isinstance(thing, DataLoader)):
-        refuse_unsupported(loader)
+    _look_at(run, things)
     taken = [LoneParameter(thing) if isinstance(thing, Tensor) else thing for thing in things]
     models = [thing for thing in taken if isinstance(thing, nn.Module)]
     if models:
@@ -73,6 +73,16 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     number_all(run, taken, is_late=is_late)
     write_decisions(run)
     return prepared
+
+
+def _look_at(run: RunState, things: Sequence[Any]) -> None:
+    """Refuse loaders that no lane can be cut from, and what numerics="portable" cannot hold."""
+    for loader in (thing for thing in things if isinstance(thing, DataLoader)):
+        refuse_unsupported(loader)
+    if run.config.arithmetic.numerics == "portable":
+        for said in [one for thing in things for one in look_at(thing)]:
+            if run.config.environment.position.rank == 0:
+                say(said)
 
 
 def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -> None:

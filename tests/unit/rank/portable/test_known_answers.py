@@ -1,0 +1,84 @@
+"""Known answers of numerics="portable", and what a script may prepare."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from lockstep.errors import UsageError
+from lockstep.rank.portable import answers
+from lockstep.rank.portable.objects import look_at
+from tests.support.portable import needs_portable
+
+
+def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lockstep.rank.portable.answers", *([code] if code else [])],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@needs_portable
+def test_this_machine_gives_the_recorded_answers_whatever_the_user_has_set():
+    done = in_a_process("", MKL_CBWR="AVX512", ATEN_CPU_CAPABILITY="avx512", OMP_NUM_THREADS="2")
+    assert json.loads(done.stdout)["answers"] == answers.recorded()[answers.torch_version()]
+    assert "starts again" in done.stderr
+
+
+def test_an_unheld_process_differs_or_its_answers_would_say_nothing():
+    known = answers.recorded()[answers.torch_version()]
+    found = answers.answers()
+    assert found.keys() == known.keys()
+    assert {name for name in known if found[name] != known[name]} >= {"matrix products float32 (OpenBLAS)"}
+
+
+def test_a_wrong_answer_stops_the_run_by_name(monkeypatch):
+    known = answers.recorded()[answers.torch_version()]
+    monkeypatch.setattr(answers, "answers", lambda: known)
+    answers.refuse_wrong_answers()
+    monkeypatch.setattr(answers, "answers", lambda: {**known, "attention": "0"})
+    with pytest.raises(UsageError, match=r"attention of \d+ known answers differ"):
+        answers.refuse_wrong_answers()
+
+
+def test_a_torch_without_answers_is_refused_with_those_that_have_some(monkeypatch):
+    monkeypatch.setattr(answers, "torch_version", lambda: "9.9.9")
+    with pytest.raises(UsageError, match=r"no known answers for torch 9\.9\.9, only for .*2\.13\.0"):
+        answers.refuse_wrong_answers()
+
+
+def test_answers_leave_random_numbers_and_threads_as_they_are():
+    torch.manual_seed(3)
+    first, threads = torch.rand(1), torch.get_num_threads()
+    torch.manual_seed(3)
+    answers.answers()
+    assert torch.equal(torch.rand(1), first)
+    assert torch.get_num_threads() == threads
+
+
+def test_half_precision_is_refused_and_what_the_lane_does_not_hold_is_said():
+    assert not [*look_at(nn.Linear(2, 2).double()), *look_at(DataLoader(TensorDataset(torch.ones(2))))]
+    with pytest.raises(UsageError, match="weight of Linear is bfloat16"):
+        next(look_at(nn.Linear(2, 2).bfloat16()))
+
+    module = types.ModuleType("someones_data")
+    exec("import scipy.signal\nfrom torch.utils.data import Dataset\nclass Own(Dataset): pass", vars(module))
+    sys.modules[module.__name__] = module
+    try:
+        own: Dataset[object] = module.Own()
+        own.__class__.__len__ = lambda _: 1
+        said = [*look_at(DataLoader(own))]
+    finally:
+        del sys.modules[module.__name__]
+    assert len(said) == 1
+    assert "Own is written with SciPy" in said[0]

@@ -240,7 +240,8 @@ def _launcher(order: list[Any], streams: Sequence[int]) -> Task:
 
     def posix_spawn(path: str, words: list[str], told: Mapping[str, str], **how: Any) -> int:
         is_mine = list(words[1:4]) == ["-P", "-m", NURSERY] and words[5]
-        if not (left and is_mine and told.get("PYTHONHASHSEED") == hash_seed):
+        is_alike = told.get("PYTHONHASHSEED") == hash_seed and "LOCKSTEP_PORTABLE_BLAS" not in told
+        if not (left and is_mine and is_alike):
             return spawn(path, words, told, **how)
         socket.send_fds(mine, [json.dumps([list(words), dict(told)]).encode()], [int(words[4])])
         return left.pop()

@@ -115,7 +115,7 @@ def fingerprint(device: torch.device, threads: int, numerics: str | None) -> dic
     """What the bits depend on besides the script and its data."""
     is_portable = numerics == "portable"
     return {
-        "torch": torch.__version__,
+        "torch": torch.__version__.partition("+")[0] if is_portable else torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpu": "any with AVX2" if is_portable else torch.backends.cpu.get_cpu_capability(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -65,9 +66,10 @@ def _start_again(threads: int, *, is_launched: bool) -> None:
 
 
 def _has_command() -> bool:
-    """Whether the command line of this process starts the script: not a prompt, a notebook, or standard input."""
-    main = sys.modules.get("__main__")
-    return not hasattr(sys, "ps1") and not sys.flags.interactive and bool(getattr(main, "__file__", None))
+    """Whether the command line of this process starts the script: not a prompt, a notebook, standard input, or another process's child."""
+    file = str(getattr(sys.modules.get("__main__"), "__file__", None) or "<")
+    is_own = multiprocessing.parent_process() is None and not sys.flags.interactive and not hasattr(sys, "ps1")
+    return is_own and not file.startswith("<")
 
 
 _kept_out: list[Callable[..., Any]] = []

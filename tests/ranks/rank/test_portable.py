@@ -1,0 +1,121 @@
+"""numerics="portable" on real ranks: one hash under every exact strategy, after a kill, and as a plain script; mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import Finished, run_script, write_script
+from tests.support.portable import needs_portable
+
+pytestmark = [pytest.mark.ranks, needs_portable]
+
+TRAIN = """
+    import os, signal, torch, torch.nn.functional as F
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    import lockstep
+
+    run = lockstep.init(seed=3, lanes=4, numerics="portable")
+    x, y = torch.randn(96, 1, 10, 10), torch.randint(0, 3, (96,))
+    front = nn.Sequential(nn.Conv2d(1, 6, 3), nn.GELU(), nn.Dropout(0.1), nn.Flatten())
+    model = nn.Sequential(front, nn.Linear(384, 48), nn.LayerNorm(48), nn.Tanh(), nn.Linear(48, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for epoch in run.epochs(2):
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            if step.number == 8 and "KILLS" in os.environ and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.step()
+            optimizer.zero_grad()
+    run.print("loss", float(step.loss).hex())
+"""
+
+
+def loss(ended: Finished) -> str:
+    assert ended.code == 0, ended.err
+    (found,) = re.findall(r"loss (\S+)", ended.out)
+    return str(found)
+
+
+def test_the_bits_are_those_of_every_strategy(tmp_path: Path) -> None:
+    one = run_script(tmp_path, TRAIN, "-n", "1")
+    assert re.search(
+        r"bits +\w+ +on any x86-64 with AVX2 \(torch 2\.\d+\.\d+, 4 lanes, 1 thread\), on 1 to 4 ranks", one.err
+    )
+    for options in (("-n", "2"), ("-n", "2", "--strategy", "zero1"), ("-n", "2", "--mesh", "pipeline=2")):
+        assert loss(run_script(tmp_path, TRAIN, *options)) == loss(one)
+    assert loss(run_script(tmp_path, TRAIN, "-n", "2", env={"KILLS": "1"})) == loss(one)
+    unheld = run_script(tmp_path, TRAIN, "-n", "1", "--numerics", "exact")
+    assert loss(unheld) != loss(one), "the CPU's own kernels have other bits, or this test says nothing"
+
+
+def test_a_plain_script_starts_itself_again_once(tmp_path: Path) -> None:
+    script = write_script(tmp_path, TRAIN)
+    launched = run_script(tmp_path, TRAIN, "-n", "1")
+    alone = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert alone.stderr.count("the script starts again with it") == 1
+    assert loss(launched) in alone.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--precision", "bf16-mixed"), "is shown for float32 and float64, not for bf16-mixed"),
+        (("--allow", "cumsum"), 'but numerics is "portable", which allows no operator to differ'),
+    ],
+)
+def test_what_cannot_be_portable_is_refused_before_anything_starts(
+    tmp_path: Path, options: tuple[str, ...], says: str
+) -> None:
+    ended = run_script(tmp_path, TRAIN, "-n", "1", "--numerics", "portable", *options)
+    assert ended.code == 2
+    assert says in ended.err
+    assert not [*tmp_path.glob("lockstep-runs/*/logs")]
+
+
+def test_a_word_that_only_the_running_script_knows_is_named_with_the_fix(tmp_path: Path) -> None:
+    text = TRAIN.replace('numerics="portable"', 'numerics="port" + "able"')
+    ended = run_script(tmp_path, text, "-n", "1")
+    assert ended.code == 2
+    assert "must be known before torch is loaded (script.py:7)" in ended.err
+    assert loss(run_script(tmp_path, text, "-n", "1", "--numerics", "portable"))
+
+
+def test_lstm_stays_out_of_onednn_and_numpy_below_avx512(tmp_path: Path) -> None:
+    text = """
+        import json, torch, numpy as np, lockstep
+        run = lockstep.init(numerics="portable")
+        before = torch.backends.mkldnn.enabled
+        with torch.profiler.profile() as profile:
+            torch.nn.LSTM(4, 5)(torch.ones(3, 2, 4))
+        names = {event.name for event in profile.events()}
+        features = np._core._multiarray_umath.__cpu_features__
+        print(json.dumps([sorted(name for name in names if "mkldnn" in name), before, torch.backends.mkldnn.enabled,
+                          [key for key in ("AVX512_SKX", "X86_V4", "AVX512_ICL") if features.get(key)]]))
+    """
+    ended = run_script(tmp_path, text, "-n", "1")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out.splitlines()[-1]) == [[], True, True, []]
+
+
+def test_what_others_preload_stays_behind_ours(tmp_path: Path) -> None:
+    text = """
+        import os, lockstep
+        run = lockstep.init(numerics="portable")
+        print("preloads", [os.path.basename(path) for path in os.environ["LD_PRELOAD"].split(":")])
+    """
+    (library,) = Path("/lib").glob("x86_64-linux-gnu/libm.so.6") or [None]
+    ended = run_script(tmp_path, text, "-n", "1", env={**os.environ, "LD_PRELOAD": str(library)})
+    assert "preloads ['_portable.so', 'libm.so.6']" in ended.out, ended.err

@@ -24,7 +24,7 @@ def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]
             "--numerics",
             default=None,
             metavar="|".join(NUMERICS),
-            help="Fixed order and kernels, or the backend's. [default: the script's, else exact]",
+            help="Fixed order and kernels, on any x86-64 CPU too (portable), or the backend's. [default: the script's, else exact]",
         ),
         click.option(
             "--allow",

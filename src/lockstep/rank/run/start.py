@@ -72,7 +72,7 @@ def init(
         precision: "32", "bf16-mixed" or "16-mixed" (also as Lightning Fabric and Accelerate spell them): in which dtype
             the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled
             after the lanes, and an update whose gradient overflowed is skipped on every rank.
-        numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the backend, and bits differ.
+        numerics: "exact" fixes the order of sums and the kernels, "portable" on every x86-64 CPU too; "fast" leaves both to the backend, and bits differ.
         allow: operators of torch.ops.aten (`["nll_loss2d"]`) that may compute without a deterministic form under "exact".
         check_every: "50steps" or "off": how often ranks compare the bits of what all hold; by default at most 50 steps.
         name: the run's, for states: they are in lockstep-runs/NAME/states, below the working directory.

@@ -36,6 +36,9 @@ help:  ## these lines
 
 demo: native  ## train on two ranks, and prove that 1, 2 and 4 give the same bits
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
+	@echo "README.md's hash, on any x86-64 CPU with AVX2:"
+	@$(BIN)/lockstep run -n 2 --numerics portable examples/digits.py --weights $(VENV)/digits.safetensors 2>&1 \
+	  | grep -F "$$(sed -n 's/^bits  *\([0-9a-f]\{12\}\) .*any x86-64.*/\1/p' README.md)"
 	$(BIN)/lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
 
 test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=3 for three at a time)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import platform
 from collections.abc import Mapping
 from importlib import metadata
@@ -111,3 +112,12 @@ def _openblas() -> Path:
 
 def _version(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in metadata.version(package).split(".")[:2])
+
+
+def main() -> None:
+    """Print the variables, for `env $(python -m lockstep.protocol.portable) jupyter lab`: a process that lockstep does not start."""
+    print(*(f"{name}={value}" for name, value in portable_variables(os.environ, 1).items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,8 @@ from benchmarks.parts.launch import measure_first_step, measure_launch
 from benchmarks.parts.lost import measure_loss
 from benchmarks.parts.memory import measure_memory
 from benchmarks.parts.pipeline import measure_pipeline
+from benchmarks.parts.portable import ALL as COSTS
+from benchmarks.parts.portable import MOST, measure_cost
 from benchmarks.parts.started import measure_started
 from benchmarks.parts.states import SIZES as SAVED
 from benchmarks.parts.states import measure_saving
@@ -110,6 +112,14 @@ def _save(amount: Amount) -> list[Measurement]:
     ]
 
 
+def _portable(amount: Amount) -> list[Measurement]:
+    return [
+        Measurement(f"portable: {COSTS[name].what}", partial(measure_cost, name, amount.rounds))
+        for name in MOST
+        if not amount.models or name in amount.models
+    ]
+
+
 def _memory(_: Amount) -> list[Measurement]:
     return [Measurement("memory", measure_memory)]
 
@@ -127,6 +137,7 @@ PARTS = {
     "launch": Part("launch to the first all_reduce, and to the end of a first step (C10, D5)", _launch, compiled=False),
     "lost": Part("a killed rank, until the step that lost it is done (C11, D3)", _lost),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),
+    "portable": Part("what numerics=portable costs beside exact (P1)", _portable, has_models=True),
     "memory": Part("memory of all ranks (C14)", _memory, compiled=False),
     "save": Part("how long a step stands still for a state", _save, compiled=False),
 }

@@ -40,7 +40,7 @@ PAUSE_S = 0.05
 AUTO_STEPS = (40, 110, 180)
 """Where `--auto` kills a rank, one after the other."""
 MOST_RESTARTS = 1_000_000
-EVERYWHERE = {"2.13.0": "1ed1f7d60bcc"}
+EVERYWHERE = {"2.13.0": "1ed1f7d60bcc", "2.14.1": "1ed1f7d60bcc"}
 """The beginning of the demo's hash on every x86-64 CPU, by torch's version: under numerics="portable"."""
 
 

@@ -119,3 +119,9 @@ def test_what_others_preload_stays_behind_ours(tmp_path: Path) -> None:
     (library,) = Path("/lib").glob("x86_64-linux-gnu/libm.so.6") or [None]
     ended = run_script(tmp_path, text, "-n", "1", env={**os.environ, "LD_PRELOAD": str(library)})
     assert "preloads ['_portable.so', 'libm.so.6']" in ended.out, ended.err
+
+
+def test_a_script_without_lockstep_is_told_that_nothing_was_checked(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, "import torch", "-n", "1", "--numerics", "portable")
+    assert ended.code == 0
+    assert "numerics  nothing was checked: the script calls no lockstep.init" in ended.err

@@ -303,6 +303,8 @@ def end_lines(
         shown = digest if is_detailed else digest.removeprefix("sha256:")[:HASH_DIGITS]
         without = f" resumed without: {', '.join(map(str, result['without']))}" if result.get("without") else ""
         lines.append(Line("bits", f"{shown}{without}", _same_bits(result, decided)))
+    if not decided and request.computation.arithmetic.numerics == "portable":
+        lines.append(Line("numerics", "nothing was checked: the script calls no lockstep.init"))
     if told.shares:
         step = f"{told.step_s * 1e3:.1f} ms a step: " if is_detailed else ""
         lines.append(Line("time", step + " · ".join(f"{name} {share}%" for name, share in told.shares.items())))

@@ -16,7 +16,9 @@ BAD = ("differs", "fails in one")
 EXPLAINED: dict[str, tuple[str, str]] = {}
 """By the beginning of a check's name: the kernels to blame, and why these."""
 
-SAME_NUMBERS = ("CPU alias", "CPU detach", "CPU set")
+SAME_NUMBERS = tuple(
+    f"{key} {name}" for key in ("CPU", "SparseCPU", "NestedTensorCPU") for name in ("alias", "detach", "set")
+)
 """Covered without a check: they give the same memory another name, and cannot be recorded."""
 
 

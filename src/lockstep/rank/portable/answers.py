@@ -172,11 +172,12 @@ for _dtype, _name in ((torch.float32, "float32"), (torch.float64, "float64")):
         found += _with_gradients(lambda a: F.layer_norm(a, (130,)), x)
         return found + _with_gradients(lambda a: F.batch_norm(a.reshape(9, 13, 10), None, None, training=True), x)
 
-    @_known(f"linear algebra {_name} (LAPACK of MKL)")
+    @_known(f"linear algebra {_name} (LAPACK of MKL, Cholesky of OpenBLAS)")
     def _linear_algebra(dtype: torch.dtype = _dtype) -> list[Tensor]:
         a = _data(37, 37, dtype=dtype)
         positive = a @ a.T + 40 * torch.eye(37, dtype=dtype, device="cpu")
-        factors = [*torch.linalg.qr(a), torch.linalg.svdvals(a), torch.linalg.cholesky(positive)]
+        small = [torch.linalg.cholesky(positive[:size, :size]) for size in range(2, 10)]
+        factors = [*torch.linalg.qr(a), torch.linalg.svdvals(a), torch.linalg.cholesky(positive), *small]
         return [*factors, torch.linalg.solve(positive, a), torch.linalg.eigvalsh(positive), torch.linalg.inv(positive)]
 
     @_known(f"Fourier transforms {_name}")

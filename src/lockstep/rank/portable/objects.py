@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lockstep.errors import UsageError
+from lockstep.rank.portable.operators import refuse_uncovered
 
 SHOWN = frozenset({torch.float32, torch.float64})
 FOREIGN = {
@@ -24,12 +25,21 @@ FOREIGN = {
 """Libraries with kernels of their own, by the names that they are imported by."""
 
 
-def look_at(thing: Any) -> Iterator[str]:
-    """Sentences about what only the user can judge in what `run.prepare` got: a model, a loader, or anything else.
+def look_at(things: Iterable[Any]) -> list[str]:
+    """Look at what `run.prepare` got, and refuse what was registered with torch since `lockstep.init`.
+
+    Returns:
+        Sentences about what only the user can judge.
 
     Raises:
         UsageError: for a model in a precision that CPUs round in different ways.
     """
+    refuse_uncovered()
+    return [sentence for thing in things for sentence in _look(thing)]
+
+
+def _look(thing: Any) -> Iterator[str]:
+    """Of one thing: a model, a loader, or anything else."""
     if isinstance(thing, nn.Module):
         _refuse_other_precisions(thing)
         if "_orig_mod" in dict(thing.named_children()):

@@ -18,6 +18,7 @@ from lockstep.notices import say
 from lockstep.protocol.portable import is_prepared, portable_variables, refuse_old_cpu
 from lockstep.rank.caller import where
 from lockstep.rank.portable.answers import refuse_wrong_answers
+from lockstep.rank.portable.operators import refuse_uncovered
 
 AGAIN = "LOCKSTEP_PORTABLE_AGAIN"
 """Set in a script that started itself again; it doesn't do so twice."""
@@ -48,6 +49,7 @@ def be_portable(threads: int, *, is_launched: bool, checks: bool) -> None:
     _keep_lstm_out_of_onednn()
     if checks:
         refuse_wrong_answers()
+    refuse_uncovered()
 
 
 def _start_again(threads: int, *, is_launched: bool) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lockstep.errors import UsageError
 from lockstep.rank.portable import answers
 from lockstep.rank.portable.objects import look_at
+from lockstep.rank.portable.operators import lift
 from tests.support.portable import needs_portable
 
 
@@ -66,10 +68,16 @@ def test_answers_leave_random_numbers_and_threads_as_they_are():
     assert torch.get_num_threads() == threads
 
 
+@pytest.fixture(autouse=True)
+def _lifted() -> Iterator[None]:
+    yield
+    lift()
+
+
 def test_half_precision_is_refused_and_what_the_lane_does_not_hold_is_said():
-    assert not [*look_at(nn.Linear(2, 2).double()), *look_at(DataLoader(TensorDataset(torch.ones(2))))]
+    assert not look_at([nn.Linear(2, 2).double(), DataLoader(TensorDataset(torch.ones(2)))])
     with pytest.raises(UsageError, match="weight of Linear is bfloat16"):
-        next(look_at(nn.Linear(2, 2).bfloat16()))
+        look_at([nn.Linear(2, 2).bfloat16()])
 
     module = types.ModuleType("someones_data")
     exec("import scipy.signal\nfrom torch.utils.data import Dataset\nclass Own(Dataset): pass", vars(module))
@@ -77,7 +85,7 @@ def test_half_precision_is_refused_and_what_the_lane_does_not_hold_is_said():
     try:
         own: Dataset[object] = module.Own()
         own.__class__.__len__ = lambda _: 1
-        said = [*look_at(DataLoader(own))]
+        said = look_at([DataLoader(own)])
     finally:
         del sys.modules[module.__name__]
     assert len(said) == 1

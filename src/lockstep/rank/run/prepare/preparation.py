@@ -80,7 +80,7 @@ def _look_at(run: RunState, things: Sequence[Any]) -> None:
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
         refuse_unsupported(loader)
     if run.config.arithmetic.numerics == "portable":
-        for said in [one for thing in things for one in look_at(thing)]:
+        for said in look_at(things):
             if run.config.environment.position.rank == 0:
                 say(said)
 

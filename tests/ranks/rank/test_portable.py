@@ -110,6 +110,7 @@ def test_lstm_stays_out_of_onednn_and_numpy_below_avx512(tmp_path: Path) -> None
     assert json.loads(ended.out.splitlines()[-1]) == [[], True, True, []]
 
 
+@pytest.mark.thorough
 def test_what_others_preload_stays_behind_ours(tmp_path: Path) -> None:
     text = """
         import os, lockstep
@@ -121,6 +122,7 @@ def test_what_others_preload_stays_behind_ours(tmp_path: Path) -> None:
     assert "preloads ['_portable.so', 'libm.so.6']" in ended.out, ended.err
 
 
+@pytest.mark.thorough
 def test_a_script_without_lockstep_is_told_that_nothing_was_checked(tmp_path: Path) -> None:
     ended = run_script(tmp_path, "import torch", "-n", "1", "--numerics", "portable")
     assert ended.code == 0

@@ -31,7 +31,7 @@ def test_the_command_line_beats_the_script():
     script, line = Arithmetic("bf16", "fast"), Arithmetic(None, "exact")
     assert line.over(script).decided() == Arithmetic("bf16-mixed", "exact")
     assert Arithmetic().over(Arithmetic()).decided() == Arithmetic("32", "exact")
-    with pytest.raises(UsageError, match='`numerics` must be "exact" or "fast"'):
+    with pytest.raises(UsageError, match='`numerics` must be "exact", "portable" or "fast"'):
         Arithmetic(None, "loose").decided()
 
 

@@ -14,11 +14,7 @@ Kinds = dict[str, list[tuple[str, list[str]]]]
 BAD = ("differs", "fails in one")
 
 _GATHERS = "qemu 7.2 dies of SIGSEGV in this kernel, so nothing shows that its bits are the same"
-_CHOLESKY = "MKL's spotrf on matrices below 17 x 17: equal in float64, from 17 x 17 on, and by OpenBLAS's spotrf"
 EXPLAINED: dict[str, tuple[str, str]] = {
-    "cholesky float32": ("CPU cholesky", _CHOLESKY),
-    "linalg.cholesky float32": ("CPU linalg_cholesky_ex", _CHOLESKY),
-    "linalg.cholesky_ex float32": ("CPU linalg_cholesky_ex", _CHOLESKY),
     "more grid sample": ("CPU grid_sampler_2d, CPU grid_sampler_2d_backward", _GATHERS),
     "grid_sampler_2d float32": ("CPU grid_sampler_2d, CPU grid_sampler_2d_backward", _GATHERS),
     "nn.functional.grid_sample float32": ("CPU grid_sampler_2d, CPU grid_sampler_2d_backward", _GATHERS),

@@ -24,14 +24,18 @@ OPENBLAS, OPENBLAS_VERSION = "scipy-openblas32", "0.3.34.481.3"
 """The exact build: another one may cut matrices into other blocks."""
 INSTALL = 'Run pip install "lockstep-train[portable]".'
 
+KERNELS = "Haswell"
+"""OpenBLAS's name for the kernels that it is held at."""
 HELD = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_CBWR": "COMPATIBLE",
-    "OPENBLAS_CORETYPE": "Haswell",
+    "OPENBLAS_CORETYPE": KERNELS,
+    "OPENBLAS_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
 }
-"""Whatever the user has set. torch.compile compiles for the CPU that it finds, so functions run without it."""
+"""Whatever the user has set. torch.compile compiles for the CPU that it finds, so functions run without it. The one thread of OpenBLAS
+is NumPy's, whose products would depend on the machine's cores; torch's gets the rank's number later."""
 NUMPY = {
     True: "X86_V4,AVX512_ICL,AVX512_SPR",
     False: "AVX512F,AVX512CD,AVX512_SKX,AVX512_CLX,AVX512_CNL,AVX512_ICL",
@@ -39,12 +43,11 @@ NUMPY = {
 """What NumPy must not use beyond AVX2, by whether it has the names of NumPy 2.4."""
 
 
-def portable_variables(present: Mapping[str, str], threads: int) -> dict[str, str]:
+def portable_variables(present: Mapping[str, str]) -> dict[str, str]:
     """The variables that a process needs before it loads torch.
 
     Args:
         present: its environment without them.
-        threads: those of a rank.
 
     Raises:
         UsageError: where this machine or this installation cannot have the portable bits.
@@ -54,17 +57,21 @@ def portable_variables(present: Mapping[str, str], threads: int) -> dict[str, st
     return {
         **HELD,
         BLAS: str(_openblas()),
-        "OPENBLAS_NUM_THREADS": str(threads),
         "NPY_DISABLE_CPU_FEATURES": NUMPY[_version("numpy") >= (2, 4)],
         # What stands first wins, so what others preload (an allocator) stays as it is.
         PRELOAD: ":".join([str(LIBRARY), *others]),
     }
 
 
-def is_prepared(present: Mapping[str, str]) -> bool:
+def is_prepared(at_start: Mapping[str, str]) -> bool:
     """Whether this process was started with the variables; then its library is before torch."""
     library = ctypes.CDLL(None)
-    return hasattr(library, "lockstep_portable_version") and HELD.items() <= present.items()
+    return hasattr(library, "lockstep_portable_version") and HELD.items() <= at_start.items()
+
+
+def changed_since(at_start: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The variables that have another value now, which a library loaded later would see."""
+    return [name for name in (*HELD, BLAS, "NPY_DISABLE_CPU_FEATURES") if at_start.get(name) != now.get(name)]
 
 
 def _check_machine() -> None:
@@ -116,7 +123,7 @@ def _version(package: str) -> tuple[int, ...]:
 
 def main() -> None:
     """Print the variables, for `env $(python -m lockstep.protocol.portable) jupyter lab`: a process that lockstep does not start."""
-    print(*(f"{name}={value}" for name, value in portable_variables(os.environ, 1).items()))
+    print(*(f"{name}={value}" for name, value in portable_variables(os.environ).items()))
 
 
 if __name__ == "__main__":

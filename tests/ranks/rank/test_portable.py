@@ -127,3 +127,69 @@ def test_a_script_without_lockstep_is_told_that_nothing_was_checked(tmp_path: Pa
     ended = run_script(tmp_path, "import torch", "-n", "1", "--numerics", "portable")
     assert ended.code == 0
     assert "numerics  nothing was checked: the script calls no lockstep.init" in ended.err
+
+
+def test_two_threads_are_as_portable_with_bits_of_their_own(tmp_path: Path) -> None:
+    one, two = (run_script(tmp_path, TRAIN, "-n", "1", "--threads", number) for number in ("1", "2"))
+    assert "4 lanes, 2 threads)" in two.err
+    assert loss(one)
+    assert loss(two)
+
+
+WORKERS = """
+    import multiprocessing, torch, lockstep
+    from torch import nn
+    from torch.utils.data import DataLoader, Dataset
+
+    class Samples(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            torch.manual_seed(index)
+            return nn.LSTM(30, 30)(torch.randn(1, 1, 30))[0].detach().flatten()
+
+    if __name__ == "__main__":
+        run = lockstep.init(numerics="portable")
+        model = nn.Linear(30, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        loader = DataLoader(Samples(), batch_size=4, num_workers=1, multiprocessing_context="METHOD")
+        model, optimizer, loader = run.prepare(model, optimizer, loader)
+        for step in run.steps(loader):
+            step.backward(lambda batch: model(batch).pow(2).mean())
+            optimizer.step()
+        run.print("loss", float(step.loss).hex())
+"""
+
+
+def test_workers_that_are_fresh_interpreters_compute_with_the_same_kernels(tmp_path: Path) -> None:
+    forked, spawned = (
+        run_script(tmp_path, WORKERS.replace("METHOD", method), "-n", "1") for method in ("fork", "spawn")
+    )
+    assert loss(spawned) == loss(forked)
+
+
+def test_a_state_with_the_bits_of_one_cpu_is_not_resumed(tmp_path: Path) -> None:
+    options = ("-n", "1", "--name", "mine", "--save-every", "2steps", "--threads", "1")
+    assert run_script(tmp_path, TRAIN, *options, "--numerics", "exact").code == 0
+    longer = TRAIN.replace("run.epochs(2)", "run.epochs(3)")
+    ended = run_script(tmp_path, longer, *options)
+    assert ended.code == 2
+    assert "was written by a run whose bits depend on the CPU" in ended.err
+
+
+def test_a_word_in_a_branch_that_is_not_taken_is_said(tmp_path: Path) -> None:
+    text = TRAIN.replace(
+        'lockstep.init(seed=3, lanes=4, numerics="portable")',
+        'lockstep.init(seed=3, lanes=4, numerics="portable") if "NEVER" in os.environ else lockstep.init(seed=3, lanes=4)',
+    )
+    ended = run_script(tmp_path, text, "-n", "1")
+    assert "the script chose other numerics" in ended.err
+    assert "any x86-64" not in ended.err
+
+
+def test_a_variable_that_the_script_changes_is_named(tmp_path: Path) -> None:
+    text = TRAIN.replace("import lockstep", "import lockstep; os.environ['NPY_DISABLE_CPU_FEATURES'] = ''")
+    ended = run_script(tmp_path, text, "-n", "1")
+    assert ended.code == 2
+    assert "NPY_DISABLE_CPU_FEATURES changed in the script" in ended.err

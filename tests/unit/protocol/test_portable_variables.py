@@ -19,7 +19,7 @@ pytestmark = needs_portable
 
 def refusal(**present: str) -> UsageError:
     with pytest.raises(UsageError) as error:
-        portable.portable_variables(present, 1)
+        portable.portable_variables(present)
     return error.value
 
 
@@ -67,14 +67,15 @@ def test_openblas_is_needed_in_exactly_one_version(monkeypatch):
 def test_numpy_is_told_in_the_words_of_its_version(monkeypatch, version, names):
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: version if name == "numpy" else real(name))
-    assert portable.portable_variables({}, 1)["NPY_DISABLE_CPU_FEATURES"].split(",")[0] == names
+    assert portable.portable_variables({})["NPY_DISABLE_CPU_FEATURES"].split(",")[0] == names
 
 
 def test_what_holds_the_kernels_wins_over_what_the_user_has_set_and_ours_is_preloaded_once():
     mine = {"MKL_CBWR": "AVX512", "LD_PRELOAD": f"/lib/allocator.so:{portable.LIBRARY}"}
-    held = portable.portable_variables(mine, 3)
+    held = portable.portable_variables(mine)
     assert held["MKL_CBWR"] == "COMPATIBLE"
-    assert held["OPENBLAS_NUM_THREADS"] == "3"
+    assert held["OPENBLAS_NUM_THREADS"] == "1"
     assert held["LD_PRELOAD"].split(":") == [str(portable.LIBRARY), "/lib/allocator.so"]
     assert Path(held[portable.BLAS]).is_file()
     assert not portable.is_prepared({**mine, **held}), "this process itself was started without them"
+    assert portable.changed_since(held, {**held, "NPY_DISABLE_CPU_FEATURES": ""}) == ["NPY_DISABLE_CPU_FEATURES"]

@@ -38,14 +38,13 @@ def modules_for(request: LaunchRequest) -> tuple[str, ...]:
 
 def settings_for(request: LaunchRequest) -> dict[str, str]:
     """The variables of numerics="portable" for one run, before its ranks load torch; see `settings_of`."""
-    threads = request.placement.threads if request.placement.threads_given else 1
-    call, arithmetic = request.entry.call, request.computation.arithmetic
+    call = request.entry.call
     if call is not None:
-        return portable_variables(os.environ, threads) if call.is_portable else {}
-    return settings_of(arithmetic, request.entry.script, request.entry.module, threads)
+        return portable_variables(os.environ) if call.is_portable else {}
+    return settings_of(request.computation.arithmetic, request.entry.script, request.entry.module)
 
 
-def settings_of(arithmetic: Arithmetic, script: Path | None, module: str | None, threads: int) -> dict[str, str]:
+def settings_of(arithmetic: Arithmetic, script: Path | None, module: str | None) -> dict[str, str]:
     """What the command line says counts; else what the script's own text says.
 
     Raises:
@@ -54,7 +53,7 @@ def settings_of(arithmetic: Arithmetic, script: Path | None, module: str | None,
     numerics = arithmetic.numerics
     if numerics is None and (place := source_place(script, module)) is not None and names_portable(*place):
         numerics = "portable"
-    return portable_variables(os.environ, threads) if numerics == "portable" else {}
+    return portable_variables(os.environ) if numerics == "portable" else {}
 
 
 def _text(request: LaunchRequest) -> str:

@@ -237,7 +237,9 @@ def _same(request: LaunchRequest) -> dict[str, str]:
     )
     return {
         "their version of lockstep": importlib.metadata.version("lockstep-train"),
-        "their version of torch": importlib.metadata.version("torch"),
+        "their version of torch": importlib.metadata.version("torch").partition("+" if settings_for(request) else "\0")[
+            0
+        ],
         "their version of Python": ".".join(platform.python_version_tuple()[:2]),
         "the script": f"{Path(request.title).name} (sha256 {digest})",
         "the script's arguments": " ".join(request.entry.args) or "none",

@@ -100,11 +100,6 @@ class Program:
         return self.module if self.module is not None else str(self.script)
 
 
-def _settings(program: Program) -> dict[str, str]:
-    threads = program.threads if program.threads_given else 1
-    return settings_of(program.arithmetic, program.script, program.module, threads)
-
-
 @dataclass(frozen=True)
 class Trial:
     label: str
@@ -152,7 +147,9 @@ class Trials(AbstractContextManager["Trials"]):
         self._program, self._watch = program, watch
         self._folder = RunsFolder(purpose)
         self.base = self._folder.path
-        self._nursery = nursery or NurseryHandle(program.threads, PRELOADED, _settings(program))
+        self._nursery = nursery or NurseryHandle(
+            program.threads, PRELOADED, settings_of(program.arithmetic, program.script, program.module)
+        )
         self._own = self._nursery if nursery is None else None
         files = files or Files()
         self._places = Workplaces(self._nursery, self.base, files.in_place, files.note)

@@ -111,6 +111,10 @@ def unlike_hashes(hashes: Sequence[int]) -> str:
     )
 
 
+ANY_CPU = "any with AVX2"
+"""What a fingerprint says of the CPU under numerics="portable"."""
+
+
 def fingerprint(device: torch.device, threads: int, numerics: str | None) -> dict[str, Any]:
     """What the bits depend on besides the script and its data."""
     is_portable = numerics == "portable"
@@ -118,7 +122,7 @@ def fingerprint(device: torch.device, threads: int, numerics: str | None) -> dic
         "torch": torch.__version__.partition("+")[0] if is_portable else torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "cpu": "any with AVX2" if is_portable else torch.backends.cpu.get_cpu_capability(),
+        "cpu": ANY_CPU if is_portable else torch.backends.cpu.get_cpu_capability(),
         "device": device_name(device),
         "threads": threads,
     }

@@ -1,4 +1,4 @@
-"""Known answers: some thirty kernels whose bits are recorded for each torch. One that differs stops the run, by name.
+"""Known answers: 26 kernels whose bits are recorded for each torch. One that differs stops the run, by name.
 
 `python -m lockstep.rank.portable.answers` computes them and prints what this process has; with --record it writes them down as those
 of this torch. Record them only where all emulated CPUs agree (tests/portable).

@@ -12,6 +12,9 @@ from torch.utils.data import DataLoader
 
 from lockstep.errors import UsageError
 from lockstep.rank.portable.operators import refuse_uncovered
+from lockstep.rank.portable.process import seed_held_process
+
+__all__ = ["look_at", "seed_held_process"]
 
 SHOWN = frozenset({torch.float32, torch.float64})
 FOREIGN = {
@@ -20,6 +23,7 @@ FOREIGN = {
     "cv2": "OpenCV",
     "numba": "Numba",
     "jax": "JAX",
+    "PIL": "Pillow",
     "tensorflow": "TensorFlow",
 }
 """Libraries with kernels of their own, by the names that they are imported by."""

@@ -6,17 +6,21 @@ import ctypes
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from lockstep.errors import UsageError
+from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.machine.processes import interpreter
 from lockstep.machine.torch_private import enable_onednn, functions, is_onednn_enabled
 from lockstep.notices import say
-from lockstep.protocol.portable import is_prepared, portable_variables, refuse_old_cpu
+from lockstep.protocol.portable import KERNELS, changed_since, is_prepared, portable_variables, refuse_old_cpu
 from lockstep.rank.caller import where
+from lockstep.rank.init.streams import seed_process
 from lockstep.rank.portable.answers import refuse_wrong_answers
 from lockstep.rank.portable.operators import refuse_uncovered
 
@@ -35,8 +39,13 @@ def be_portable(threads: int, *, is_launched: bool, checks: bool) -> None:
     Raises:
         UsageError: where the bits would not be portable: with what differs, and the fix.
     """
-    if not is_prepared(os.environ):
-        _start_again(threads, is_launched=is_launched)
+    if not is_prepared(_at_start()):
+        _start_again(is_launched=is_launched)
+    if changed := changed_since(_at_start(), os.environ):
+        raise UsageError(
+            f'{", ".join(changed)} changed in the script, and numerics="portable" needs what it was started with.',
+            "Leave it as it is.",
+        )
     library: Any = ctypes.CDLL(None)
     refuse_old_cpu(library)
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
@@ -44,22 +53,56 @@ def be_portable(threads: int, *, is_launched: bool, checks: bool) -> None:
             f'numerics="portable" knows how to hold MKL, and torch {torch.__version__} was built with another BLAS.',
             "Install torch from PyPI or from the index of its own site.",
         )
-    library.lockstep_portable_set_threads(threads)
-    torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]
-    _keep_lstm_out_of_onednn()
+    library.lockstep_portable_kernels.restype = ctypes.c_char_p
+    if (kernels := library.lockstep_portable_kernels().decode()) != KERNELS:
+        raise EnvironmentFailure(f"OpenBLAS uses its kernels of {kernels}, not of {KERNELS}, whatever it was told.")
+    hold()
     if checks:
+        library.lockstep_portable_set_threads(1)  # the recorded answers are those of one
         refuse_wrong_answers()
+    library.lockstep_portable_set_threads(threads)
+
+
+def hold() -> None:
+    """What a process that was started with the variables still has to do; a second call does nothing."""
+    if not _kept_out:
+        torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]
+        _keep_lstm_out_of_onednn()
     refuse_uncovered()
 
 
-def _start_again(threads: int, *, is_launched: bool) -> None:
+def seed_held_process(key: int) -> None:
+    """`seed_process` in a loader worker, which may be a fresh interpreter: it computes samples with the rank's kernels."""
+    if not _kept_out:
+        hold()
+    seed_process(key)
+
+
+def say_held_for_nothing() -> None:
+    """Say it, where a process was started for numerics="portable" and the script chose another one."""
+    if is_prepared(_at_start()):
+        say(
+            'the source names numerics="portable", so this process was started with kernels that every CPU has, and without '
+            "torch.compile; the script chose other numerics. Its bits are those of this process: --numerics exact leaves the CPU's own."
+        )
+
+
+def _at_start() -> dict[str, str]:
+    """The environment with which this process was started, or the one that it was forked from: what torch saw when it was loaded."""
+    text = b""
+    with suppress(OSError):
+        text = Path("/proc/self/environ").read_bytes()
+    return dict(os.fsdecode(word).split("=", 1) for word in text.split(b"\0") if b"=" in word)
+
+
+def _start_again(*, is_launched: bool) -> None:
     """Replace this process by the same command with the variables; what the script did before runs again."""
     if is_launched or AGAIN in os.environ or not _has_command():
         raise UsageError(
             f'numerics="portable" must be known before torch is loaded ({where()}).',
             'Start it with `lockstep run --numerics portable`, or write numerics="portable" into the script\'s lockstep.init.',
         )
-    variables = {**os.environ, **portable_variables(os.environ, threads), AGAIN: "1"}
+    variables = {**os.environ, **portable_variables(os.environ), AGAIN: "1"}
     say('numerics="portable" is read while torch is loaded: the script starts again with it.')
     sys.stdout.flush()
     sys.stderr.flush()
@@ -68,10 +111,10 @@ def _start_again(threads: int, *, is_launched: bool) -> None:
 
 
 def _has_command() -> bool:
-    """Whether the command line of this process starts the script: not a prompt, a notebook, standard input, or another process's child."""
+    """Whether the command line of this process starts the script: no prompt, notebook, standard input, child, or test of pytest."""
     file = str(getattr(sys.modules.get("__main__"), "__file__", None) or "<")
     is_own = multiprocessing.parent_process() is None and not sys.flags.interactive and not hasattr(sys, "ps1")
-    return is_own and not file.startswith("<")
+    return is_own and not file.startswith("<") and "_pytest" not in sys.modules  # it has replaced the output
 
 
 _kept_out: list[Callable[..., Any]] = []
@@ -80,21 +123,31 @@ _kept_out: list[Callable[..., Any]] = []
 
 def _keep_lstm_out_of_onednn() -> None:
     """Torch's own LSTM instead of oneDNN's, which chooses by CPU whatever it is told."""
-    if not _kept_out:
-        places: list[Any] = [functions, torch]  # nn.LSTM looks in the first
-        for module in places:
-            _kept_out.append(module.lstm)
-            module.lstm = _without_onednn(module.lstm)
+    places: list[Any] = [functions, torch]  # nn.LSTM looks in the first
+    for module in places:
+        _kept_out.append(module.lstm)
+        module.lstm = _without_onednn(module.lstm)
+
+
+_switch = threading.Lock()
+_inside: list[bool] = []
+"""An entry for each LSTM that is being computed: whether oneDNN was on before."""
 
 
 def _without_onednn(function: Callable[..., Any]) -> Callable[..., Any]:
+    # [Note: LSTMs in several threads]
+    # The switch is the process's. The first one in turns oneDNN off and the last one out turns it on again; what other threads
+    # compute meanwhile goes without it. torch has no switch for a thread.
     def lstm(*args: Any, **named: Any) -> Any:
-        # torch.backends.mkldnn.flags sets five more things, and warns of one of them.
-        before = is_onednn_enabled()
-        enable_onednn(False)
+        with _switch:
+            _inside.append(is_onednn_enabled() if not _inside else _inside[0])
+            enable_onednn(False)
         try:
             return function(*args, **named)
         finally:
-            enable_onednn(before)
+            with _switch:
+                was_on = _inside.pop()
+                if not _inside:
+                    enable_onednn(was_on)
 
     return lstm

@@ -32,7 +32,7 @@ from lockstep.rank.checkpoint.store.store import Store
 from lockstep.rank.init.device import explain_cpu, pin_device
 from lockstep.rank.init.numerics import fingerprint, flags
 from lockstep.rank.init.task_store import cores_of, undo_binding
-from lockstep.rank.portable.process import be_portable
+from lockstep.rank.portable.process import be_portable, say_held_for_nothing
 from lockstep.rank.run.position.metrics import keep
 from lockstep.rank.run.run_state import Config, RunState
 
@@ -112,6 +112,8 @@ def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) 
     if is_portable:
         device = _cpu(device)
         be_portable(threads, is_launched=settings is not None, checks=position.local_rank == 0)
+    elif position.rank == 0:
+        say_held_for_nothing()
     pinned = pin_device(device, position, ranks_per_gpu(os.environ))
     if device is None and pinned.type == "cpu":
         explain_cpu(os.environ, position)

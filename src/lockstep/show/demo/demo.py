@@ -47,7 +47,7 @@ EVERYWHERE = dict.fromkeys(("2.11.0", "2.12.1", "2.13.0", "2.14.1"), "1ed1f7d60b
 def portable_here() -> dict[str, str]:
     """The variables of numerics="portable" where this machine and installation can have it, and the hash is known; else none."""
     try:
-        return portable_variables(os.environ, 1) if _torch_version() in EVERYWHERE else {}
+        return portable_variables(os.environ) if _torch_version() in EVERYWHERE else {}
     except UsageError:
         return {}
 

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from lockstep.errors import UsageError
 from lockstep.rank.portable import answers
 from lockstep.rank.portable.objects import look_at
 from lockstep.rank.portable.operators import lift
+from lockstep.rank.portable.process import _without_onednn
 from tests.support.portable import needs_portable
 
 
@@ -90,3 +93,10 @@ def test_half_precision_is_refused_and_what_the_lane_does_not_hold_is_said():
         del sys.modules[module.__name__]
     assert len(said) == 1
     assert "Own is written with SciPy" in said[0]
+
+
+def test_lstms_in_several_threads_leave_onednn_as_it_was():
+    calls = _without_onednn(lambda: time.sleep(0.001) or torch.backends.mkldnn.enabled)
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(lambda _: calls(), range(200)))
+    assert torch.backends.mkldnn.enabled

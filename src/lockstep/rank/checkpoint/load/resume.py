@@ -17,6 +17,7 @@ from lockstep.rank.checkpoint.load.plan import LoadPlan, made
 from lockstep.rank.checkpoint.state.collect import counters, facts_of
 from lockstep.rank.checkpoint.state.save import place_of, require_between_epochs
 from lockstep.rank.checkpoint.store.other_nodes import replicated
+from lockstep.rank.init.numerics import ANY_CPU
 from lockstep.rank.run.run_state import RunState
 from lockstep.rank.transport.together import Together
 
@@ -59,6 +60,8 @@ def _load(
     if run.config.environment.position.local_rank == 0 and not is_whole:
         together.refuse(damage(place, manifest))
     together.agree()
+    together.do(lambda: _refuse_other_numerics(run, folder, manifest))
+    together.agree()
     plan = together.do(lambda: _planned(run, folder.target, before, found, objects))
     together.agree()
     assert plan is not None
@@ -86,6 +89,16 @@ def _all_found(together: Together, target: Path, found: tuple[Path, Manifest] | 
             "Keep it where every rank can read it.",
         )
     return bool(record[0][0])
+
+
+def _refuse_other_numerics(run: RunState, folder: StateFolder, manifest: Manifest) -> None:
+    """Raise `UsageError` where a run of portable bits would begin with a state that has the bits of one kind of CPU."""
+    then = record if isinstance(record := manifest.facts.get("fingerprint"), Mapping) else {}
+    if run.config.arithmetic.numerics == "portable" and then.get("cpu") != ANY_CPU:
+        raise UsageError(
+            f"{folder.target} was written by a run whose bits depend on the CPU ({then.get('cpu')}), so what follows would too.",
+            "Use --numerics exact, or begin anew with another --name: `lockstep.load_weights` takes the weights alone.",
+        )
 
 
 def _planned(

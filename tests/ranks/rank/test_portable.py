@@ -54,6 +54,11 @@ def test_the_bits_are_those_of_every_strategy(tmp_path: Path) -> None:
     for options in (("-n", "2"), ("-n", "2", "--strategy", "zero1"), ("-n", "2", "--mesh", "pipeline=2")):
         assert loss(run_script(tmp_path, TRAIN, *options)) == loss(one)
     assert loss(run_script(tmp_path, TRAIN, "-n", "2", env={"KILLS": "1"})) == loss(one)
+    # The session's own OPENBLAS_NUM_THREADS hid that ranks lost theirs.
+    words = [sys.executable, "-m", "lockstep", "run", "-n", "1", "script.py"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
+    users = subprocess.run(words, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=120, check=False)
+    assert loss(one) in users.stdout, users.stderr
     unheld = run_script(tmp_path, TRAIN, "-n", "1", "--numerics", "exact")
     assert loss(unheld) != loss(one), "the CPU's own kernels have other bits, or this test says nothing"
 
@@ -85,6 +90,7 @@ def test_what_cannot_be_portable_is_refused_before_anything_starts(
     assert not [*tmp_path.glob("lockstep-runs/*/logs")]
 
 
+@pytest.mark.thorough
 def test_a_word_that_only_the_running_script_knows_is_named_with_the_fix(tmp_path: Path) -> None:
     text = TRAIN.replace('numerics="portable"', 'numerics="port" + "able"')
     ended = run_script(tmp_path, text, "-n", "1")
@@ -162,6 +168,7 @@ WORKERS = """
 """
 
 
+@pytest.mark.thorough
 def test_workers_that_are_fresh_interpreters_compute_with_the_same_kernels(tmp_path: Path) -> None:
     forked, spawned = (
         run_script(tmp_path, WORKERS.replace("METHOD", method), "-n", "1") for method in ("fork", "spawn")
@@ -169,6 +176,7 @@ def test_workers_that_are_fresh_interpreters_compute_with_the_same_kernels(tmp_p
     assert loss(spawned) == loss(forked)
 
 
+@pytest.mark.thorough
 def test_a_state_with_the_bits_of_one_cpu_is_not_resumed(tmp_path: Path) -> None:
     options = ("-n", "1", "--name", "mine", "--save-every", "2steps", "--threads", "1")
     assert run_script(tmp_path, TRAIN, *options, "--numerics", "exact").code == 0
@@ -178,6 +186,7 @@ def test_a_state_with_the_bits_of_one_cpu_is_not_resumed(tmp_path: Path) -> None
     assert "was written by a run whose bits depend on the CPU" in ended.err
 
 
+@pytest.mark.thorough
 def test_a_word_in_a_branch_that_is_not_taken_is_said(tmp_path: Path) -> None:
     text = TRAIN.replace(
         'lockstep.init(seed=3, lanes=4, numerics="portable")',
@@ -188,6 +197,7 @@ def test_a_word_in_a_branch_that_is_not_taken_is_said(tmp_path: Path) -> None:
     assert "any x86-64" not in ended.err
 
 
+@pytest.mark.thorough
 def test_a_variable_that_the_script_changes_is_named(tmp_path: Path) -> None:
     text = TRAIN.replace("import lockstep", "import lockstep; os.environ['NPY_DISABLE_CPU_FEATURES'] = ''")
     ended = run_script(tmp_path, text, "-n", "1")

@@ -63,10 +63,12 @@ class NurseryHandle:
         """Its first message, once received."""
         self._ended = False
         self._environment = dict(os.environ)
+        self.settings = dict(settings or {})
+        """Those variables; its ranks keep them."""
         theirs.set_inheritable(True)
         launcher = str(os.getpid())
         options = ["-P", "-m", "lockstep.rank.start.nursery", str(theirs.fileno()), ",".join(modules), launcher]
-        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ), **(settings or {})}
+        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ), **self.settings}
         arguments = [interpreter(), *interpreter_options(), *options]
         null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
         self.process = os.posix_spawn(interpreter(), arguments, variables, file_actions=null)

@@ -1,7 +1,7 @@
 // The vector math that torch calls in MKL (VML), computed by SLEEF's AVX2 functions, which torch exports by name.
 //
-// MKL chooses its functions by the processor and by its vendor, and no setting of MKL holds that on every vendor. This library is
-// loaded before torch, so torch's calls come here. An element's result depends on nothing but the element.
+// MKL chooses its functions by the processor and by its vendor, and no setting of MKL holds that on every vendor. This
+// library is loaded before torch, so torch's calls come here. An element's result depends on nothing but the element.
 #include <dlfcn.h>
 #include <immintrin.h>
 
@@ -57,7 +57,8 @@ Value polynomial(Value at, const std::array<Value, Size>& highest_first) {
   return sum;
 }
 
-// A rational start (the classical one with 4 + 4 and 4 + 2 coefficients, as in ATen's calc_erfinv), then two steps of Newton's method.
+// A rational start (the classical one with 4 + 4 and 4 + 2 coefficients, as in ATen's calc_erfinv), then two steps of
+// Newton's method.
 double inverse_erf(double y) {
   constexpr std::array<double, 4> a = {-0.140543331, 0.914624893, -1.645349621, 0.886226899};
   constexpr std::array<double, 5> b = {0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0};
@@ -74,24 +75,24 @@ double inverse_erf(double y) {
     const double root = std::sqrt(-std::log((1 - size) / 2));
     x = std::copysign(polynomial(root, c) / polynomial(root, d), y);
   }
-  for (int step = 0; step < 2; ++step)
-    x -= (std::erf(x) - y) / (2 * std::numbers::inv_sqrtpi * std::exp(-x * x));
+  for (int step = 0; step < 2; ++step) x -= (std::erf(x) - y) / (2 * std::numbers::inv_sqrtpi * std::exp(-x * x));
   return x;
 }
 
 }  // namespace
 
-// MKL's names: vms and vmd with a mode, which says how accurate MKL has to be; vs and vd without. MKL_INT is int in torch.
+// MKL's names: vms and vmd with a mode, which says how accurate MKL has to be; vs and vd without. MKL_INT is int in
+// torch.
 extern "C" {
 
-#define LOCKSTEP_SLEEF(NAME, SLEEF, ULP)                                                                         \
-  void vms##NAME(int count, const float* from, float* to, long long) {                                           \
-    static const auto function = reinterpret_cast<__m256 (*)(__m256)>(of_torch("Sleef_" #SLEEF "f8_" #ULP "avx2")); \
-    each(count, from, to, function);                                                                             \
-  }                                                                                                              \
-  void vmd##NAME(int count, const double* from, double* to, long long) {                                         \
+#define LOCKSTEP_SLEEF(NAME, SLEEF, ULP)                                                                              \
+  void vms##NAME(int count, const float* from, float* to, long long) {                                                \
+    static const auto function = reinterpret_cast<__m256 (*)(__m256)>(of_torch("Sleef_" #SLEEF "f8_" #ULP "avx2"));   \
+    each(count, from, to, function);                                                                                  \
+  }                                                                                                                   \
+  void vmd##NAME(int count, const double* from, double* to, long long) {                                              \
     static const auto function = reinterpret_cast<__m256d (*)(__m256d)>(of_torch("Sleef_" #SLEEF "d4_" #ULP "avx2")); \
-    each(count, from, to, function);                                                                             \
+    each(count, from, to, function);                                                                                  \
   }
 
 LOCKSTEP_SLEEF(Acos, acos, u10)

@@ -99,6 +99,7 @@ def test_a_word_that_only_the_running_script_knows_is_named_with_the_fix(tmp_pat
     assert loss(run_script(tmp_path, text, "-n", "1", "--numerics", "portable"))
 
 
+@pytest.mark.thorough
 def test_lstm_stays_out_of_onednn_and_numpy_below_avx512(tmp_path: Path) -> None:
     text = """
         import json, torch, numpy as np, lockstep

@@ -118,6 +118,7 @@ def test_operators_that_only_move_or_read_are_covered(name: str) -> None:
     assert f"CPU {name}" in operators.covered() or not operators.has_kernel(f"aten::{name}", "CPU")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     not checks.PORTABLE.exists() or checks.blas() is None, reason="needs _portable.so and scipy-openblas32"
 )

@@ -15,8 +15,6 @@
 
 namespace {
 
-constexpr int f8 = 8, d4 = 4;
-
 // A function of torch's library, which is loaded without being visible to others.
 void* of_torch(const char* name) {
   static void* const torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
@@ -25,29 +23,41 @@ void* of_torch(const char* name) {
   return found;
 }
 
-template <class Function>
-void each(int count, const float* from, float* to, Function function) {
+// The registers of a type, and how memory gets into one and back.
+struct Floats {
+  static constexpr int width = 8;
+  static __m256 load(const float* from) { return _mm256_loadu_ps(from); }
+  static void store(float* to, __m256 values) { _mm256_storeu_ps(to, values); }
+};
+struct Doubles {
+  static constexpr int width = 4;
+  static __m256d load(const double* from) { return _mm256_loadu_pd(from); }
+  static void store(double* to, __m256d values) { _mm256_storeu_pd(to, values); }
+};
+
+template <class Registers, class Value, class Function>
+void each_of(int count, const Value* from, Value* to, Function function) {
+  constexpr int width = Registers::width;
   int at = 0;
-  for (; at + f8 <= count; at += f8) _mm256_storeu_ps(to + at, function(_mm256_loadu_ps(from + at)));
+  for (; at + width <= count; at += width) Registers::store(to + at, function(Registers::load(from + at)));
   if (at == count) return;
   // The rest gets the same instructions, so an element's bits do not depend on its place.
-  std::array<float, f8> rest;
-  rest.fill(0.5F);
-  std::memcpy(rest.data(), from + at, sizeof(float) * static_cast<std::size_t>(count - at));
-  _mm256_storeu_ps(rest.data(), function(_mm256_loadu_ps(rest.data())));
-  std::memcpy(to + at, rest.data(), sizeof(float) * static_cast<std::size_t>(count - at));
+  std::array<Value, width> rest;
+  rest.fill(Value(0.5));
+  const auto left = sizeof(Value) * static_cast<std::size_t>(count - at);
+  std::memcpy(rest.data(), from + at, left);
+  Registers::store(rest.data(), function(Registers::load(rest.data())));
+  std::memcpy(to + at, rest.data(), left);
+}
+
+template <class Function>
+void each(int count, const float* from, float* to, Function function) {
+  each_of<Floats>(count, from, to, function);
 }
 
 template <class Function>
 void each(int count, const double* from, double* to, Function function) {
-  int at = 0;
-  for (; at + d4 <= count; at += d4) _mm256_storeu_pd(to + at, function(_mm256_loadu_pd(from + at)));
-  if (at == count) return;
-  std::array<double, d4> rest;
-  rest.fill(0.5);
-  std::memcpy(rest.data(), from + at, sizeof(double) * static_cast<std::size_t>(count - at));
-  _mm256_storeu_pd(rest.data(), function(_mm256_loadu_pd(rest.data())));
-  std::memcpy(to + at, rest.data(), sizeof(double) * static_cast<std::size_t>(count - at));
+  each_of<Doubles>(count, from, to, function);
 }
 
 template <class Value, std::size_t Size>

@@ -12,7 +12,6 @@ portable mode's environment away, to see that the emulated CPU would have given 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import selectors
@@ -25,48 +24,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.protocol.portable import BLAS, HELD, LIBRARY, NUMPY, PRELOAD, portable_variables
 from tests.portable.verdict import Results, compare, verdict
 
 ROOT = Path(__file__).parents[2]
-PORTABLE = ROOT / "src" / "lockstep" / "_portable.so"
 COVERED = ROOT / "src" / "lockstep" / "rank" / "portable" / "covered.txt"
 RECORDED = Path(__file__).with_name("recorded.json")
-ENVIRONMENT = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "MKL_CBWR": "COMPATIBLE",
-    "OPENBLAS_CORETYPE": "Haswell",
-    "OPENBLAS_NUM_THREADS": "1",
-    "NPY_DISABLE_CPU_FEATURES": "X86_V4,AVX512_ICL,AVX512_SPR",
-}
 LONGEST_S = {False: 20, True: 90}
 """For one operator and dtype: natively, and emulated."""
 STARTS_S = 240
 """Until a process is ready for its first check."""
 
 
-def blas() -> Path | None:
-    """The pinned OpenBLAS, if it is installed."""
-    found = importlib.util.find_spec("scipy_openblas32")
-    path = Path(found.origin).parent / "lib" / "libscipy_openblas.so" if found and found.origin else None
-    return path if path and path.exists() else None
-
-
 def environment(*, portable: bool) -> dict[str, str]:
     """What a process that checks is started with."""
-    pinned = {*ENVIRONMENT, "LD_PRELOAD", "LOCKSTEP_PORTABLE_BLAS"}
+    pinned = {*HELD, NUMPY, PRELOAD, BLAS}
     rest = {name: value for name, value in os.environ.items() if name not in pinned} | {
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
     }
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    more = {**ENVIRONMENT, "LOCKSTEP_PORTABLE_BLAS": str(blas())} if portable else {}
+    more = {name: value for name, value in portable_variables({}).items() if name != PRELOAD} if portable else {}
     return rest | more | {"PYTHONPATH": path}
 
 
 def command(cpu: str | None, *, portable: bool) -> list[str]:
     """How Python is started, with the library between torch and MKL."""
-    preload = [f"LD_PRELOAD={PORTABLE}"] if portable else []
+    preload = [f"{PRELOAD}={LIBRARY}"] if portable else []
     if cpu is None:
         return ["env", *preload, sys.executable]
     interpreter = str(Path(sys.executable).resolve())
@@ -88,19 +72,15 @@ def prepare() -> None:
     """Set torch as a rank of the portable mode does."""
     import torch
 
+    from lockstep.rank.portable.operators import lift
+    from lockstep.rank.portable.process import hold
+
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
-    if "LOCKSTEP_PORTABLE_BLAS" not in os.environ:
-        return
-    torch.backends.nnpack.set_flags(False)
-    inner = torch.lstm
-
-    def lstm(*args: Any, **named: Any) -> Any:
-        with torch.backends.mkldnn.flags(enabled=False):
-            return inner(*args, **named)
-
-    torch.lstm = torch._VF.lstm = lstm
+    if BLAS in os.environ:
+        hold()
+        lift()  # a check that calls what is not covered tells whether it could be
 
 
 def work(names: Sequence[str]) -> None:

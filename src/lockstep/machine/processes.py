@@ -14,6 +14,8 @@ from pathlib import Path
 
 from lockstep.machine.leftovers import PROC
 
+WRAPPER = "LOCKSTEP_PYTHON"
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
@@ -51,13 +53,18 @@ def let_read(reader: int) -> None:
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, instead of process 1; an emulator of CPUs can't do that."""
-    with suppress(OSError) if "LOCKSTEP_PYTHON" in os.environ else nullcontext():
+    with suppress(OSError) if is_wrapped() else nullcontext():
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def interpreter() -> str:
     """The Python of every process that lockstep starts: LOCKSTEP_PYTHON where that is set, for one behind an emulator, else this one."""
-    return os.environ.get("LOCKSTEP_PYTHON") or sys.executable
+    return os.environ.get(WRAPPER) or sys.executable
+
+
+def is_wrapped() -> bool:
+    """Whether that is a wrapper, behind which there may be an emulator, with fewer calls and other signals than the kernel's."""
+    return WRAPPER in os.environ
 
 
 def interpreter_options() -> list[str]:

@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lockstep.machine.leftovers import PROC
-from lockstep.machine.processes import interpreter, interpreter_options
+from lockstep.machine.processes import interpreter, interpreter_options, is_wrapped
 
 PATIENCE_S = 5.0
 _SLEEPER = """
@@ -109,7 +109,7 @@ def ask(pid: int, file: Path, proc: Path = PROC) -> list[Line]:
     A process that would not catch the signal is not asked: it would end.
     """
     # An emulator catches every signal, also one that what it runs does not expect.
-    if not answers(pid, proc) or "LOCKSTEP_PYTHON" in os.environ:
+    if not answers(pid, proc) or is_wrapped():
         return []
     with suppress(OSError):
         # A FIFO would let this wait, a device answer for ever.

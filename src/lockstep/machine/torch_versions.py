@@ -14,6 +14,11 @@ TESTED = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 """Oldest first; the oldest is the lower bound in pyproject.toml."""
 
 
+def release(version: str) -> str:
+    """`2.13.0` of `2.13.0+cpu`: builds for GPUs and for CPUs of one release have the same kernels for CPUs."""
+    return version.partition("+")[0]
+
+
 def minor(version: str) -> tuple[int, int]:
     """(2, 13) for `2.13.0+cpu` and `2.13.0.dev20260401`; (0, 0) for anything but a version."""
     numbers = re.match(r"(\d+)\.(\d+)", version)

@@ -36,7 +36,8 @@ HELD = {
 }
 """Whatever the user has set. torch.compile compiles for the CPU that it finds, so functions run without it. The one thread of OpenBLAS
 is NumPy's, whose products would depend on the machine's cores; torch's gets the rank's number later."""
-NUMPY = {
+NUMPY = "NPY_DISABLE_CPU_FEATURES"
+NUMPY_FEATURES = {
     True: "X86_V4,AVX512_ICL,AVX512_SPR",
     False: "AVX512F,AVX512CD,AVX512_SKX,AVX512_CLX,AVX512_CNL,AVX512_ICL",
 }
@@ -57,13 +58,13 @@ def portable_variables(present: Mapping[str, str]) -> dict[str, str]:
     return {
         **HELD,
         BLAS: str(_openblas()),
-        "NPY_DISABLE_CPU_FEATURES": NUMPY[_version("numpy") >= (2, 4)],
+        NUMPY: NUMPY_FEATURES[_version("numpy") >= (2, 4)],
         # What stands first wins, so what others preload (an allocator) stays as it is.
         PRELOAD: ":".join([str(LIBRARY), *others]),
     }
 
 
-def is_prepared(at_start: Mapping[str, str]) -> bool:
+def is_held(at_start: Mapping[str, str]) -> bool:
     """Whether this process was started with the variables; then its library is before torch."""
     library = ctypes.CDLL(None)
     return hasattr(library, "lockstep_portable_version") and HELD.items() <= at_start.items()
@@ -71,7 +72,7 @@ def is_prepared(at_start: Mapping[str, str]) -> bool:
 
 def changed_since(at_start: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The variables that have another value now, which a library loaded later would see."""
-    return [name for name in (*HELD, BLAS, "NPY_DISABLE_CPU_FEATURES") if at_start.get(name) != now.get(name)]
+    return [name for name in (*HELD, BLAS, NUMPY) if at_start.get(name) != now.get(name)]
 
 
 def _check_machine() -> None:

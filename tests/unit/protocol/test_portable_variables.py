@@ -77,5 +77,5 @@ def test_what_holds_the_kernels_wins_over_what_the_user_has_set_and_ours_is_prel
     assert held["OPENBLAS_NUM_THREADS"] == "1"
     assert held["LD_PRELOAD"].split(":") == [str(portable.LIBRARY), "/lib/allocator.so"]
     assert Path(held[portable.BLAS]).is_file()
-    assert not portable.is_prepared({**mine, **held}), "this process itself was started without them"
+    assert not portable.is_held({**mine, **held}), "this process itself was started without them"
     assert portable.changed_since(held, {**held, "NPY_DISABLE_CPU_FEATURES": ""}) == ["NPY_DISABLE_CPU_FEATURES"]

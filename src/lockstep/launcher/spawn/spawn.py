@@ -312,14 +312,14 @@ def _request(
         why=why,
     )
     return LaunchRequest(
-        EntryPoint(call=FunctionCall(parcel.path, name, *_said_in_source(fn))),
+        EntryPoint(call=FunctionCall(parcel.path, name, *_init_in_source(fn))),
         placement,
         Output(folder.absolute(), Verbosity.QUIET if quiet else Verbosity.NORMAL),
         Computation(backend=backend),
     )
 
 
-def _said_in_source(fn: Callable[..., object]) -> tuple[bool, bool]:
+def _init_in_source(fn: Callable[..., object]) -> tuple[bool, bool]:
     """Whether the file of `fn` calls `lockstep.init`, and with numerics="portable"; of a function in no file, whether any cell does."""
     code = getattr(inspect.unwrap(getattr(fn, "func", fn)), "__code__", None)
     file = Path(code.co_filename if code is not None else main_file() or "")

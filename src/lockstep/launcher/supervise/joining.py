@@ -31,6 +31,7 @@ from lockstep.launcher.terminal.failure_block import HELP, stall_block
 from lockstep.launcher.terminal.report import Line
 from lockstep.launcher.terminal.terminal import Console
 from lockstep.machine.cores import model_and_instructions
+from lockstep.machine.torch_versions import release
 from lockstep.protocol.case import Case
 from lockstep.protocol.layout.mesh import choose_mesh
 from lockstep.protocol.run_folder import RunFolder
@@ -237,9 +238,7 @@ def _same(request: LaunchRequest) -> dict[str, str]:
     )
     return {
         "their version of lockstep": importlib.metadata.version("lockstep-train"),
-        "their version of torch": importlib.metadata.version("torch").partition("+" if settings_for(request) else "\0")[
-            0
-        ],
+        "their version of torch": _torch_version(request),
         "their version of Python": ".".join(platform.python_version_tuple()[:2]),
         "the script": f"{Path(request.title).name} (sha256 {digest})",
         "the script's arguments": " ".join(request.entry.args) or "none",
@@ -259,6 +258,12 @@ def _same(request: LaunchRequest) -> dict[str, str]:
         "--recover, --shrink and --max-restarts": f"{recovery.recover} {recovery.shrinks} {recovery.max_restarts}",
         "--on-damage": str(recovery.on_damage),
     }
+
+
+def _torch_version(request: LaunchRequest) -> str:
+    """Of one release all builds have the same portable bits."""
+    version = importlib.metadata.version("torch")
+    return release(version) if settings_for(request) else version
 
 
 def _alike(request: LaunchRequest) -> dict[str, str]:

@@ -321,7 +321,7 @@ def _same_bits(result: Mapping[str, Any], decided: Mapping[str, Any]) -> str:
         return "another run may give others"
     needed = f"the same with {_count(lanes, 'lane')} and {_count(result.get('threads'), 'thread')}"
     if arithmetic.get("numerics") == "portable":
-        torch = str((decided.get("fingerprint") or {}).get("torch")).partition("+")[0]
+        torch = (decided.get("fingerprint") or {}).get("torch")
         needed = f"on any x86-64 with AVX2 (torch {torch}, {_count(lanes, 'lane')}, {_count(result.get('threads'), 'thread')})"
     return f"{needed}, on 1 to {lanes} ranks" if lanes > 1 and not decided.get("ranks_are_fixed") else needed
 

@@ -16,6 +16,7 @@ from torch.utils import deterministic
 
 from lockstep.errors import UsageError
 from lockstep.machine.torch_private import has_kernel, if_imported, operator_names
+from lockstep.machine.torch_versions import release
 from lockstep.notices import say
 from lockstep.protocol import late_settings
 from lockstep.rank.transport.contract import Transport
@@ -119,7 +120,7 @@ def fingerprint(device: torch.device, threads: int, numerics: str | None) -> dic
     """What the bits depend on besides the script and its data."""
     is_portable = numerics == "portable"
     return {
-        "torch": torch.__version__.partition("+")[0] if is_portable else torch.__version__,
+        "torch": release(torch.__version__) if is_portable else torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpu": ANY_CPU if is_portable else torch.backends.cpu.get_cpu_capability(),

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
+from lockstep.machine.torch_versions import release
 
 FILE = Path(__file__).with_name("answers.json")
 LARGE, LONG = 65, 3000
@@ -54,8 +55,8 @@ def refuse_wrong_answers() -> None:
 
 
 def torch_version() -> str:
-    """Without what stands behind the plus: the CPU's kernels are the same in builds for GPUs."""
-    return str(torch.__version__).partition("+")[0]
+    """The release of this process's torch."""
+    return release(str(torch.__version__))
 
 
 def recorded() -> Mapping[str, Mapping[str, str]]:

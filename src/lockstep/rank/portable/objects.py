@@ -11,10 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lockstep.errors import UsageError
+from lockstep.rank.init.streams import seed_process
 from lockstep.rank.portable.operators import refuse_uncovered
-from lockstep.rank.portable.process import seed_held_process
-
-__all__ = ["look_at", "seed_held_process"]
+from lockstep.rank.portable.process import hold
 
 SHOWN = frozenset({torch.float32, torch.float64})
 FOREIGN = {
@@ -78,3 +77,9 @@ def _refuse_other_precisions(model: nn.Module) -> None:
                 f"{str(parameter.dtype).removeprefix('torch.')}.",
                 "Prepare the model in float32.",
             )
+
+
+def seed_held_process(key: int) -> None:
+    """`seed_process` for a loader's workers, which may be fresh interpreters: they compute samples with the rank's kernels."""
+    hold()
+    seed_process(key)

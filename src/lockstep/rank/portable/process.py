@@ -18,9 +18,8 @@ from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.machine.processes import interpreter
 from lockstep.machine.torch_private import enable_onednn, functions, is_onednn_enabled
 from lockstep.notices import say
-from lockstep.protocol.portable import KERNELS, changed_since, is_prepared, portable_variables, refuse_old_cpu
+from lockstep.protocol.portable import KERNELS, changed_since, is_held, portable_variables, refuse_old_cpu
 from lockstep.rank.caller import where
-from lockstep.rank.init.streams import seed_process
 from lockstep.rank.portable.answers import refuse_wrong_answers
 from lockstep.rank.portable.operators import refuse_uncovered
 
@@ -39,7 +38,7 @@ def be_portable(threads: int, *, is_launched: bool, checks: bool) -> None:
     Raises:
         UsageError: where the bits would not be portable: with what differs, and the fix.
     """
-    if not is_prepared(_at_start()):
+    if not is_held(_at_start()):
         _start_again(is_launched=is_launched)
     if changed := changed_since(_at_start(), os.environ):
         raise UsageError(
@@ -68,19 +67,12 @@ def hold() -> None:
     if not _kept_out:
         torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]
         _keep_lstm_out_of_onednn()
-    refuse_uncovered()
-
-
-def seed_held_process(key: int) -> None:
-    """`seed_process` in a loader worker, which may be a fresh interpreter: it computes samples with the rank's kernels."""
-    if not _kept_out:
-        hold()
-    seed_process(key)
+        refuse_uncovered()
 
 
 def say_held_for_nothing() -> None:
     """Say it, where a process was started for numerics="portable" and the script chose another one."""
-    if is_prepared(_at_start()):
+    if is_held(_at_start()):
         say(
             'the source names numerics="portable", so this process was started with kernels that every CPU has, and without '
             "torch.compile; the script chose other numerics. Its bits are those of this process: --numerics exact leaves the CPU's own."

@@ -102,10 +102,9 @@ def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) 
         check_over_nodes(form)
     arranged = choose_mesh(form, position.world_size)
     is_portable = arithmetic.numerics == "portable"
-    if is_portable and not (settings.threads_given if settings else wanted.threads):
-        # [Note: one thread under numerics="portable"]
+    if is_portable and wanted.threads is None:
         # Threads change bits, and the usual number depends on the machine's cores.
-        wanted = replace(wanted, threads=wanted.threads or 1)
+        wanted = replace(wanted, threads=1)
     num_lanes, threads, lanes_named = _lanes_and_threads(environment, wanted, arranged, saving)
     arranged.check_lanes(num_lanes)
     device = settings.device if settings else wanted.device

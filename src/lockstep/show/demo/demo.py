@@ -24,6 +24,7 @@ from lockstep.launcher.nursery.handle import NurseryHandle
 from lockstep.launcher.nursery.kept import modules_for
 from lockstep.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
 from lockstep.launcher.terminal.terminal import Terminal
+from lockstep.machine.torch_versions import release
 from lockstep.protocol.arithmetic import Arithmetic
 from lockstep.protocol.events import Kind, of_kind
 from lockstep.protocol.portable import portable_variables
@@ -53,7 +54,7 @@ def portable_here() -> dict[str, str]:
 
 
 def _torch_version() -> str:
-    return metadata.version("torch").partition("+")[0]
+    return release(metadata.version("torch"))
 
 
 @dataclass

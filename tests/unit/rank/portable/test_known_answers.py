@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
@@ -96,7 +96,12 @@ def test_half_precision_is_refused_and_what_the_lane_does_not_hold_is_said():
 
 
 def test_lstms_in_several_threads_leave_onednn_as_it_was():
-    calls = _without_onednn(lambda: time.sleep(0.001) or torch.backends.mkldnn.enabled)
+    together = Barrier(4)
+
+    def lstm():
+        together.wait(60)
+        return torch.backends.mkldnn.enabled
+
     with ThreadPoolExecutor(4) as pool:
-        assert not any(pool.map(lambda _: calls(), range(200)))
+        assert not any(pool.map(lambda _: _without_onednn(lstm)(), range(200)))
     assert torch.backends.mkldnn.enabled

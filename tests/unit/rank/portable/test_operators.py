@@ -14,6 +14,7 @@ from lockstep.machine.torch_private import operator_names
 from lockstep.rank.portable import operators
 from tests.portable import operators as checks
 from tests.portable.verdict import compare
+from tests.support.portable import needs_portable
 
 RECORDED = Path(checks.__file__).with_name("recorded.json")
 
@@ -119,9 +120,7 @@ def test_operators_that_only_move_or_read_are_covered(name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(
-    not checks.PORTABLE.exists() or checks.blas() is None, reason="needs _portable.so and scipy-openblas32"
-)
+@needs_portable
 def test_the_recorded_checks_give_the_recorded_bits(tmp_path: Path) -> None:
     recorded = json.loads(RECORDED.read_text())
     if recorded["torch"] != torch.__version__.partition("+")[0]:

@@ -60,8 +60,6 @@ def _load(
     if run.config.environment.position.local_rank == 0 and not is_whole:
         together.refuse(damage(place, manifest))
     together.agree()
-    together.do(lambda: _refuse_other_numerics(run, folder, manifest))
-    together.agree()
     plan = together.do(lambda: _planned(run, folder.target, before, found, objects))
     together.agree()
     assert plan is not None
@@ -91,12 +89,12 @@ def _all_found(together: Together, target: Path, found: tuple[Path, Manifest] | 
     return bool(record[0][0])
 
 
-def _refuse_other_numerics(run: RunState, folder: StateFolder, manifest: Manifest) -> None:
+def _refuse_other_numerics(run: RunState, target: Path, manifest: Manifest) -> None:
     """Raise `UsageError` where a run of portable bits would begin with a state that has the bits of one kind of CPU."""
     then = record if isinstance(record := manifest.facts.get("fingerprint"), Mapping) else {}
     if run.config.arithmetic.numerics == "portable" and then.get("cpu") != ANY_CPU:
         raise UsageError(
-            f"{folder.target} was written by a run whose bits depend on the CPU ({then.get('cpu')}), so what follows would too.",
+            f"{target} was written by a run whose bits depend on the CPU ({then.get('cpu')}), so what follows would too.",
             "Use --numerics exact, or begin anew with another --name: `lockstep.load_weights` takes the weights alone.",
         )
 
@@ -110,6 +108,7 @@ def _planned(
 ) -> LoadPlan:
     """Make the plan; refuse when another program replaced what it was made from."""
     try:
+        _refuse_other_numerics(run, target, found[1])
         return made(run, *found, objects)
     finally:
         if identity_of(target) != before:

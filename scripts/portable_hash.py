@@ -18,34 +18,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).parents[1] / "src"
-if str(SOURCE) not in sys.path:
-    sys.path.insert(0, str(SOURCE))  # the code beside this script, whatever is installed
+from lockstep.machine.cores import model_and_instructions
+from lockstep.machine.processes import interpreter
+from lockstep.protocol.portable import LIBRARY
 
-from lockstep.machine.cores import model_and_instructions  # noqa: E402
-from lockstep.machine.processes import interpreter  # noqa: E402
-
-ANSWERS = SOURCE / "lockstep/rank/portable/answers.json"
+ANSWERS = LIBRARY.parent / "rank" / "portable" / "answers.json"
 DIGITS = Path(__file__).parents[1] / "examples/digits.py"
 LENGTH = 12
 """Hexadecimal digits, as many as a run prints."""
 
 
-def table_line(cpu: tuple[str, str], told: Mapping[str, Any], known: Mapping[str, str], bits: str) -> str:
+def table_line(cpu: tuple[str, str], computed: Mapping[str, Any], known: Mapping[str, str], bits: str) -> str:
     """A row of the table.
 
     Args:
         cpu: its name, and how it computed.
-        told: what `python -m lockstep.rank.portable.answers` prints.
+        computed: what `python -m lockstep.rank.portable.answers` prints.
         known: the answers that are recorded for its torch.
         bits: of the digits; empty where they were not trained.
     """
-    found: Mapping[str, str] = told["answers"]
+    found: Mapping[str, str] = computed["answers"]
     wrong = differing(found, known)
     answers = f"{len(found) - len(wrong)} of {len(found)}" if known else "none recorded"
     answers += f"; not {', '.join(wrong)}" if known and wrong else ""
-    libc = str(told["libc"]).removeprefix("glibc ")
-    return f"| {' | '.join((*cpu, told['torch'], libc, answers, bits or 'not run'))} |"
+    libc = str(computed["libc"]).removeprefix("glibc ")
+    return f"| {' | '.join((*cpu, computed['torch'], libc, answers, bits or 'not run'))} |"
 
 
 def differing(found: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
@@ -65,10 +62,7 @@ def processor() -> tuple[str, str]:
 
 def printed(python: str, *words: str) -> str:
     """What a program of ours writes to standard output; it ends this one with its last line where it fails."""
-    path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [python, "-m", *words], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([python, "-m", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr.strip().rpartition("\n")[2] or f"{' '.join(words)} ended with {done.returncode}")
     return done.stdout
@@ -86,10 +80,10 @@ def trained_bits() -> str:
 
 def main() -> int:
     """Print the line."""
-    told = json.loads(printed(interpreter(), "lockstep.rank.portable.answers"))
-    known = json.loads(ANSWERS.read_text()).get(told["torch"], {})
-    is_right = not differing(told["answers"], known)
-    print(table_line(processor(), told, known, trained_bits() if is_right else ""))
+    computed = json.loads(printed(interpreter(), "lockstep.rank.portable.answers"))
+    known = json.loads(ANSWERS.read_text()).get(computed["torch"], {})
+    is_right = not differing(computed["answers"], known)
+    print(table_line(processor(), computed, known, trained_bits() if is_right else ""))
     return 0 if is_right else 1
 
 

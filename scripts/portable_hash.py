@@ -22,7 +22,7 @@ from lockstep.machine.cores import model_and_instructions
 from lockstep.machine.processes import interpreter
 from lockstep.protocol.portable import LIBRARY
 
-ANSWERS = LIBRARY.parent / "rank" / "portable" / "answers.json"
+ANSWERS = LIBRARY.parent / "rank" / "portable" / "known_answers.json"
 DIGITS = Path(__file__).parents[1] / "examples/digits.py"
 LENGTH = 12
 """Hexadecimal digits, as many as a run prints."""
@@ -33,7 +33,7 @@ def table_line(cpu: tuple[str, str], computed: Mapping[str, Any], known: Mapping
 
     Args:
         cpu: its name, and how it computed.
-        computed: what `python -m lockstep.rank.portable.answers` prints.
+        computed: what `python -m lockstep.rank.portable.known_answers` prints.
         known: the answers that are recorded for its torch.
         bits: of the digits; empty where they were not trained.
     """
@@ -80,7 +80,7 @@ def trained_bits() -> str:
 
 def main() -> int:
     """Print the line."""
-    computed = json.loads(printed(interpreter(), "lockstep.rank.portable.answers"))
+    computed = json.loads(printed(interpreter(), "lockstep.rank.portable.known_answers"))
     known = json.loads(ANSWERS.read_text()).get(computed["torch"], {})
     is_right = not differing(computed["answers"], known)
     print(table_line(processor(), computed, known, trained_bits() if is_right else ""))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.protocol.portable import portable_variables
-from lockstep.rank.portable import answers
+from lockstep.rank.portable import known_answers as answers
 from tests.support.portable import CPUS, emulated, needs_emulator, needs_portable
 
 pytestmark = [needs_portable, needs_emulator, pytest.mark.ranks]
@@ -18,7 +18,7 @@ BITS_OF_TWO_EPOCHS = "ddf7c8de896a"
 """Of torch 2.13, on every CPU that was ever asked."""
 UNHELD = """
 import json
-from lockstep.rank.portable import answers
+from lockstep.rank.portable import known_answers as answers
 del answers._kernels["LSTM (without oneDNN)"]  # the emulator dies in oneDNN's
 print(json.dumps(answers.answers()))
 """
@@ -48,7 +48,7 @@ def digits(folder: Path, *words: str, python: Path | None = None) -> str:
 )
 def test_an_emulated_cpu_gives_the_same_bits(tmp_path, cpu):
     # Started with the variables, or torch would be imported twice, at 8 s each.
-    told = run([emulated(tmp_path, cpu), "-m", "lockstep.rank.portable.answers"], **portable_variables({}))
+    told = run([emulated(tmp_path, cpu), "-m", "lockstep.rank.portable.known_answers"], **portable_variables({}))
     found = json.loads(told)["answers"]
     assert found == answers.recorded()[answers.torch_version()]
 

@@ -17,7 +17,7 @@ from lockstep.launcher.event_log import EventLog
 from lockstep.launcher.folder import make_run_folder, remove_run_folder
 from lockstep.launcher.nodes.cluster import Cluster
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.nursery.kept import modules_for, settings_for
+from lockstep.launcher.nursery.kept import modules_for, torch_variables_for
 from lockstep.launcher.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launcher.script_source import calls_init
 from lockstep.launcher.signals import CaughtSignals
@@ -71,12 +71,12 @@ def launch(
             f"{request.placement.threads}.",
             "Start a nursery for each number of threads.",
         )
-    settings = settings_for(request) if nursery is None else {}
+    variables = torch_variables_for(request) if nursery is None else {}
     console = Console(terminal)
     make_run_folder(request)
     if nursery is not None:
         return _launch(request, console, nursery, (began_ns, signals or CaughtSignals()))
-    with NurseryHandle(request.placement.threads, modules_for(request), settings) as own:
+    with NurseryHandle(request.placement.threads, modules_for(request), variables) as own:
         return _launch(request, console, own, (began_ns, signals or CaughtSignals()))
 
 

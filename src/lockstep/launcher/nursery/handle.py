@@ -47,14 +47,14 @@ class NurseryHandle:
     """A running nursery. `with NurseryHandle(threads) as nursery: ...` ends it and everything below it."""
 
     def __init__(
-        self, threads: int, modules: Sequence[str] = ("torch",), settings: Mapping[str, str] | None = None
+        self, threads: int, modules: Sequence[str] = ("torch",), torch_variables: Mapping[str, str] | None = None
     ) -> None:
         """Start the process; it imports `modules` while the caller continues.
 
         Args:
             threads: OMP_NUM_THREADS of its ranks, which is read when torch is loaded.
             modules: what to import once for all ranks; empty when every rank will be a fresh interpreter.
-            settings: further variables that are read when torch is loaded (`kept.settings_of`).
+            torch_variables: further variables that are read when torch is loaded (`kept.torch_variables_of`).
         """
         self.threads = threads
         self.channel, theirs = channel_pair()
@@ -63,12 +63,12 @@ class NurseryHandle:
         """Its first message, once received."""
         self._ended = False
         self._environment = dict(os.environ)
-        self.settings = dict(settings or {})
+        self.torch_variables = dict(torch_variables or {})
         """Those variables; its ranks keep them."""
         theirs.set_inheritable(True)
         launcher = str(os.getpid())
         options = ["-P", "-m", "lockstep.rank.start.nursery", str(theirs.fileno()), ",".join(modules), launcher]
-        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ), **self.settings}
+        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ), **self.torch_variables}
         arguments = [interpreter(), *interpreter_options(), *options]
         null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
         self.process = os.posix_spawn(interpreter(), arguments, variables, file_actions=null)

@@ -36,15 +36,15 @@ def modules_for(request: LaunchRequest) -> tuple[str, ...]:
     return (*(FOR_OPTIMIZERS if "optim" in text else TORCH), *(OURS if "lockstep" in text else ()))
 
 
-def settings_for(request: LaunchRequest) -> dict[str, str]:
-    """The variables of numerics="portable" for one run, before its ranks load torch; see `settings_of`."""
+def torch_variables_for(request: LaunchRequest) -> dict[str, str]:
+    """The variables of numerics="portable" for one run, before its ranks load torch; see `torch_variables_of`."""
     call = request.entry.call
     if call is not None:
         return portable_variables(os.environ) if call.is_portable else {}
-    return settings_of(request.computation.arithmetic, request.entry.script, request.entry.module)
+    return torch_variables_of(request.computation.arithmetic, request.entry.script, request.entry.module)
 
 
-def settings_of(arithmetic: Arithmetic, script: Path | None, module: str | None) -> dict[str, str]:
+def torch_variables_of(arithmetic: Arithmetic, script: Path | None, module: str | None) -> dict[str, str]:
     """What the command line says counts; else what the script's own text says.
 
     Raises:
@@ -87,11 +87,11 @@ class KeptNursery:
         self._lock = threading.Lock()
 
     @contextmanager
-    def lend(self, threads: int, settings: Mapping[str, str]) -> Iterator[NurseryHandle]:
-        """Lend a nursery for ranks with `threads` threads and `settings`; then keep it, or end it with everything below it."""
+    def lend(self, threads: int, torch_variables: Mapping[str, str]) -> Iterator[NurseryHandle]:
+        """Lend a nursery for ranks with `threads` threads and `torch_variables`; then keep it, or end it with everything below it."""
         modules = MODULES_OF_A_SESSION if is_interactive() else MODULES
-        wanted = (threads, os.getpid(), _read_once(), tuple(settings.items()))
-        nursery = self._take(wanted) or NurseryHandle(threads, modules, settings)
+        wanted = (threads, os.getpid(), _read_once(), tuple(torch_variables.items()))
+        nursery = self._take(wanted) or NurseryHandle(threads, modules, torch_variables)
         try:
             yield nursery
         except BaseException:

@@ -49,7 +49,7 @@ def rank_task(
     rank: int,
     port: int,
     changed: Mapping[str, str | None],
-    settings: Mapping[str, str],
+    torch_variables: Mapping[str, str],
 ) -> RankTask:
     """Everything that a rank needs to know.
 
@@ -58,7 +58,7 @@ def rank_task(
         rank: the rank, counted over all nodes.
         port: the run's own on 127.0.0.1, for a script that makes a store there.
         changed: what has changed in the launcher's environment since the nursery was started.
-        settings: what the nursery was started with so that torch would be loaded with it; nothing else wins over that.
+        torch_variables: what the nursery was started with so that torch would be loaded with it; nothing else wins over that.
     """
     return RankTask(
         rank=rank,
@@ -67,7 +67,7 @@ def rank_task(
         args=request.args_of(request.numbers.index(rank)),
         folder=str(request.entry.folder or Path.cwd()),
         run_folder=str(request.output.run_folder.absolute()),
-        variables={**changed, **rank_variables(request, rank, port, os.environ), **settings},
+        variables={**changed, **rank_variables(request, rank, port, os.environ), **torch_variables},
         calls_init=request.entry.calls_init,
         parcel=request.entry.call.parcel if request.entry.call is not None else "",
     )

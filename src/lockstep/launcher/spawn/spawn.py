@@ -25,7 +25,7 @@ from typing import Any, Literal, TextIO, overload
 from lockstep.errors import RankFailed, RankMisused, UsageError
 from lockstep.launcher.folder import reserve_run_folder
 from lockstep.launcher.launcher import launch
-from lockstep.launcher.nursery.kept import KeptNursery, main_file, settings_for
+from lockstep.launcher.nursery.kept import KeptNursery, main_file, torch_variables_for
 from lockstep.launcher.request import (
     Computation,
     EntryPoint,
@@ -223,7 +223,10 @@ class SpawnContext:
         terminal = _terminal()
         outcome, error = None, None
         try:
-            with self._parcel, _kept.lend(self._request.placement.threads, settings_for(self._request)) as nursery:
+            with (
+                self._parcel,
+                _kept.lend(self._request.placement.threads, torch_variables_for(self._request)) as nursery,
+            ):
                 outcome = launch(self._request, terminal, nursery, self._signals)
         except BaseException as raised:  # noqa: BLE001 - raised again by `join`, in the thread that calls it
             error = raised

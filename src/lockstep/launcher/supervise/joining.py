@@ -24,7 +24,7 @@ from lockstep.launcher.nodes.node_star import begin_star
 from lockstep.launcher.nodes.place import JOIN_S, NodePlace
 from lockstep.launcher.nodes.roster import NodeRecord
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.nursery.kept import settings_for
+from lockstep.launcher.nursery.kept import torch_variables_for
 from lockstep.launcher.request import LaunchRequest, Verbosity
 from lockstep.launcher.script_source import source_of
 from lockstep.launcher.terminal.failure_block import HELP, stall_block
@@ -263,12 +263,12 @@ def _same(request: LaunchRequest) -> dict[str, str]:
 def _torch_version(request: LaunchRequest) -> str:
     """Of one release all builds have the same portable bits."""
     version = importlib.metadata.version("torch")
-    return release(version) if settings_for(request) else version
+    return release(version) if torch_variables_for(request) else version
 
 
 def _alike(request: LaunchRequest) -> dict[str, str]:
     """What bits may depend on, by the names that people know. `lockstep.init` compares the GPUs of ranks."""
-    if settings_for(request):
+    if torch_variables_for(request):
         return {}
     model, instructions = model_and_instructions()
     return {"processors": model or "unknown", "instruction sets": instructions or "unknown"}

@@ -149,7 +149,7 @@ class Start:
             EnvironmentFailure: when the nursery takes no orders.
         """
         changed = self._nursery.changed(os.environ)
-        order = write_task(rank_task(self._request, number, self._store.port, changed, self._nursery.settings))
+        order = write_task(rank_task(self._request, number, self._store.port, changed, self._nursery.torch_variables))
         nothing = os.open(os.devnull, os.O_RDONLY)
         stdin = 0 if number == 0 and self._saying.terminal is not None else nothing
         sent = self._nursery.send(Spawn(number, self._fresh), (order, stdin, *pipes, news, *self._store.descriptors))

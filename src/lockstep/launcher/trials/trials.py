@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.launcher.launcher import launch
 from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.nursery.kept import FOR_OPTIMIZERS, OURS, settings_of
+from lockstep.launcher.nursery.kept import FOR_OPTIMIZERS, OURS, torch_variables_of
 from lockstep.launcher.request import (
     Computation,
     Device,
@@ -148,7 +148,7 @@ class Trials(AbstractContextManager["Trials"]):
         self._folder = RunsFolder(purpose)
         self.base = self._folder.path
         self._nursery = nursery or NurseryHandle(
-            program.threads, PRELOADED, settings_of(program.arithmetic, program.script, program.module)
+            program.threads, PRELOADED, torch_variables_of(program.arithmetic, program.script, program.module)
         )
         self._own = self._nursery if nursery is None else None
         files = files or Files()

@@ -20,7 +20,7 @@ from lockstep.machine.torch_private import enable_onednn, functions, is_onednn_e
 from lockstep.notices import say
 from lockstep.protocol.portable import KERNELS, changed_since, is_held, portable_variables, refuse_old_cpu
 from lockstep.rank.caller import where
-from lockstep.rank.portable.answers import refuse_wrong_answers
+from lockstep.rank.portable.known_answers import refuse_wrong_answers
 from lockstep.rank.portable.operators import refuse_uncovered
 
 AGAIN = "LOCKSTEP_PORTABLE_AGAIN"

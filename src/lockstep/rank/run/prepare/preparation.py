@@ -25,7 +25,7 @@ from lockstep.rank.data.uses import dataset_digest
 from lockstep.rank.init.device import is_shared
 from lockstep.rank.init.numerics import refuse_several_devices, set_compiler
 from lockstep.rank.init.streams import seed_process
-from lockstep.rank.portable.objects import look_at, seed_held_process
+from lockstep.rank.portable.prepared import look_at, seed_held_process
 from lockstep.rank.recording.calm import calm_module
 from lockstep.rank.run.decisions import write_decisions
 from lockstep.rank.run.loop.evaluation import evaluate

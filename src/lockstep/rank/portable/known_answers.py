@@ -1,6 +1,6 @@
 """Known answers: 26 kernels whose bits are recorded for each torch. One that differs stops the run, by name.
 
-`python -m lockstep.rank.portable.answers` computes them and prints what this process has; with --record it writes them down as those
+`python -m lockstep.rank.portable.known_answers` computes them and prints what this process has; with --record it writes them down as those
 of this torch. Record them only where all emulated CPUs agree (tests/portable).
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lockstep.errors import UsageError
 from lockstep.machine.torch_versions import release
 
-FILE = Path(__file__).with_name("answers.json")
+FILE = Path(__file__).with_name("known_answers.json")
 LARGE, LONG = 65, 3000
 """Beyond the blocks into which BLAS cuts matrices on some CPUs."""
 DIGITS = 12
@@ -50,7 +50,7 @@ def refuse_wrong_answers() -> None:
         raise UsageError(
             f"This machine does not give the portable bits ({', '.join(wrong[:3])}{more} of {len(found)} known answers differ; "
             f"torch {version}, {' '.join(platform.libc_ver())}).",
-            'Use numerics="exact", and report the machine: python -m lockstep.rank.portable.answers prints what to send.',
+            'Use numerics="exact", and report the machine: python -m lockstep.rank.portable.known_answers prints what to send.',
         )
 
 

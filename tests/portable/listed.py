@@ -20,10 +20,18 @@ if "expecttest" not in sys.modules:  # torch's list imports it for tests of torc
 from torch.testing._internal import common_methods_invocations as listed
 from torch.testing._internal.opinfo import core
 
-DTYPES = (torch.float32, torch.float64, torch.complex64, torch.int64, torch.bool)
+HALF = (torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.float64, torch.complex64, torch.int64, torch.bool, *HALF)
 MOST_LOOKED_AT = 30
 """Samples of one operator and dtype among which the ones to run are chosen."""
-MOST_RUN = {torch.float32: 5, torch.float64: 4, torch.complex64: 3, torch.int64: 2, torch.bool: 1}
+MOST_RUN = {
+    torch.float32: 5,
+    torch.float64: 4,
+    torch.complex64: 3,
+    torch.int64: 2,
+    torch.bool: 1,
+    **dict.fromkeys(HALF, 3),
+}
 
 Check = Callable[[], tuple[Any, Any]]
 """Gives its inputs, and a function that gives outputs and gradients."""
@@ -174,13 +182,15 @@ def _more(info: Any, dtype: torch.dtype) -> Iterator[list[Any]]:
         return
     floating = dtype is not torch.int64
     if isinstance(info, core.UnaryUfuncInfo):
-        if "polygamma" not in info.name:  # it counts up from a large negative number
+        if "polygamma" not in info.name and dtype not in HALF:  # it counts up from a large negative number
             yield [bits(1037, dtype, 1)]
         if floating:
             yield [plain(67, 31, dtype=dtype, stream=2)]
             yield [plain(67, 62, dtype=dtype, stream=2, low=0.01, high=0.99)[:, ::2]]
     elif isinstance(info, core.BinaryUfuncInfo):
-        if "polynomial" not in info.name and "zeta" not in info.name:  # they count up to the second operand
+        if (
+            "polynomial" not in info.name and "zeta" not in info.name and dtype not in HALF
+        ):  # they count up to the second operand
             yield [bits(1037, dtype, 1), bits(1037, dtype, 2)]
         if floating:
             yield [
@@ -191,4 +201,5 @@ def _more(info: Any, dtype: torch.dtype) -> Iterator[list[Any]]:
     elif isinstance(info, core.ReductionOpInfo) and floating:
         for dims in ([], [1], [0]):
             yield [plain(37, 257, dtype=dtype, stream=5, low=0.5, high=1.5), *dims]
-        yield [bits(37 * 257, dtype, 6).reshape(37, 257), 1]
+        if dtype not in HALF:
+            yield [bits(37 * 257, dtype, 6).reshape(37, 257), 1]

@@ -32,6 +32,9 @@ COVERED = ROOT / "src" / "lockstep" / "rank" / "portable" / "covered.txt"
 RECORDED = Path(__file__).with_name("recorded.json")
 LONGEST_S = {False: 20, True: 90}
 """For one operator and dtype: natively, and emulated."""
+THREADS = "CHECK_THREADS"
+"""Of torch, in a process that checks; one where it is not set."""
+EMULATOR = os.environ.get("CHECK_EMULATOR", "qemu-x86_64")
 STARTS_S = 240
 """Until a process is ready for its first check."""
 
@@ -40,7 +43,8 @@ def environment(*, portable: bool) -> dict[str, str]:
     """What a process that checks is started with."""
     pinned = {*HELD, NUMPY, PRELOAD, BLAS}
     rest = {name: value for name, value in os.environ.items() if name not in pinned} | {
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": os.environ.get(THREADS, "1"),
+        "OMP_WAIT_POLICY": "passive",
         "PYTHONHASHSEED": "0",
     }
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -55,7 +59,7 @@ def command(cpu: str | None, *, portable: bool) -> list[str]:
         return ["env", *preload, sys.executable]
     interpreter = str(Path(sys.executable).resolve())
     sets = [word for each in preload for word in ("-E", each)]
-    return ["nice", "-n", "10", "qemu-x86_64", *sets, "-cpu", cpu, "-0", sys.executable, interpreter]
+    return ["nice", "-n", "10", EMULATOR, *sets, "-cpu", cpu, "-0", sys.executable, interpreter]
 
 
 # In the process that checks.
@@ -221,7 +225,6 @@ def main() -> None:
         print(f"{len(found.covered)} covered; to blame:")
         for word, checks in sorted(found.blamed.items()):
             print(f"  {word}: {len(checks)} checks ({', '.join(checks[:3])})")
-        print("not explained:", ", ".join(found.unexplained) or "nothing")
 
 
 if __name__ == "__main__":

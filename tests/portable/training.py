@@ -115,7 +115,7 @@ def fill(module: nn.Module) -> None:
             each.copy_(plain(*each.shape, dtype=each.dtype, stream=stream + 20, low=-0.3, high=0.3))
 
 
-def _layer(name: str, dtype: torch.dtype) -> Iterator[Made]:
+def _layer(name: str, dtype: torch.dtype, autocast: torch.dtype | None = None) -> Iterator[Made]:
     make, shapes = LAYERS[name]
 
     def compute() -> Any:
@@ -123,7 +123,8 @@ def _layer(name: str, dtype: torch.dtype) -> Iterator[Made]:
         module = make().to(dtype)
         fill(module)
         inputs = [plain(*shape, dtype=dtype, stream=index).requires_grad_() for index, shape in enumerate(shapes)]
-        output = module(*inputs)
+        with torch.autocast("cpu", autocast, enabled=autocast is not None):
+            output = module(*inputs)
         sources = [*inputs, *module.parameters()]
         return [output, gradients(output, sources), list(module.buffers())]
 
@@ -370,7 +371,15 @@ def _gradient_scaler() -> Any:
 def cases() -> dict[str, Callable[[], Iterator[Made]]]:
     """By name: a function whose items are inputs and what computes with them."""
     both = {"float32": torch.float32, "float64": torch.float64}
-    found = {f"nn.{name} {word}": partial(_layer, name, dtype) for name in LAYERS for word, dtype in both.items()}
+    half = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    found = {
+        f"nn.{name} {word}": partial(_layer, name, dtype) for name in LAYERS for word, dtype in (both | half).items()
+    }
+    found |= {
+        f"nn.{name} autocast {word}": partial(_layer, name, torch.float32, dtype)
+        for name in LAYERS
+        for word, dtype in half.items()
+    }
     found.update(_optimizers())
     single: dict[str, Callable[[], Any]] = {
         "ctc loss": _ctc, "losses": _losses, "sparse": _sparse, "nested": _nested, "clipping": _clipping, "gradient scaler": _gradient_scaler,
@@ -378,6 +387,10 @@ def cases() -> dict[str, Callable[[], Iterator[Made]]]:
         **{f"embedding bag {mode} {sparse}": partial(_embedding_bag, mode, sparse) for mode in ("sum", "mean", "max") for sparse in (False, True) if not (mode == "max" and sparse)},
         **{f"sparse gradients {kind.__name__}": partial(_sparse_gradients, kind) for kind in (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad)},
     }  # fmt: skip
+    for word, dtype in half.items():
+        single[f"products {word}"] = partial(_products, dtype)
+        for causal in (False, True):
+            single[f"attention {causal} {word}"] = partial(_attention, causal, dtype)
     for word, dtype in both.items():
         for name, function in (
             ("random", _random),

@@ -13,14 +13,6 @@ Kinds = dict[str, list[tuple[str, list[str]]]]
 
 BAD = ("differs", "fails in one")
 
-_GATHERS = "qemu 7.2 dies of SIGSEGV in this kernel, so nothing shows that its bits are the same"
-EXPLAINED: dict[str, tuple[str, str]] = {
-    "more grid sample": ("CPU grid_sampler_2d, CPU grid_sampler_2d_backward", _GATHERS),
-    "grid_sampler_2d float32": ("CPU grid_sampler_2d, CPU grid_sampler_2d_backward", _GATHERS),
-    "nn.functional.grid_sample float32": ("CPU grid_sampler_2d, CPU grid_sampler_2d_backward", _GATHERS),
-}
-"""By the beginning of a check's name: the kernels to blame, and why these."""
-
 SAME_NUMBERS = (
     *(
         f"{key} {name}"
@@ -63,13 +55,12 @@ class Verdict:
 
     covered: list[str]
     blamed: dict[str, list[str]]
-    unexplained: list[str]
 
 
 def verdict(native: Results, others: Iterable[Results]) -> Verdict:
     """A kernel is covered that ran in an equal check and is not to blame for one that differed.
 
-    All that ran in a check that differs are to blame, unless `EXPLAINED` says which.
+    All that ran in a check that differs are to blame.
     """
     others = list(others)
     bad: dict[str, list[str]] = {}
@@ -81,13 +72,10 @@ def verdict(native: Results, others: Iterable[Results]) -> Verdict:
         equal.update(name for name, _ in kinds.get("equal", []))
     ran = {word for name, words in _checks(native) if equal[name] and name not in bad for word in words}
     blamed: dict[str, list[str]] = {}
-    unexplained = []
     for check, words in bad.items():
-        guilty = next((words.split(", ") for start, (words, _) in EXPLAINED.items() if check.startswith(start)), None)
-        unexplained += [] if guilty else [check]
-        for word in guilty or words:
+        for word in words:
             blamed.setdefault(word, []).append(check)
-    return Verdict(sorted({*ran, *SAME_NUMBERS} - {*blamed}), blamed, unexplained)
+    return Verdict(sorted({*ran, *SAME_NUMBERS} - {*blamed}), blamed)
 
 
 def _checks(results: Results) -> Iterator[tuple[str, list[str]]]:

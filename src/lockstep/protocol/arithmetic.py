@@ -70,11 +70,10 @@ class Arithmetic:
                 f'`allow` ({", ".join(allow)}) belongs to numerics="exact", but numerics is "{numerics}", {why}.',
                 "Leave out one of them.",
             )
-        if numerics == "portable" and precision != "32":
+        if numerics == "portable" and precision == "16-mixed":
             raise UsageError(
-                f'numerics="portable" is shown for float32 and float64, not for {precision}: CPUs round half precision in '
-                "different ways.",
-                'Leave precision out, or use numerics="exact".',
+                'numerics="portable" is shown for float32, float64 and bfloat16, not for 16-mixed.',
+                'Use bf16-mixed, or numerics="exact".',
             )
         return Arithmetic(precision, numerics, allow)
 

@@ -281,9 +281,20 @@ class Result:
                 for name in self.allow
             ),
             f"lanes other than {self.lanes}, threads other than {self.threads}, another batch size",
-            "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else ""),
+            *self._elsewhere(),
             "code that was not reached in these steps" + (" and after them" if self.reached_end else ""),
             "what has no state_dict: printed text, files, counters of the script",
+        ]
+
+    def _elsewhere(self) -> list[str]:
+        """What was not run on: of other CPUs it knows how they could be shown."""
+        if self.numerics == "portable":
+            return [
+                "another x86-64 CPU, until --save here and --against there have compared them",
+                "another version of torch, CUDA",
+            ]
+        return [
+            "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else "")
         ]
 
     def _not_reached(self) -> list[str]:

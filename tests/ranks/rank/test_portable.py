@@ -63,6 +63,24 @@ def test_the_bits_are_those_of_every_strategy(tmp_path: Path) -> None:
     assert loss(unheld) != loss(one), "the CPU's own kernels have other bits, or this test says nothing"
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [("--strategy", "zero1"), ("--mesh", "pipeline=2"), ("--precision", "bf16-mixed")])
+def test_killed_or_resumed_the_bits_are_those_of_one_rank(tmp_path: Path, options: tuple[str, ...]) -> None:
+    precision = options if "--precision" in options else ()
+    one = run_script(tmp_path, TRAIN, "-n", "1", *precision)
+    killed = run_script(tmp_path, TRAIN, "-n", "2", *options, env={"KILLS": "1"})
+    assert "SIGKILL" in killed.err
+    assert loss(killed) == loss(one)
+    saves = ("--name", "mine", "--save-every", "3steps")
+    stopped = TRAIN.replace(
+        "optimizer.zero_grad()", "optimizer.zero_grad()\n            if step.number == 7: raise SystemExit(7)"
+    )
+    assert run_script(tmp_path, stopped, "-n", "2", *options, *saves).code == 7
+    resumed = run_script(tmp_path, TRAIN, "-n", "1", *precision, *saves)
+    assert "resume" in resumed.err
+    assert loss(resumed) == loss(one)
+
+
 def test_a_plain_script_starts_itself_again_once(tmp_path: Path) -> None:
     script = write_script(tmp_path, TRAIN)
     launched = run_script(tmp_path, TRAIN, "-n", "1")
@@ -77,7 +95,7 @@ def test_a_plain_script_starts_itself_again_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--precision", "bf16-mixed"), "is shown for float32 and float64, not for bf16-mixed"),
+        (("--precision", "16-mixed"), "is shown for float32, float64 and bfloat16, not for 16-mixed"),
         (("--allow", "cumsum"), 'but numerics is "portable", which allows no operator to differ'),
     ],
 )

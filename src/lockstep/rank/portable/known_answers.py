@@ -1,4 +1,4 @@
-"""Known answers: 26 kernels whose bits are recorded for each torch. One that differs stops the run, by name.
+"""Known answers: 27 kernels whose bits are recorded for each torch. One that differs stops the run, by name.
 
 `python -m lockstep.rank.portable.known_answers` computes them and prints what this process has; with --record it writes them down as those
 of this torch. Record them only where all emulated CPUs agree (tests/portable).
@@ -227,6 +227,17 @@ def _convolutions() -> list[Tensor]:
 def _attention() -> list[Tensor]:
     q, k, v = (_data(2, 3, 40, 24, seed=number) for number in range(3))
     return _with_gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q, k, v)
+
+
+@_known("bfloat16, and autocast")
+def _half() -> list[Tensor]:
+    half = torch.bfloat16
+    found = _with_gradients(torch.mm, _data(LARGE, 300, dtype=half), _data(300, 33, seed=1, dtype=half))
+    q, k, v = (_data(1, 2, 40, 24, seed=number, dtype=half) for number in range(3))
+    found += _with_gradients(F.scaled_dot_product_attention, q, k, v)
+    with torch.autocast("cpu", half):
+        found += _with_gradients(F.conv2d, _data(2, 8, 9, 9), _data(12, 8, 3, 3, seed=1))
+        return found + _with_gradients(lambda x, w: F.gelu(F.linear(x, w)), _data(20, 130), _data(33, 130, seed=1))
 
 
 @_known("LSTM (without oneDNN)")

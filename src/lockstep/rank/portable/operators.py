@@ -23,7 +23,7 @@ from lockstep.machine.torch_private import has_kernel, operator_names
 ATEN = "aten"
 BY_LIST = ("CPU", "SparseCPU", "NestedTensorCPU")
 """torch's names for the kinds of kernels of which the list decides."""
-WHOLLY = ("QuantizedCPU", "MkldnnCPU", "SparseCsrCPU", "AutocastCPU")
+WHOLLY = ("QuantizedCPU", "MkldnnCPU", "SparseCsrCPU")
 """Kinds of kernels that are refused whatever the operator."""
 WHERE = {
     "SparseCPU": "on sparse tensors",
@@ -31,7 +31,6 @@ WHERE = {
     "QuantizedCPU": "on quantized tensors",
     "MkldnnCPU": "on tensors in oneDNN's layout",
     "SparseCsrCPU": "on compressed sparse tensors",
-    "AutocastCPU": "under autocast on the CPU",
 }
 COMPOSITE = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 """Kernels for every device; a few compute by themselves (oneDNN's and NNPACK's convolutions)."""
@@ -48,7 +47,6 @@ NO_ARITHMETIC = frozenset(_WORDS.split())
 
 FIX = 'Write it with operators that are covered, or choose numerics="exact", whose bits are those of one kind of CPU.'
 FIXES = {
-    "AutocastCPU": 'Leave autocast out and compute in float32, or choose numerics="exact".',
     "NestedTensorCPU": 'Pad the tensors instead (torch.backends.mha.set_fastpath_enabled(False) for torch\'s encoders), or choose numerics="exact".',
     "SparseCsrCPU": 'Use tensors in COO layout or dense ones, or choose numerics="exact".',
     "MkldnnCPU": 'Leave `to_mkldnn` out, or choose numerics="exact".',
@@ -86,7 +84,10 @@ def refuse_uncovered() -> int:
     # Torch warns that the kernels are replaced, which is what we want.
     with warnings.catch_warnings(action="ignore"):
         for name, key in refused:
-            _library(name.partition("::")[0]).impl(name.partition("::")[2], _raising(name, key), key)  # type: ignore[no-untyped-call]
+            # torch 2.11 and 2.12 refuse to replace a kernel that came from Python unless they are told to.
+            _library(name.partition("::")[0]).impl(
+                name.partition("::")[2], _raising(name, key), key, allow_override=True
+            )  # type: ignore[no-untyped-call]
     return len(refused)
 
 

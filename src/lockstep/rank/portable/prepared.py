@@ -15,7 +15,7 @@ from lockstep.rank.init.streams import seed_process
 from lockstep.rank.portable.operators import refuse_uncovered
 from lockstep.rank.portable.process import hold
 
-SHOWN = frozenset({torch.float32, torch.float64})
+SHOWN = frozenset({torch.float32, torch.float64, torch.bfloat16})
 FOREIGN = {
     "sklearn": "scikit-learn",
     "scipy": "SciPy",
@@ -35,7 +35,7 @@ def look_at(things: Iterable[Any]) -> list[str]:
         Sentences about what only the user can judge.
 
     Raises:
-        UsageError: for a model in a precision that CPUs round in different ways.
+        UsageError: for a model in a precision for which it was not shown.
     """
     refuse_uncovered()
     return [sentence for thing in things for sentence in _look(thing)]
@@ -73,9 +73,9 @@ def _refuse_other_precisions(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.dtype not in SHOWN:
             raise UsageError(
-                f'numerics="portable" is shown for float32 and float64, and {name} of {type(model).__name__} is '
+                f'numerics="portable" is shown for float32, float64 and bfloat16, and {name} of {type(model).__name__} is '
                 f"{str(parameter.dtype).removeprefix('torch.')}.",
-                "Prepare the model in float32.",
+                "Prepare the model in float32 or bfloat16.",
             )
 
 

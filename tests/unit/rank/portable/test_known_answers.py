@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lockstep.errors import UsageError
+from lockstep.protocol.portable import portable_variables
 from lockstep.rank.portable import known_answers as answers
 from lockstep.rank.portable.operators import lift
 from lockstep.rank.portable.prepared import look_at
@@ -47,6 +48,24 @@ def test_an_unheld_process_differs_or_its_answers_would_say_nothing():
     assert {name for name in known if found[name] != known[name]} >= {"matrix products float32 (OpenBLAS)"}
 
 
+ROUNDED = """
+import torch
+x = torch.arange(1, 40001, dtype=torch.float32) / 997 + 1
+for function in (torch.acosh, torch.asinh):
+    print(int((function(x) != function(x.double()).float()).sum()))
+"""
+
+
+@needs_portable
+def test_functions_of_libm_in_single_precision_are_those_in_double_precision_rounded():
+    held, unheld = (
+        subprocess.run([sys.executable, "-c", ROUNDED], env=variables, capture_output=True, text=True, check=True)
+        for variables in ({**os.environ, **portable_variables(os.environ)}, os.environ)
+    )
+    assert held.stdout.split() == ["0", "0"]
+    assert "0" not in unheld.stdout.split()
+
+
 def test_a_wrong_answer_stops_the_run_by_name(monkeypatch):
     known = answers.recorded()[answers.torch_version()]
     monkeypatch.setattr(answers, "answers", lambda: known)
@@ -77,10 +96,11 @@ def _lifted() -> Iterator[None]:
     lift()
 
 
-def test_half_precision_is_refused_and_what_the_lane_does_not_hold_is_said():
+def test_float16_is_refused_and_what_the_lane_does_not_hold_is_said():
     assert not look_at([nn.Linear(2, 2).double(), DataLoader(TensorDataset(torch.ones(2)))])
-    with pytest.raises(UsageError, match="weight of Linear is bfloat16"):
-        look_at([nn.Linear(2, 2).bfloat16()])
+    assert not look_at([nn.Linear(2, 2).bfloat16()])
+    with pytest.raises(UsageError, match="weight of Linear is float16"):
+        look_at([nn.Linear(2, 2).half()])
 
     module = types.ModuleType("someones_data")
     exec("import scipy.signal\nfrom torch.utils.data import Dataset\nclass Own(Dataset): pass", vars(module))

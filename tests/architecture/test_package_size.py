@@ -9,14 +9,15 @@ from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-MOST_LINES, MOST_FILES = 73_400, 452
-"""Of the package. Who needs more says why, where the number is raised; it is meant to fall."""
+MOST_LINES, MOST_FILES = 74_700, 462
+"""Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,300 of them are integrations/."""
 
 
 MOST_IMPORTS = 20
 FACES = frozenset(
     [
         "notices.py",
+        "integrations/accelerate/checkpoints.py",
         "torch_backend.py",
         "cli/clean.py",
         "cli/demo.py",
@@ -54,7 +55,7 @@ def test_the_package_does_not_grow_unsaid(capsys):
             f"{folders} folders and {sum(path.suffix == '.py' for path in tops)} files at the top, "
             f"{100 * imports / lines:.1f} % imports, a line of comment in {lines // max(remarks, 1)}; tests: {tests} lines"
         )
-    assert folders <= 9, "the first folder says the process"
+    assert folders <= 10, "the first folder says the process"
     assert sum(path.suffix == ".py" for path in tops) <= 9
     reason = "Take something out, or raise the number in this test and say in the commit what needs it."
     assert lines <= MOST_LINES, f"the package has {lines} lines. {reason}"

@@ -14,7 +14,8 @@ from typing_extensions import deprecated
 PACKAGE = str(Path(__file__).parent)
 DEPRECATIONS = deprecated.__call__.__code__.co_filename
 """Whose function is called in place of each that torch calls deprecated: all_gather_into_tensor, reduce_scatter_tensor."""
-PASSED_OVER = (f"{PACKAGE}/", contextlib.__file__, DEPRECATIONS)
+INTEGRATIONS = str(Path(__file__).parents[1] / "integrations")
+PASSED_OVER = (f"{PACKAGE}/", f"{INTEGRATIONS}/", contextlib.__file__, DEPRECATIONS)
 """How the names of files that are never the user's begin."""
 TORCH = f"{Path(torch.__file__).parent}/"
 """How the names of torch's files begin."""

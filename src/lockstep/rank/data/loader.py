@@ -221,7 +221,7 @@ class PreparedLoader(DataLoader[Any]):
         with warnings.catch_warnings():
             # The user's own DataLoader has already given these warnings.
             warnings.simplefilter("ignore")
-            super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
+            super().__init__(loader.dataset, **_sampling(loader), **fetching(loader))
         self.context = context
         self.epochs_begun = 0
         self.evaluated: list[Any] = []
@@ -321,7 +321,7 @@ class PreparedLoader(DataLoader[Any]):
     def _inner_loader(self, purpose: str) -> tuple[DataLoader[Any], _Assigned]:
         if purpose not in self._inner:
             assigned = _Assigned()
-            settings = _fetching(self)
+            settings = fetching(self)
             if self.num_workers:
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
             progress = WorkerProgress(self.num_workers) if self.num_workers else None
@@ -359,5 +359,6 @@ def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
     return {"batch_size": loader.batch_size, "sampler": undistributed(loader.sampler), "drop_last": loader.drop_last}
 
 
-def _fetching(loader: DataLoader[Any]) -> dict[str, Any]:
+def fetching(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The arguments of a DataLoader that do not affect which samples it takes."""
     return {name: getattr(loader, name) for name in FETCHING if hasattr(loader, name)}

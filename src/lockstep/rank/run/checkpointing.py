@@ -170,6 +170,13 @@ class Checkpointing:
     automatic: NoStates = field(default_factory=NoStates)
     snapshots: NoSnapshots = field(default_factory=NoSnapshots)
     last: NoLastSnapshot = field(default_factory=NoLastSnapshot)
+    asked: list[Callable[[], None]] = field(default_factory=list)
+    """States that were asked for inside a step, of which there is none before the step is over; the same on every rank."""
+
+    def do_asked(self) -> None:
+        """Between two steps, or behind the last one: save them. Collective."""
+        while self.asked:
+            self.asked.pop(0)()
 
     @property
     def is_inside(self) -> bool:

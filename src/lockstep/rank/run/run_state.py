@@ -47,6 +47,10 @@ class Config:
     placement: Placement
     """Lanes on replicas."""
 
+    def name_seed(self, seed: int) -> None:
+        """A script of Accelerate names it after init; before anything is prepared, nothing has used it."""
+        object.__setattr__(self, "seed", seed)
+
     @property
     def lanes(self) -> range:
         """The lanes that this rank carries, together with the other stages of its replica."""

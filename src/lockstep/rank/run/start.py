@@ -139,6 +139,11 @@ def _present_run(run: RunState, checks: int | None) -> Run:
     return Run(run)
 
 
+def is_present() -> bool:
+    """Whether this process has a run."""
+    return bool(_present)
+
+
 def finish() -> None:
     """End the run of this process: wait for the others, compare the models, write the result, let go.
 

@@ -39,6 +39,8 @@ class Step:
         self.index = index
         """The step's number in its epoch, from 0, also where a resumed run continues in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
+        self.lanes = tuple(part.lane for part in plan.parts)
+        """The numbers of this rank's lanes that have samples: as many batches as an iteration has."""
         self._batches: list[Any] = []
         self._passes, self._closed, self._result = 0, result is not None, result
         self._current: AnyPass | None = None

@@ -160,6 +160,7 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     loop_state.epoch.inside = inside
     if is_last:
         note_loop_variables(run, STEPS)
+    loop_state.checkpointing.do_asked()
     loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
     loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
     loop_state.checkpointing.last.enter_boundary(inside, is_last=is_last)

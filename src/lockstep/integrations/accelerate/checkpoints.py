@@ -1,0 +1,53 @@
+"""Checkpoints of Accelerate and the Trainer, with lockstep's own state in a folder of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.errors import UsageError
+from lockstep.rank.run.run import Run
+
+STATE = "lockstep"
+"""The folder of lockstep's state in a checkpoint."""
+
+
+def require_own(folder: Path, whose: str) -> None:
+    """Raise `UsageError` for a checkpoint without lockstep's state: it does not say which samples were used."""
+    if not (folder / STATE).is_dir():
+        raise UsageError(
+            f"{folder} was not saved by lockstep's {whose}, so it does not say which samples were used.",
+            "Load its weights into the model, and begin to train anew.",
+        )
+
+
+def newest(project_dir: str) -> Path:
+    """The newest of the checkpoints that Accelerate names by itself.
+
+    Raises:
+        UsageError: when there is none.
+    """
+    folder = Path(project_dir) / "checkpoints"
+    found = sorted(folder.glob("checkpoint_*"), key=lambda one: int(one.name.rpartition("_")[2]))
+    if not found:
+        raise UsageError(f"There is no checkpoint in {folder}.", "Name its folder: load_state(folder).")
+    return found[-1]
+
+
+def place_of(run: Run) -> tuple[int, int]:
+    """Epoch and finished steps of the state that was loaded."""
+    state = run._run.loop_state
+    inside = state.resumption.goes_on
+    return state.epochs.resume_next, inside.done if inside is not None else 0
+
+
+def check_skip(loaded: tuple[int, int] | None, num_batches: int, accumulation: int) -> None:
+    """Raise `UsageError` for a script that would skip others than the batches that were used when the state was saved."""
+    if loaded is None:
+        raise UsageError("skip_first_batches needs a loaded state.", "Call accelerator.load_state before it.")
+    epoch, steps = loaded
+    if num_batches != steps * accumulation:
+        raise UsageError(
+            f"The state was saved after {steps} steps of epoch {epoch}, which are {steps * accumulation} batches, and the "
+            f"script skips {num_batches}: it counts the turns of its loop, which fewer processes take more of.",
+            "Count where accelerator.sync_gradients is true, and skip that number times gradient_accumulation_steps.",
+        )

@@ -1,0 +1,222 @@
+"""A plain loop over batches, driven as a loop over epochs, steps and lanes: each batch that the loop gets is a lane.
+
+    for batch in loader:        a lane is open
+        backward(loss)          in the last of this rank's lanes: it is closed, the lanes are added over all ranks
+        optimizer.step()        does nothing before that
+
+So the body of the loop need not know of lanes. Whoever drives it asks `is_last` where the other library asks whether
+gradients are to be synchronised.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.rank.data.loader import PreparedLoader
+from lockstep.rank.run.loop.step import Step
+from lockstep.rank.run.position.moment import Region
+from lockstep.rank.run.run import Run
+
+ENDLESS = 1 << 40
+"""More epochs than any script has: how many there are is known only to the script."""
+_END = object()
+
+
+class LaneLoop:
+    """Where a script is in its loops.
+
+    Args:
+        run: the run that is driven.
+        tell: is told before each batch whether it is the last one of this rank's in the step.
+        optimizers: the prepared ones, for their parameters.
+    """
+
+    def __init__(self, run: Run, tell: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
+        self._run, self._tell, self._optimizers = run, tell, optimizers
+        self._epochs: Iterator[int] | None = None
+        self._epoch = self._calls = 0
+        self._follows_script = False
+        self._step: Step | None = None
+        self._lanes: Iterator[Any] | None = None
+        self._before: dict[Tensor, Tensor] = {}
+        """Gradients that were there when the step began; the step's are added to them."""
+        self.is_last = True
+        self._has_backward = False
+        self._stepped: list[bool] = []
+        """For each lane so far: whether the script called `optimizer.step()` in it."""
+
+    @property
+    def in_lane(self) -> bool:
+        """Whether a lane is open."""
+        return self._run._run.loop_state.position.region is Region.LANE
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the script is in the body of its loop over batches."""
+        return self._step is not None
+
+    @property
+    def step(self) -> int:
+        """The step that the script is in, or has finished last, from 1."""
+        return self._run._run.components.step_timer.step
+
+    def follow_script(self) -> None:
+        """A script that has loaded a state skips what is done by itself: the next loop over batches is the state's epoch."""
+        self._follows_script = True
+
+    def batches(self, loader: PreparedLoader) -> Generator[Any]:
+        """The batches of this rank's lanes in the loader's next epoch; none of an epoch that was done before a restart."""
+        if not self.begin_epoch(loader):
+            return
+        for step in self.steps(loader):
+            yield from self.lanes_of(step)
+
+    def begin_epoch(self, loader: PreparedLoader) -> bool:
+        """The script is at its next epoch; whether it has steps left. Collective: call it on every rank."""
+        if self._epochs is None:
+            self._epochs = self._run.epochs(ENDLESS)
+            atexit.register(self._epochs.close)  # type: ignore[attr-defined]
+            self._epoch = next(self._epochs)
+            if self._follows_script:
+                self._pass_over_a_done_epoch(loader)
+                self._calls = self._epoch
+        elif self._calls > self._epoch:
+            self._epoch = next(self._epochs)
+        # The progress line cannot tell how many there are.
+        self._run._run.components.step_timer.num_epochs = 0
+        self._calls += 1
+        return self._calls > self._epoch
+
+    def _pass_over_a_done_epoch(self, loader: PreparedLoader) -> None:
+        """Behind the last step of an epoch a script goes on with the next one."""
+        inside = self._run._run.loop_state.resumption.goes_on
+        if inside is not None and inside.done >= len(loader):
+            assert not [*self._run.steps(loader)], "a done epoch has no step left"
+            assert self._epochs is not None
+            self._epoch = next(self._epochs)
+
+    def steps(self, loader: PreparedLoader) -> Generator[Step]:
+        """The steps that are left of the epoch that has begun."""
+        try:
+            for step in self._run.steps(loader):
+                self._step, self._stepped = step, []
+                self._put_gradients_aside()
+                yield step
+                self._finish()
+                self._require_one_update()
+        finally:
+            self._step = None
+            # The script left its loop in a step after which it wanted a state.
+            self._run._run.loop_state.checkpointing.do_asked()
+
+    def lanes_of(self, step: Step) -> Iterator[Any]:
+        """The batches of a step, one for each of this rank's lanes."""
+        num_lanes = len(step.lanes)
+        self._lanes = iter(step)
+        for number in range(num_lanes):
+            self.is_last = number == num_lanes - 1
+            self._tell(self.is_last)
+            self._stepped.append(False)
+            self._has_backward = False
+            yield next(self._lanes)
+            if not self._has_backward:
+                raise UsageError(
+                    "A batch was taken, and the next one asked for, without a backward between them.",
+                    "Compute each batch before the next one is taken: fetching ahead is the loader's (num_workers=).",
+                )
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the step whose last lane has had its backward, over all lanes."""
+        assert self._step is not None
+        return float(self._step.loss)
+
+    def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
+        """The backward of the open lane's loss. In the last lane the step's gradient is complete afterwards.
+
+        Raises:
+            UsageError: outside a lane.
+        """
+        if not self.in_lane:
+            where = (
+                "a second time for the last batch of a step"
+                if self._step is not None
+                else "outside a loop over a prepared loader"
+            )
+            raise UsageError(
+                f"backward was called {where}.",
+                "Add the losses of a batch and call it once, or pass retain_graph=True to all calls but the last.",
+            )
+        self._run.backward(loss, weight, retain_graph=retain_graph)
+        self._has_backward = True
+        if self.is_last and not retain_graph:
+            self._finish()
+
+    def note_update(self) -> bool:
+        """The script calls `optimizer.step()`; whether it may act: after the last lane's backward.
+
+        Raises:
+            UsageError: when the last lane had no backward.
+        """
+        if self._stepped:
+            self._stepped[-1] = True
+        if self.in_lane and self.is_last:
+            raise UsageError("optimizer.step() was called before backward.", "Call accelerator.backward(loss) first.")
+        return not self.in_lane
+
+    def save(self, path: Path) -> None:
+        """Write a state: now, or when the step is over that the script is in."""
+        state = self._run._run.loop_state
+        if state.position.region is Region.SCRIPT:
+            self._run.save_state(path)
+        else:
+            state.checkpointing.asked.append(lambda: self._run.save_state(path))
+
+    def forget(self, optimizer: Any) -> None:
+        """The script calls `optimizer.zero_grad()` in a lane: what was there before the step goes."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._before.pop(parameter, None)
+
+    def _put_gradients_aside(self) -> None:
+        self._before = {}
+        for optimizer in self._optimizers():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._before[parameter], parameter.grad = parameter.grad, None
+
+    def _finish(self) -> None:
+        """Close the last lane, and add all lanes over the ranks."""
+        if self._lanes is None:
+            return
+        lanes, self._lanes = self._lanes, None
+        extra = next(lanes, _END)
+        assert extra is _END, "a rank's lanes are as many as its step says"
+        before, self._before = self._before, {}
+        with torch.no_grad():
+            for parameter, gradient in before.items():
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+    def _require_one_update(self) -> None:
+        """Raise `UsageError` for a script that accumulates gradients by counting batches: the count depends on the ranks."""
+        called, last = any(self._stepped), self._stepped[-1]
+        if (called and not (all(self._stepped) or (last and sum(self._stepped) == 1))) or not called:
+            raise UsageError(
+                "optimizer.step() was not called in every batch of a step, or not in its last one: the script accumulates "
+                "gradients by counting batches, and how many a process gets depends on their number.",
+                "Write `with accelerator.accumulate(model):` around the body, and name gradient_accumulation_steps= in Accelerator.",
+            )
+
+
+def world_size() -> int:
+    """The number of processes, before they have met."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,0 +1,163 @@
+"""lockstep's Accelerator on real ranks: a script of Accelerate has the same bits on any number of processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import Finished, run_script, write_script
+
+pytestmark = pytest.mark.ranks
+
+TRAIN = """
+    import os, signal, sys, torch
+    import torch.nn.functional as F
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    from accelerate.utils import set_seed
+    from lockstep.integrations.accelerate import Accelerator
+
+    options = os.environ.get("OPTIONS", "").split()
+    accelerator = Accelerator(gradient_accumulation_steps=1)
+    set_seed(7)
+    x, y = torch.randn(100, 12), torch.randint(0, 3, (100,))
+    model = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.0 if "plain" in options else 0.2), nn.Linear(24, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    train = DataLoader(TensorDataset(x, y), batch_size=6, shuffle="plain" not in options)
+    test = DataLoader(TensorDataset(x, y), batch_size=7)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 50)
+    model, optimizer, train, test, scheduler = accelerator.prepare(model, optimizer, train, test, scheduler)
+    assert len(train) == -(-17 // accelerator.num_processes)
+    first, skipped = 0, 0
+    steps = int(os.environ.get("FROM", "0"))
+    if steps:
+        accelerator.load_state("state")
+        first, skipped = divmod(steps * accelerator.gradient_accumulation_steps, len(train))
+    for epoch in range(first, 3):
+        model.train()
+        batches = accelerator.skip_first_batches(train, skipped) if skipped and epoch == first else train
+        for features, labels in batches:
+            with accelerator.accumulate(model):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(features), labels)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                scheduler.step()
+                if accelerator.sync_gradients:
+                    steps += 1
+                    if f"save{steps}" in options:
+                        accelerator.save_state("state")
+                    if f"kill{steps}" in options and accelerator.process_index == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                        os.kill(os.getpid(), signal.SIGKILL)
+        model.eval()
+        losses = []
+        for features, labels in test:
+            with torch.no_grad():
+                scores = model(features)
+            losses.append(accelerator.gather_for_metrics(F.cross_entropy(scores, labels, reduction="none")))
+        losses = torch.cat(losses)
+        accelerator.print("evaluated", len(losses), float(losses.mean()).hex(), scheduler.get_last_lr()[0])
+    weights = sum(p.detach().double().sum() for p in accelerator.unwrap_model(model).parameters())
+    accelerator.print("weights", float(weights).hex(), len(train))
+"""
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+
+
+def told(ended: Finished) -> list[str]:
+    """What the last epoch and the end print."""
+    assert ended.code == 0, ended.err
+    return re.findall(r"(?:evaluated|weights) .*", ended.out)[-2:]
+
+
+def run(tmp_path: Path, processes: int, options: str = "", text: str = TRAIN, **more: str) -> Finished:
+    return run_script(tmp_path, text, "-n", str(processes), env={**OFFLINE, "OPTIONS": options, **more})
+
+
+def test_the_bits_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_path: Path) -> None:
+    one = told(run(tmp_path, 1))
+    assert one[0].startswith("evaluated 100 ")
+    assert told(run(tmp_path, 2)) == one
+    assert told(run(tmp_path, 4)) == one
+    killed = run(tmp_path, 2, "kill7")
+    assert "SIGKILL" in killed.err
+    assert told(killed) == one
+
+
+def test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes(tmp_path: Path) -> None:
+    whole = told(run(tmp_path, 2, "save7"))
+    assert (tmp_path / "state" / "model.safetensors").is_file()
+    for processes in (1, 4):
+        assert told(run(tmp_path, processes, FROM="7")) == whole
+    wrong = run(tmp_path, 1, FROM="8")
+    assert wrong.code == 2
+    assert "The state was saved after 2 steps of epoch 1, which are 2 batches, and the script skips 3" in wrong.err
+
+
+def test_accumulation_counts_in_the_lanes(tmp_path: Path) -> None:
+    text = TRAIN.replace("gradient_accumulation_steps=1", "gradient_accumulation_steps=2")
+    one, two = run(tmp_path, 1, text=text), run(tmp_path, 2, text=text)
+    assert told(one) == told(two)
+    assert "as under 2 processes with gradient_accumulation_steps=2" in one.err
+    # Twice as many batches for each of the two processes that the script stands for.
+    assert told(one)[1].endswith(" 9")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("torch.distributed.run", "--nproc-per-node", "2"),
+        ("accelerate.commands.launch", "--cpu", "--num_processes", "2"),
+        (),
+    ],
+)
+def test_other_launchers_have_the_same_bits(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    one = told(run(tmp_path, 1))
+    script = write_script(tmp_path, TRAIN)
+    words = [sys.executable, *(("-m", *launcher) if launcher else ()), str(script)]
+    variables = {**os.environ, **OFFLINE, "OMP_NUM_THREADS": "1", "OPTIONS": ""}
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert re.findall(r"(?:evaluated|weights) .*", done.stdout)[-2:] == one, done.stderr
+
+
+@pytest.mark.thorough
+def test_accelerates_own_class_comes_to_the_same_numbers(tmp_path: Path) -> None:
+    plain = TRAIN.replace("lockstep.integrations.accelerate", "accelerate").replace("nn.BatchNorm1d(24)", "nn.Tanh()")
+    theirs, ours = (
+        told(run(tmp_path, 4, "plain", plain)),
+        told(run(tmp_path, 2, "plain", TRAIN.replace("nn.BatchNorm1d(24)", "nn.Tanh()"))),
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [float.fromhex(word) for word in mine.split()[1:3]] == pytest.approx(
+            [float.fromhex(word) for word in other.split()[1:3]], rel=1e-6
+        )
+        assert mine.split()[3:] == other.split()[3:]
+
+
+MISTAKES = {
+    "lanes that accumulation does not divide": ("gradient_accumulation_steps=1", "gradient_accumulation_steps=3, lanes=4", "gradient_accumulation_steps=3 does not divide 4 lanes"),
+    "lanes that processes do not divide": ("gradient_accumulation_steps=1", "lanes=3", "2 processes do not divide 3 lanes"),
+    "a deepspeed plug-in": ("gradient_accumulation_steps=1", "deepspeed_plugin=object()", "DeepSpeed adds gradients in its own way"),
+    "two backwards": ("accelerator.backward(loss)\n", "accelerator.backward(loss); accelerator.backward(F.cross_entropy(model(features), labels))\n", "backward was called"),
+    "accumulation by counting": ("optimizer.step()", "steps % 2 or accelerator.sync_gradients or optimizer.step()", "optimizer.step() was not called in every batch of a step"),
+    "an update before backward": ("optimizer.zero_grad()\n", "optimizer.step()\n", "optimizer.step() was called before backward"),
+    "dispatched batches": ("gradient_accumulation_steps=1", "dataloader_config=__import__('accelerate').DataLoaderConfiguration(dispatch_batches=True)", "dispatch_batches=True lets process 0 read for all"),
+    "uneven batches": ("gradient_accumulation_steps=1", "dataloader_config=__import__('accelerate').DataLoaderConfiguration(even_batches=False)", "even_batches=False leaves the last step"),
+    "a state of a step that is not over": ("loss = F", "accelerator.save_state('state'); loss = F", "save_state was called inside a step"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_cannot_be_exact_is_one_sentence(tmp_path: Path, mistake: str) -> None:
+    before, after, says = MISTAKES[mistake]
+    assert before in TRAIN
+    ended = run(tmp_path, 2, text=TRAIN.replace(before, after))
+    assert ended.code == 2, ended.err
+    assert says in ended.err

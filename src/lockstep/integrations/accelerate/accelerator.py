@@ -18,7 +18,7 @@ from accelerate.utils import gather_object, recursively_apply
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.integrations import require
-from lockstep.integrations.accelerate.arguments import accumulation_of, check_lanes, refuse, usual_lanes
+from lockstep.integrations.accelerate.arguments import accumulation_of, check_lanes, refuse, refuse_no_sync, usual_lanes
 from lockstep.integrations.accelerate.checkpoints import STATE, check_skip, newest, place_of, require_own
 from lockstep.integrations.accelerate.loader import LaneLoader, rows_of
 from lockstep.integrations.lane_loop import LaneLoop, world_size
@@ -187,6 +187,7 @@ class Accelerator(accelerate.Accelerator):
             # In evaluation mode it does all but wrap the model for several processes.
             prepared = super().prepare_model(model, device_placement=device_placement, evaluation_mode=True)
             if not evaluation_mode:
+                prepared.no_sync = refuse_no_sync  # which the wrapper of several processes would have
                 new.append(prepared)
             return prepared
 
@@ -247,10 +248,7 @@ class Accelerator(accelerate.Accelerator):
         """
         if self.counts_turns:
             return nullcontext()
-        raise UsageError(
-            "no_sync (and LocalSGD, which uses it) keeps gradients of some batches to a process, so bits depend on their number.",
-            "Write `with accelerator.accumulate(model):`, and name gradient_accumulation_steps= in Accelerator.",
-        )
+        return refuse_no_sync()
 
     def set_trigger(self) -> None:
         """As Accelerate's, between epochs.

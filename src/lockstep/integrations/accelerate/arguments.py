@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 from accelerate.utils import DistributedDataParallelKwargs
 
@@ -53,6 +53,18 @@ def refuse(given: dict[str, Any]) -> None:
             f"{found[0]} adds gradients in its own way, so bits would depend on the number of processes.",
             "Leave it out, or use Accelerate's own Accelerator.",
         )
+
+
+def refuse_no_sync() -> NoReturn:
+    """Which gradients stay on a process would depend on their number; so does what is built on it (LocalSGD).
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "no_sync (and LocalSGD, which uses it) keeps gradients of some batches to a process, so bits depend on their number.",
+        "Write `with accelerator.accumulate(model):`, and name gradient_accumulation_steps= in Accelerator.",
+    )
 
 
 def accumulation_of(given: dict[str, Any]) -> int:

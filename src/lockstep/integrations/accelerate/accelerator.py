@@ -22,6 +22,7 @@ from lockstep.integrations.accelerate.arguments import accumulation_of, check_la
 from lockstep.integrations.accelerate.checkpoints import STATE, check_skip, newest, place_of, require_own
 from lockstep.integrations.accelerate.loader import LaneLoader, rows_of
 from lockstep.integrations.lane_loop import LaneLoop, world_size
+from lockstep.notices import say
 from lockstep.rank.run.start import is_present
 
 
@@ -171,6 +172,15 @@ class Accelerator(accelerate.Accelerator):
             for one, made in zip(new, prepared if len(new) > 1 else [prepared], strict=True):
                 if isinstance(one, LaneLoader):
                     one.prepared = made
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """As Accelerate's; the objects come back after the loss of a process too, where their state is plain or tensors."""
+        super().register_for_checkpointing(*objects)
+        for thing in objects:
+            try:
+                self.run.track(**{f"registered_{len(self._custom_objects)}_{objects.index(thing)}": thing})
+            except UsageError as error:
+                say(f"{type(thing).__name__} begins anew after the loss of a process: {error.problem}")
 
     def _name_seed(self) -> None:
         """The seed that the script has set by now is the run's."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lockstep.errors import EnvironmentFailure, UsageError
 from lockstep.protocol.layout.stream_key import Domain, stream_key
 from lockstep.rank.caller import where
-from lockstep.rank.checkpoint.state.tracking import track
+from lockstep.rank.checkpoint.state.tracking import is_average, take_averages, track
 from lockstep.rank.checkpoint.store.at_url import load_state, save_state, save_weights
 from lockstep.rank.checks.script.labels import label_gradients, say_names
 from lockstep.rank.data.loader import PreparedLoader
@@ -112,7 +112,7 @@ class Run:
         updates_by: By = None,
     ) -> tuple[Any, ...]: ...
     def prepare(self, *things: Any, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> Any:
-        """Take models, bare parameters, optimizers, schedulers and DataLoaders.
+        """Take models, bare parameters, optimizers, schedulers, DataLoaders and averages of weights (EMA, SWA).
 
         Collective: call it on every rank, with the same objects. All of them may come between two steps or epochs too,
         under single, ddp and zero1; an optimizer that has all parameters of an earlier one replaces it. A start that resumes
@@ -120,7 +120,8 @@ class Run:
         loaded into them then. A new model has its values before it is prepared.
 
         Args:
-            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A
+            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. An average
+                (torch's AveragedModel, ema-pytorch's EMA, timm's ModelEma) belongs to every state, and is not trained. A
                 tensor trained without a module (a temperature, class centres) may be one of them.
             buffers: what to do with buffers that differ between lanes: patterns of names to "sum" (what the lanes
                 add is added up), "first" or "mean".
@@ -137,7 +138,11 @@ class Run:
         self._run.loop_state.position.require_same_on_every_rank("run.prepare")
         self._require_present()
         self._run.components.strategy.name_cuts(cut)
-        prepared = prepare(self._run, things, buffers or {}, updates_by)
+        averages = [thing for thing in things if is_average(thing)]
+        others = [thing for thing in things if not is_average(thing)]
+        made = iter(prepare(self._run, others, buffers or {}, updates_by) if others or not averages else ())
+        take_averages(self._run, averages)
+        prepared = [thing if is_average(thing) else next(made) for thing in things]
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def _require_present(self) -> None:

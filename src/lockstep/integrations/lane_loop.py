@@ -14,13 +14,15 @@ import atexit
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
+from lockstep.notices import say
 from lockstep.rank.data.loader import PreparedLoader
+from lockstep.rank.data.stream import PreparedStream
 from lockstep.rank.run.loop.step import Step
 from lockstep.rank.run.position.moment import Region
 from lockstep.rank.run.run import Run
@@ -41,15 +43,20 @@ class LaneLoop:
 
     def __init__(self, run: Run, tell: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
         self._run, self._tell, self._optimizers = run, tell, optimizers
-        self._epochs: Iterator[int] | None = None
+        self._epochs: Generator[int] | None = None
+        self._under_way: Generator[Step] | None = None
         self._epoch = self._calls = 0
         self._follows_script = False
+        self.is_passing = self._has_said = self._has_told = False
+        """Whether the script is behind an epoch that was done before this start."""
+        self._left = ""
         self._step: Step | None = None
         self._lanes: Iterator[Any] | None = None
         self._before: dict[Tensor, Tensor] = {}
         """Gradients that were there when the step began; the step's are added to them."""
         self.is_last = True
         self._has_backward = False
+        self._computed: list[bool] = []
         self._stepped: list[bool] = []
         """For each lane so far: whether the script called `optimizer.step()` in it."""
 
@@ -81,9 +88,10 @@ class LaneLoop:
 
     def begin_epoch(self, loader: PreparedLoader) -> bool:
         """The script is at its next epoch; whether it has steps left. Collective: call it on every rank."""
+        self.require_whole_steps()
         if self._epochs is None:
-            self._epochs = self._run.epochs(ENDLESS)
-            atexit.register(self._epochs.close)  # type: ignore[attr-defined]
+            self._epochs = cast("Generator[int]", self._run.epochs(ENDLESS))
+            atexit.register(self._close)
             self._epoch = next(self._epochs)
             if self._follows_script:
                 self._pass_over_a_done_epoch(loader)
@@ -93,29 +101,67 @@ class LaneLoop:
         # The progress line cannot tell how many there are.
         self._run._run.components.step_timer.num_epochs = 0
         self._calls += 1
-        return self._calls > self._epoch
+        self.is_passing = self._calls <= self._epoch
+        if self.is_passing and not self._has_said and self._run.rank == 0:
+            self._has_said = True
+            say(
+                "epochs that were done before this start yield no batches: what the script does behind them runs again, with the "
+                "weights of now, and its checkpoints are not written again."
+            )
+        return not self.is_passing
 
     def _pass_over_a_done_epoch(self, loader: PreparedLoader) -> None:
         """Behind the last step of an epoch a script goes on with the next one."""
         inside = self._run._run.loop_state.resumption.goes_on
-        if inside is not None and inside.done >= len(loader):
+        # Of a stream only its end tells that it was there: its epoch goes on, without a step.
+        if inside is not None and not isinstance(loader, PreparedStream) and inside.done >= len(loader):
             assert not [*self._run.steps(loader)], "a done epoch has no step left"
             assert self._epochs is not None
             self._epoch = next(self._epochs)
 
     def steps(self, loader: PreparedLoader) -> Generator[Step]:
         """The steps that are left of the epoch that has begun."""
+        self._under_way = self._steps(loader)
+        return self._under_way
+
+    def _close(self) -> None:
+        """The script ends, perhaps with a loop that it has not left."""
+        for under_way in (self._under_way, self._epochs):
+            if under_way is not None:
+                under_way.close()
+
+    def _steps(self, loader: PreparedLoader) -> Generator[Step]:
         try:
             for step in self._run.steps(loader):
-                self._step, self._stepped = step, []
+                self._step, self._stepped, self._computed = step, [], []
                 self._put_gradients_aside()
                 yield step
                 self._finish()
                 self._require_one_update()
+        except GeneratorExit:
+            self._note_left()
+            raise
         finally:
-            self._step = None
+            self._step = self._lanes = None
             # The script left its loop in a step after which it wanted a state.
             self._run._run.loop_state.checkpointing.do_asked()
+
+    def _note_left(self) -> None:
+        """The script leaves its loop; between two batches of a step that began to be computed, processes are at different ones."""
+        if self._lanes is not None and any((self._has_backward, *self._computed)):
+            self._left = "The loop over batches was left in the middle of a step, where processes are at different batches: that step was dropped."
+            say(self._left)
+        elif self._run.rank == 0 and not self._has_told:
+            self._has_told = True
+            say(
+                f"the loop over batches was left after {self.step} steps of the run. A script that counts turns of the loop leaves it "
+                "earlier on fewer processes: count accelerator.completed_steps."
+            )
+
+    def require_whole_steps(self) -> None:
+        """Raise `UsageError` when the script has left its loop in the middle of a step."""
+        if self._left:
+            raise UsageError(self._left, "Leave it where accelerator.sync_gradients is true, behind optimizer.step().")
 
     def lanes_of(self, step: Step) -> Iterator[Any]:
         """The batches of a step, one for each of this rank's lanes."""
@@ -127,11 +173,17 @@ class LaneLoop:
             self._stepped.append(False)
             self._has_backward = False
             yield next(self._lanes)
+            self._computed.append(self._has_backward)
             if not self._has_backward:
                 raise UsageError(
                     "A batch was taken, and the next one asked for, without a backward between them.",
                     "Compute each batch before the next one is taken: fetching ahead is the loader's (num_workers=).",
                 )
+
+    @property
+    def is_before_backward(self) -> bool:
+        """Whether a lane is open whose loss may still change."""
+        return self.in_lane and not self._has_backward
 
     @property
     def loss(self) -> float:

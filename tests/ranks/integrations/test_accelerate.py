@@ -109,6 +109,34 @@ def test_accumulation_counts_in_the_lanes(tmp_path: Path) -> None:
     assert told(one)[1].endswith(" 9")
 
 
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_the_seed_of_the_script_is_that_of_the_run(tmp_path: Path, place: str) -> None:
+    def seeded(seed: int) -> list[str]:
+        text = TRAIN.replace("    set_seed(7)\n", "" if place == "before" else f"    set_seed({seed})\n").replace(
+            "    accelerator = Acc", f"    set_seed({seed})\n    accelerator = Acc"
+        )
+        # The same weights to begin with: only the order of samples and dropout are the seed's.
+        return told(
+            run(
+                tmp_path,
+                1,
+                text=text.replace(
+                    "    optimizer = ", "    [p.data.fill_(0.1) for p in model.parameters()]\n    optimizer = "
+                ),
+            )
+        )
+
+    assert seeded(3) == seeded(3)
+    assert seeded(3) != seeded(4)
+
+
+def test_drop_last_evaluates_no_sample_twice(tmp_path: Path) -> None:
+    text = TRAIN.replace("batch_size=7)", "batch_size=7, drop_last=True)")
+    one = told(run(tmp_path, 1, text=text))
+    assert one[0].startswith("evaluated 98 ")
+    assert told(run(tmp_path, 4, text=text)) == one
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "launcher",
@@ -150,6 +178,9 @@ MISTAKES = {
     "an update before backward": ("optimizer.zero_grad()\n", "optimizer.step()\n", "optimizer.step() was called before backward"),
     "dispatched batches": ("gradient_accumulation_steps=1", "dataloader_config=__import__('accelerate').DataLoaderConfiguration(dispatch_batches=True)", "dispatch_batches=True lets process 0 read for all"),
     "uneven batches": ("gradient_accumulation_steps=1", "dataloader_config=__import__('accelerate').DataLoaderConfiguration(even_batches=False)", "even_batches=False leaves the last step"),
+    "a loop left in the middle of a step": ("loss = F", "if steps == 2 and accelerator.sync_gradients: break\n                loss = F", "was left in the middle of a step"),
+    "a loss of several processes": ("loss = F", "accelerator.reduce(features.sum()); loss = F", "reduce was called before the backward of a batch"),
+    "evaluated batches of different sizes": ("batch_size=7)", "batch_sampler=[[0], [1, 2], [3]])", "makes batches of different sizes"),
     "a state of a step that is not over": ("loss = F", "accelerator.save_state('state'); loss = F", "save_state was called inside a step"),
 }  # fmt: skip
 

@@ -53,10 +53,12 @@ TRAIN = """
     arguments = arguments(
         "out", per_device_train_batch_size=3, per_device_eval_batch_size=5, num_train_epochs=2, learning_rate=1e-2, warmup_steps=3,
         logging_steps=3, eval_strategy="epoch", save_strategy="steps" if "save" in number else "no", save_steps=number.get("save", 500),
-        report_to=[], use_cpu=True, disable_tqdm=True, seed=3, gradient_accumulation_steps=number.get("accumulate", 1),
+        report_to=[], use_cpu=True, **({"train_sampling_strategy": "group_by_length"} if "group" in options else {}), disable_tqdm=True, seed=3, gradient_accumulation_steps=number.get("accumulate", 1),
         gradient_checkpointing="checkpointing" in options, bf16="bf16" in options,
     )
     trainer = makes(model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:13], callbacks=[Kill()])
+    if "evaluates" in options:
+        trainer.evaluate()
     trainer.train(resume_from_checkpoint=f"out/checkpoint-{number['from']}" if "from" in number else None)
     if trainer.is_world_process_zero():
         for line in trainer.state.log_history:
@@ -90,7 +92,7 @@ def test_weights_and_log_are_those_of_any_number_of_processes_and_survive_a_kill
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("gpt2", ""), ("gpt2", "accumulate=2"), ("gpt2", "checkpointing"), ("gpt2", "bf16"), ("llama", ""), ("bert", ""), ("t5", ""), ("vit", "")],
+    [("gpt2", ""), ("gpt2", "accumulate=2"), ("gpt2", "checkpointing"), ("gpt2", "bf16"), ("gpt2", "evaluates"), ("gpt2", "group"), ("llama", ""), ("bert", ""), ("t5", ""), ("vit", "")],
 )  # fmt: skip
 def test_models_and_arguments_have_the_bits_of_one_process(tmp_path: Path, kind: str, options: str) -> None:
     assert logged(run(tmp_path, 1, options, kind)) == logged(run(tmp_path, 4, options, kind))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,22 @@ import accelerate
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.utils import gather_object, recursively_apply
+from accelerate.state import AcceleratorState
 
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.integrations import require
-from lockstep.integrations.accelerate.arguments import accumulation_of, check_lanes, refuse, refuse_no_sync, usual_lanes
-from lockstep.integrations.accelerate.checkpoints import STATE, check_skip, newest, place_of, require_own
-from lockstep.integrations.accelerate.loader import LaneLoader, rows_of
+from lockstep.integrations.accelerate.arguments import (
+    accumulation_of,
+    check_lanes,
+    refuse,
+    refuse_no_sync,
+    seed_before,
+    usual_lanes,
+)
+from lockstep.integrations.accelerate.checkpoints import STATE, Numbered, check_skip, newest, place_of, require_own
+from lockstep.integrations.accelerate.loader import LaneLoader
+from lockstep.integrations.accelerate.stepwise import StepwiseAccelerator
 from lockstep.integrations.lane_loop import LaneLoop, world_size
 from lockstep.notices import say
 from lockstep.rank.run.start import is_present
@@ -71,7 +79,7 @@ class LaneScheduler(AcceleratedScheduler):
                 self.scheduler.step(*args, **named)
 
 
-class Accelerator(accelerate.Accelerator):
+class Accelerator(StepwiseAccelerator):
     """Accelerate's Accelerator, with the same bits on any number of processes.
 
     Each batch is a lane: an optimizer's step takes `lanes` of them, wherever they are computed, with random streams of
@@ -102,7 +110,7 @@ class Accelerator(accelerate.Accelerator):
             # Of TrainingArguments, which meet too early; nothing has been exchanged in it.
             torch.distributed.destroy_process_group()
         device = "cpu" if given.get("cpu") or os.environ.get("ACCELERATE_USE_CPU") == "true" else None
-        self.run = lockstep.init(seed=seed or 0, lanes=lanes or usual, device=device)
+        self.run = lockstep.init(seed=seed if seed is not None else seed_before(), lanes=lanes or usual, device=device)
         recorder = self.run._run.components.recorder
         is_whole = recorder is not None and recorder.plain and self.run.num_lanes == 1
         # `verify` computes a step in one lane to compare it with those over lanes: its samples stay the same.
@@ -120,7 +128,12 @@ class Accelerator(accelerate.Accelerator):
         self.only_evaluates = False
         """Whether loaders that are prepared now are for evaluation: the run need not know them."""
         self._new: list[Any] | None = None
+        self._trained: list[Any] = []
+        """The models that the run has; others were prepared for evaluation only."""
         self._loaded: tuple[int, int] | None = None
+        if not torch.distributed.is_initialized():
+            # An earlier run of this process has ended, and its group with it.
+            AcceleratorState._reset_state(reset_partial_state=True)
         super().__init__(*args, **named)
         self._accumulation = accumulation
 
@@ -167,6 +180,8 @@ class Accelerator(accelerate.Accelerator):
         finally:
             self._new = None
         if new:
+            if not self.run._run.loop_state.prepared.taken:
+                self.run.track(checkpoints=Numbered(self.project_configuration))
             things = [one.for_training() if isinstance(one, LaneLoader) else one for one in new]
             prepared = self.run.prepare(*things)
             for one, made in zip(new, prepared if len(new) > 1 else [prepared], strict=True):
@@ -192,12 +207,17 @@ class Accelerator(accelerate.Accelerator):
 
     def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:
         if getattr(model, "_is_accelerate_prepared", False):
+            if not evaluation_mode and not any(model is one for one in self._trained):
+                with self._taking() as new:
+                    self._trained.append(model)
+                    new.append(model)
             return super().prepare_model(model, device_placement=device_placement, evaluation_mode=evaluation_mode)
         with self._taking() as new:
             # In evaluation mode it does all but wrap the model for several processes.
             prepared = super().prepare_model(model, device_placement=device_placement, evaluation_mode=True)
             if not evaluation_mode:
                 prepared.no_sync = refuse_no_sync  # which the wrapper of several processes would have
+                self._trained.append(prepared)
                 new.append(prepared)
             return prepared
 
@@ -245,56 +265,8 @@ class Accelerator(accelerate.Accelerator):
                 new.append(loader)
             return loader
 
-    @contextmanager
-    def accumulate(self, *models: Any) -> Iterator[None]:  # noqa: ARG002 - gradients of all are lanes
-        """As Accelerate's: the loader knows which batch is the last of a step."""
-        yield
-
-    def no_sync(self, model: Any) -> Any:  # noqa: ARG002
-        """Refused in scripts: which gradients stay on a process would depend on their number; so does what is built on it (LocalSGD).
-
-        Raises:
-            UsageError: always, but inside the Trainer's loop.
-        """
-        if self.counts_turns:
-            return nullcontext()
-        return refuse_no_sync()
-
-    def set_trigger(self) -> None:
-        """As Accelerate's, between epochs.
-
-        Raises:
-            UsageError: inside a loop over batches.
-        """
-        self._refuse_trigger("set_trigger")
-        super().set_trigger()
-
-    def check_trigger(self) -> bool:
-        """As Accelerate's, between epochs.
-
-        Raises:
-            UsageError: inside a loop over batches.
-        """
-        self._refuse_trigger("check_trigger")
-        return bool(super().check_trigger())
-
-    def _refuse_trigger(self, call: str) -> None:
-        if self.loop.in_step:
-            raise UsageError(
-                f"{call} inside the loop over batches decides by the batches that a process has, which depend on their number.",
-                "Decide behind the loop, by numbers of all processes: accelerator.gather_for_metrics of an evaluation.",
-            )
-
-    @contextmanager
-    def join_uneven_inputs(self, joinables: Any, even_batches: bool | None = None) -> Iterator[None]:  # noqa: ARG002
-        """Every process has equally many batches."""
-        yield
-
     def _tell(self, is_last: bool) -> None:
         self.gradient_state._set_sync_gradients(is_last)
-
-    def _do_sync(self) -> None:
-        """The loader says when."""
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """The backward of a batch's loss, its mean over samples; the gradient of a step is the mean over its lanes.
@@ -312,30 +284,10 @@ class Accelerator(accelerate.Accelerator):
         scaled = self.scaler.scale(loss) if self.scaler is not None else loss
         self.loop.backward(scaled, self.weight, retain_graph=retain_graph)
 
-    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip the gradient of the whole step; before the last batch of a step it does nothing, and gives 0."""
-        if self.loop.in_lane:
-            return torch.zeros((), device=self.device)
-        self.unscale_gradients()
-        norm = self.run.clip_grad_norm_(parameters, max_norm, norm_type)
-        return torch.tensor(float(norm), device=self.device)
-
-    def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
-        """As Accelerate's; before the last batch of a step it does nothing."""
-        if not self.loop.in_lane:
-            super().clip_grad_value_(parameters, clip_value)
-
-    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As Accelerate's, in the order of the data set, each sample once."""
-        if not use_gather_object:
-            try:
-                recursively_apply(lambda one: one, input_data, error_on_other_type=True)
-            except TypeError:
-                use_gather_object = True
-        gathered = gather_object(input_data) if use_gather_object else self.gather(input_data)
-        loader = self.gradient_state.active_dataloader
-        rows = loader.real_rows if isinstance(loader, LaneLoader) else None
-        return gathered if rows is None else rows_of(gathered, rows)
+    @property
+    def completed_steps(self) -> int:
+        """Steps of the run so far; what a script counts itself begins anew after the loss of a process, and this does not."""
+        return self.loop.step
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **more: Any) -> Any:
         """As Accelerate's, and lockstep's own state beside it, from which `load_state` goes on with any number of processes.
@@ -350,9 +302,28 @@ class Accelerator(accelerate.Accelerator):
                 "save_state was called inside a step, where processes are at different batches.",
                 "Call it where accelerator.sync_gradients is true, behind optimizer.step().",
             )
+        self.loop.require_whole_steps()
+        if self.loop.is_passing:
+            return output_dir
         place = super().save_state(output_dir, safe_serialization, **more)
         self.loop.save(Path(place) / STATE)
         return place
+
+    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
+        """As Accelerate's; not behind an epoch that was done before this start, whose file is there."""
+        if not self.loop.is_passing:
+            super().save(obj, f, safe_serialization)
+
+    def save_model(self, model: Any, save_directory: Any, *args: Any, **named: Any) -> None:
+        """As Accelerate's; not behind an epoch that was done before this start, whose file is there."""
+        self.loop.require_whole_steps()
+        if not self.loop.is_passing:
+            super().save_model(model, save_directory, *args, **named)
+
+    def unwrap_model(self, model: Any, *args: Any, **named: Any) -> Any:
+        """As Accelerate's."""
+        self.loop.require_whole_steps()
+        return super().unwrap_model(model, *args, **named)
 
     def load_state(self, input_dir: str | None = None, load_kwargs: Any = None, **more: Any) -> None:
         """As Accelerate's; of a state of this class, on any number of processes, in the middle of an epoch too.

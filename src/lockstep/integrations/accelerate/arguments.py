@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, NoReturn
 
+import torch
 from accelerate.utils import DistributedDataParallelKwargs
 
 from lockstep.errors import UsageError
@@ -27,6 +28,16 @@ BY_VARIABLE = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
 """What `accelerate launch` switches on without the script."""
+
+
+def seed_before() -> int:
+    """What the script has seeded torch with by now; 0 if it has not.
+
+    [Note: seeds below 2^32] set_seed gives NumPy the same number, which takes no larger one; a torch that nobody seeded has
+    one of 53 bits.
+    """
+    seed = torch.initial_seed()
+    return seed if seed < 1 << 32 else 0
 
 
 def usual_lanes(accumulation: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.rank.run.run import Run
@@ -11,8 +12,25 @@ STATE = "lockstep"
 """The folder of lockstep's state in a checkpoint."""
 
 
+class Numbered:
+    """The number of Accelerate's next checkpoint, as part of every state."""
+
+    def __init__(self, configuration: Any) -> None:
+        self._configuration = configuration
+
+    def state_dict(self) -> dict[str, int]:
+        """One number."""
+        return {"iteration": int(self._configuration.iteration)}
+
+    def load_state_dict(self, saved: dict[str, int]) -> None:
+        """Go on from it."""
+        self._configuration.iteration = saved["iteration"]
+
+
 def require_own(folder: Path, whose: str) -> None:
     """Raise `UsageError` for a checkpoint without lockstep's state: it does not say which samples were used."""
+    if not folder.is_dir():
+        raise UsageError(f"There is no checkpoint {folder}.", "Name the folder of one.")
     if not (folder / STATE).is_dir():
         raise UsageError(
             f"{folder} was not saved by lockstep's {whose}, so it does not say which samples were used.",

@@ -90,6 +90,11 @@ class Turns(Sampler[list[Any]]):
     def __iter__(self) -> Iterator[list[Any]]:
         rank, processes = self._place
         batches = [list(batch) for batch in self.batches]
+        if len({len(batch) for batch in batches[:-1]}) > 1:
+            raise UsageError(
+                "The batch sampler of an evaluation makes batches of different sizes, which processes cannot gather.",
+                "Use batches of one size.",
+            )
         if self._even and batches:
             samples = [index for batch in batches for index in batch]
             size = len(batches[0])
@@ -107,7 +112,7 @@ class LaneLoader(DataLoader[Any]):
     """A prepared DataLoader.
 
     Its length is that which a loader of Accelerate has on `accelerator.num_processes` processes; a loop over it has more
-    batches where fewer processes do their work.
+    batches where fewer processes do their work. Once it was evaluated, its length is the number of turns of that.
 
     Args:
         accelerator: whose lanes the batches are.
@@ -218,8 +223,10 @@ class LaneLoader(DataLoader[Any]):
         return self._lane_size * (self._of.stands_for if self._of.split_batches else 1)
 
     def _num_rows(self) -> int | None:
-        if self._is_stream or self._theirs.drop_last:
+        if self._is_stream:
             return None
+        if self._theirs.drop_last or getattr(self._theirs.batch_sampler, "drop_last", False):
+            return len(self._theirs) * self._theirs_size()
         sampler: Any = self._theirs.sampler
         return len(sampler) if type(self._theirs.batch_sampler) is BatchSampler else len(self._theirs.dataset)  # type: ignore[arg-type]
 
@@ -237,6 +244,8 @@ class LaneLoader(DataLoader[Any]):
         return DataLoader(self._theirs.dataset, batch_sampler=turns, **settings)
 
     def __len__(self) -> int:
+        if self._evaluating is not None or (self._of.counts_turns and self.prepared is None):
+            return len(self._evaluating or self._dealt())
         if self._of.counts_turns:
             return len(self.prepared) * (self._of.batches_per_step // self._of.state.num_processes)
         return -(-len(self._theirs) // self._of.stands_for) if not self._of.split_batches else len(self._theirs)

@@ -68,7 +68,7 @@ class Progress:
     """What the Trainer knows of its own progress, as part of every state of the run."""
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+        self._trainer, self._began = trainer, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -83,6 +83,7 @@ class Progress:
                 for one in trainer.callback_handler.callbacks
                 if isinstance(one, ExportableState)
             },
+            "began": self._began,
             "loss": float(getattr(trainer, "_tr_loss", 0.0)),
             "logged": [
                 float(getattr(trainer, "_total_loss_scalar", 0.0)),
@@ -104,6 +105,7 @@ class Progress:
                     setattr(one, name, value)
         trainer._tr_loss = torch.tensor(saved["loss"], device=trainer.args.device)
         trainer._total_loss_scalar, trainer._globalstep_last_logged = saved["logged"]
+        self._began = trainer._initial_global_step = saved["began"]
 
 
 class TrainerMixin:
@@ -144,6 +146,7 @@ class TrainerMixin:
                 "Leave it out.",
             )
         accumulation = arguments.gradient_accumulation_steps
+        self._accumulation = accumulation
         lanes = self._wanted_lanes or usual_lanes(accumulation)
         with _in_place_of("Accelerator", partial(Accelerator, lanes=lanes)):
             super().create_accelerator_and_postprocess()
@@ -169,6 +172,14 @@ class TrainerMixin:
     @current_gradient_accumulation_steps.setter
     def current_gradient_accumulation_steps(self, number: int) -> None:
         pass
+
+    def _get_train_sampler(self: Any, *args: Any, **named: Any) -> Any:
+        """As the Trainer's, which groups samples by the user's number of accumulation steps, not by the turns of a process."""
+        turns, self.args.gradient_accumulation_steps = self.args.gradient_accumulation_steps, self._accumulation
+        try:
+            return super()._get_train_sampler(*args, **named)
+        finally:
+            self.args.gradient_accumulation_steps = turns
 
     @property
     def gather_function(self) -> Any:
@@ -282,6 +293,7 @@ class TrainerMixin:
             return super()._maybe_log_save_evaluate(*args, **named)
 
     def _save_checkpoint(self: Any, model: Any, trial: Any) -> None:
+        self._count_flos()
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.accelerator.loop.save(folder / STATE)

@@ -17,7 +17,6 @@ from accelerate.state import AcceleratorState
 
 import lockstep
 from lockstep.errors import UsageError
-from lockstep.integrations import require
 from lockstep.integrations.accelerate.arguments import (
     accumulation_of,
     check_lanes,
@@ -96,11 +95,10 @@ class Accelerator(StepwiseAccelerator):
 
     Raises:
         UsageError: for what cannot be exact (DeepSpeed, FSDP, Megatron-LM, communication hooks), for lanes that
-            accumulation or processes do not divide, and for a version of Accelerate that was not tested.
+            accumulation or processes do not divide.
     """
 
     def __init__(self, *args: Any, lanes: int | None = None, seed: int | None = None, **named: Any) -> None:
-        require("accelerate", "1.10", "1.16")
         given = inspect.signature(accelerate.Accelerator.__init__).bind(self, *args, **named).arguments
         refuse(given)
         accumulation = accumulation_of(given)

@@ -1,5 +1,10 @@
 """Hugging Face's Trainer with equal bits: `from lockstep.integrations.transformers import Trainer`."""
 
-from lockstep.integrations.transformers.trainer import Seq2SeqTrainer as Seq2SeqTrainer
-from lockstep.integrations.transformers.trainer import Trainer as Trainer
-from lockstep.integrations.transformers.trainer import TrainerMixin as TrainerMixin
+from lockstep.integrations import require
+
+require("transformers", "5.20", "5.25")
+require("accelerate", "1.10", "1.16")
+
+from lockstep.integrations.transformers.trainer import Seq2SeqTrainer as Seq2SeqTrainer  # noqa: E402 - a sentence comes first
+from lockstep.integrations.transformers.trainer import Trainer as Trainer  # noqa: E402
+from lockstep.integrations.transformers.trainer import TrainerMixin as TrainerMixin  # noqa: E402

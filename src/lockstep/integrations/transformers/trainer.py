@@ -15,7 +15,6 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from lockstep.errors import UsageError
-from lockstep.integrations import require
 from lockstep.integrations.accelerate.accelerator import Accelerator
 from lockstep.integrations.accelerate.arguments import usual_lanes
 from lockstep.integrations.accelerate.checkpoints import STATE, require_own
@@ -121,14 +120,13 @@ class TrainerMixin:
         named: as the Trainer's.
 
     Raises:
-        UsageError: for what cannot be exact, and for a version of transformers that was not tested.
+        UsageError: for what cannot be exact.
     """
 
     _steps: Any = None
     _train_loader: Any = None
 
     def __init__(self, *args: Any, lanes: int | None = None, **named: Any) -> None:
-        require("transformers", "5.20", "5.25")
         self._wanted_lanes = lanes
         super().__init__(*args, **named)
 

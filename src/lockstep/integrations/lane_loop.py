@@ -11,8 +11,8 @@ gradients are to be synchronised.
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,19 +37,20 @@ class LaneLoop:
 
     Args:
         run: the run that is driven.
-        tell: is told before each batch whether it is the last one of this rank's in the step.
+        set_sync: is called before each batch with whether it is the last one of this rank's in the step.
         optimizers: the prepared ones, for their parameters.
     """
 
-    def __init__(self, run: Run, tell: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
-        self._run, self._tell, self._optimizers = run, tell, optimizers
+    def __init__(self, run: Run, set_sync: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
+        self._run, self._set_sync, self._optimizers = run, set_sync, optimizers
         self._epochs: Generator[int] | None = None
-        self._under_way: Generator[Step] | None = None
+        self._running: Generator[Step] | None = None
         self._epoch = self._calls = 0
-        self._follows_script = False
-        self.is_passing = self._has_said = self._has_told = False
+        self._script_skips = False
+        self.skips_epoch = False
         """Whether the script is behind an epoch that was done before this start."""
-        self._left = ""
+        self._reported: set[str] = set()
+        self._left_mid_step = ""
         self._step: Step | None = None
         self._lanes: Iterator[Any] | None = None
         self._before: dict[Tensor, Tensor] = {}
@@ -75,9 +76,9 @@ class LaneLoop:
         """The step that the script is in, or has finished last, from 1."""
         return self._run._run.components.step_timer.step
 
-    def follow_script(self) -> None:
+    def let_script_skip(self) -> None:
         """A script that has loaded a state skips what is done by itself: the next loop over batches is the state's epoch."""
-        self._follows_script = True
+        self._script_skips = True
 
     def batches(self, loader: PreparedLoader) -> Generator[Any]:
         """The batches of this rank's lanes in the loader's next epoch; none of an epoch that was done before a restart."""
@@ -93,7 +94,7 @@ class LaneLoop:
             self._epochs = cast("Generator[int]", self._run.epochs(ENDLESS))
             atexit.register(self._close)
             self._epoch = next(self._epochs)
-            if self._follows_script:
+            if self._script_skips:
                 self._pass_over_a_done_epoch(loader)
                 self._calls = self._epoch
         elif self._calls > self._epoch:
@@ -101,19 +102,18 @@ class LaneLoop:
         # The progress line cannot tell how many there are.
         self._run._run.components.step_timer.num_epochs = 0
         self._calls += 1
-        self.is_passing = self._calls <= self._epoch
-        if self.is_passing and not self._has_said and self._run.rank == 0:
-            self._has_said = True
-            say(
+        self.skips_epoch = self._calls <= self._epoch
+        if self.skips_epoch:
+            self._report_once(
                 "epochs that were done before this start yield no batches: what the script does behind them runs again, with the "
                 "weights of now, and its checkpoints are not written again."
             )
-        return not self.is_passing
+        return not self.skips_epoch
 
     def _pass_over_a_done_epoch(self, loader: PreparedLoader) -> None:
-        """Behind the last step of an epoch a script goes on with the next one."""
+        """Behind the last step of an epoch a script continues with the next one."""
         inside = self._run._run.loop_state.resumption.goes_on
-        # Of a stream only its end tells that it was there: its epoch goes on, without a step.
+        # Of a stream only its end tells that it was there: its epoch resumes, without a step.
         if inside is not None and not isinstance(loader, PreparedStream) and inside.done >= len(loader):
             assert not [*self._run.steps(loader)], "a done epoch has no step left"
             assert self._epochs is not None
@@ -121,14 +121,14 @@ class LaneLoop:
 
     def steps(self, loader: PreparedLoader) -> Generator[Step]:
         """The steps that are left of the epoch that has begun."""
-        self._under_way = self._steps(loader)
-        return self._under_way
+        self._running = self._steps(loader)
+        return self._running
 
     def _close(self) -> None:
         """The script ends, perhaps with a loop that it has not left."""
-        for under_way in (self._under_way, self._epochs):
-            if under_way is not None:
-                under_way.close()
+        for running in (self._running, self._epochs):
+            if running is not None:
+                running.close()
 
     def _steps(self, loader: PreparedLoader) -> Generator[Step]:
         try:
@@ -149,19 +149,28 @@ class LaneLoop:
     def _note_left(self) -> None:
         """The script leaves its loop; between two batches of a step that began to be computed, processes are at different ones."""
         if self._lanes is not None and any((self._has_backward, *self._computed)):
-            self._left = "The loop over batches was left in the middle of a step, where processes are at different batches: that step was dropped."
-            say(self._left)
-        elif self._run.rank == 0 and not self._has_told:
-            self._has_told = True
-            say(
-                f"the loop over batches was left after {self.step} steps of the run. A script that counts turns of the loop leaves it "
-                "earlier on fewer processes: count accelerator.completed_steps."
+            self._left_mid_step = (
+                "The loop over batches was left in the middle of a step, where processes are at different batches: that step "
+                "was dropped."
             )
+            say(self._left_mid_step)
+        else:
+            self._report_once(
+                "the loop over batches was left before the end of its epoch. A script that counts iterations leaves it earlier on "
+                "fewer processes: count accelerator.completed_steps."
+            )
+
+    def _report_once(self, sentence: str) -> None:
+        if sentence not in self._reported and self._run.rank == 0:
+            say(sentence)
+        self._reported.add(sentence)
 
     def require_whole_steps(self) -> None:
         """Raise `UsageError` when the script has left its loop in the middle of a step."""
-        if self._left:
-            raise UsageError(self._left, "Leave it where accelerator.sync_gradients is true, behind optimizer.step().")
+        if self._left_mid_step:
+            raise UsageError(
+                self._left_mid_step, "Leave it where accelerator.sync_gradients is true, behind optimizer.step()."
+            )
 
     def lanes_of(self, step: Step) -> Iterator[Any]:
         """The batches of a step, one for each of this rank's lanes."""
@@ -169,7 +178,7 @@ class LaneLoop:
         self._lanes = iter(step)
         for number in range(num_lanes):
             self.is_last = number == num_lanes - 1
-            self._tell(self.is_last)
+            self._set_sync(self.is_last)
             self._stepped.append(False)
             self._has_backward = False
             yield next(self._lanes)
@@ -198,11 +207,8 @@ class LaneLoop:
             UsageError: outside a lane.
         """
         if not self.in_lane:
-            where = (
-                "a second time for the last batch of a step"
-                if self._step is not None
-                else "outside a loop over a prepared loader"
-            )
+            again, outside = "a second time for the last batch of a step", "outside a loop over a prepared loader"
+            where = again if self.in_step else outside
             raise UsageError(
                 f"backward was called {where}.",
                 "Add the losses of a batch and call it once, or pass retain_graph=True to all calls but the last.",
@@ -234,17 +240,14 @@ class LaneLoop:
 
     def forget(self, optimizer: Any) -> None:
         """The script calls `optimizer.zero_grad()` in a lane: what was there before the step goes."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._before.pop(parameter, None)
+        for parameter in _parameters_of(optimizer):
+            self._before.pop(parameter, None)
 
     def _put_gradients_aside(self) -> None:
         self._before = {}
-        for optimizer in self._optimizers():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._before[parameter], parameter.grad = parameter.grad, None
+        for parameter in chain.from_iterable(map(_parameters_of, self._optimizers())):
+            if parameter.grad is not None:
+                self._before[parameter], parameter.grad = parameter.grad, None
 
     def _finish(self) -> None:
         """Close the last lane, and add all lanes over the ranks."""
@@ -260,8 +263,8 @@ class LaneLoop:
 
     def _require_one_update(self) -> None:
         """Raise `UsageError` for a script that accumulates gradients by counting batches: the count depends on the ranks."""
-        called, last = any(self._stepped), self._stepped[-1]
-        if (called and not (all(self._stepped) or (last and sum(self._stepped) == 1))) or not called:
+        in_last_only = self._stepped[-1] and sum(self._stepped) == 1
+        if not all(self._stepped) and not in_last_only:
             raise UsageError(
                 "optimizer.step() was not called in every batch of a step, or not in its last one: the script accumulates "
                 "gradients by counting batches, and how many a process gets depends on their number.",
@@ -269,6 +272,5 @@ class LaneLoop:
             )
 
 
-def world_size() -> int:
-    """The number of processes, before they have met."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+def _parameters_of(optimizer: Any) -> Iterator[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -22,13 +22,21 @@ from lockstep.integrations.accelerate.arguments import (
     check_lanes,
     refuse,
     refuse_no_sync,
-    seed_before,
+    script_seed,
     usual_lanes,
+    world_size,
 )
-from lockstep.integrations.accelerate.checkpoints import STATE, Numbered, check_skip, newest, place_of, require_own
+from lockstep.integrations.accelerate.checkpoints import (
+    STATE,
+    CheckpointNumber,
+    check_skip,
+    newest,
+    place_of,
+    require_own,
+)
 from lockstep.integrations.accelerate.loader import LaneLoader
 from lockstep.integrations.accelerate.stepwise import StepwiseAccelerator
-from lockstep.integrations.lane_loop import LaneLoop, world_size
+from lockstep.integrations.lane_loop import LaneLoop
 from lockstep.notices import say
 from lockstep.rank.run.start import is_present
 
@@ -94,7 +102,7 @@ class Accelerator(StepwiseAccelerator):
         named: as Accelerate's.
 
     Raises:
-        UsageError: for what cannot be exact (DeepSpeed, FSDP, Megatron-LM, communication hooks), for lanes that
+        UsageError: for what cannot be exact (DeepSpeed, FSDP, Megatron-LM, communication hooks), and for lanes that
             accumulation or processes do not divide.
     """
 
@@ -108,7 +116,7 @@ class Accelerator(StepwiseAccelerator):
             # Of TrainingArguments, which meet too early; nothing has been exchanged in it.
             torch.distributed.destroy_process_group()
         device = "cpu" if given.get("cpu") or os.environ.get("ACCELERATE_USE_CPU") == "true" else None
-        self.run = lockstep.init(seed=seed if seed is not None else seed_before(), lanes=lanes or usual, device=device)
+        self.run = lockstep.init(seed=seed if seed is not None else script_seed(), lanes=lanes or usual, device=device)
         recorder = self.run._run.components.recorder
         is_whole = recorder is not None and recorder.plain and self.run.num_lanes == 1
         # `verify` computes a step in one lane to compare it with those over lanes: its samples stay the same.
@@ -118,14 +126,14 @@ class Accelerator(StepwiseAccelerator):
             # Without it Accelerate looks for a GPU, and takes every process for a lone one.
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
         check_lanes(self.run, self.batches_per_step, accumulation)
-        self.loop = LaneLoop(self.run, self._tell, lambda: self._optimizers)
-        self.counts_turns = False
-        """Whether loaders are as long as their loops have turns, and accumulation is counted in turns: for the Trainer's own loop."""
+        self.loop = LaneLoop(self.run, self._set_sync, lambda: self._optimizers)
+        self.counts_local_batches = False
+        """Whether lengths and accumulation count the batches of this process: for the Trainer's own loop."""
         self.weight: int | None = None
         """Of how many items the loss of the open batch is a mean; None: of its samples."""
         self.only_evaluates = False
         """Whether loaders that are prepared now are for evaluation: the run need not know them."""
-        self._new: list[Any] | None = None
+        self._collected: list[Any] | None = None
         self._trained: list[Any] = []
         """The models that the run has; others were prepared for evaluation only."""
         self._loaded: tuple[int, int] | None = None
@@ -138,13 +146,13 @@ class Accelerator(StepwiseAccelerator):
     @property
     def num_processes(self) -> int:
         """As many processes as the script stands for: lanes / gradient_accumulation_steps. `state.num_processes` are real."""
-        if self.counts_turns:
+        if self.counts_local_batches:
             # The Trainer multiplies the loss of a batch by it, against a mean over processes. Lanes are added otherwise.
             return 1 if self.loop.in_lane else int(self.state.num_processes)
-        return self.stands_for
+        return self.logical_processes
 
     @property
-    def stands_for(self) -> int:
+    def logical_processes(self) -> int:
         """The number of processes on which Accelerate's own class would take the same batches for a step."""
         return self.batches_per_step // self.gradient_state.num_steps
 
@@ -153,13 +161,13 @@ class Accelerator(StepwiseAccelerator):
         """Whether this is the last of the real processes."""
         return bool(self.state.is_last_process)
 
-    def trains(self) -> bool:
+    def is_training(self) -> bool:
         """Whether a loop over a prepared loader that begins now trains: a prepared model is in training mode, with gradients."""
         return torch.is_grad_enabled() and any(model.training for model in self._models)
 
     def prepare(self, *args: Any, device_placement: Any = None) -> Any:
         """As Accelerate's. Collective: call it on every process, with the same objects."""
-        if self._new is not None:
+        if self._collected is not None:
             return super().prepare(*args, device_placement=device_placement)
         with self._taking():
             return super().prepare(*args, device_placement=device_placement)
@@ -167,19 +175,19 @@ class Accelerator(StepwiseAccelerator):
     @contextmanager
     def _taking(self) -> Iterator[list[Any]]:
         """Collect what is prepared, and give it to the run together."""
-        if self._new is not None:
-            yield self._new
+        if self._collected is not None:
+            yield self._collected
             return
-        self._name_seed()
+        self._adopt_seed()
         new: list[Any] = []
-        self._new = new
+        self._collected = new
         try:
             yield new
         finally:
-            self._new = None
+            self._collected = None
         if new:
             if not self.run._run.loop_state.prepared.taken:
-                self.run.track(checkpoints=Numbered(self.project_configuration))
+                self.run.track(checkpoints=CheckpointNumber(self.project_configuration))
             things = [one.for_training() if isinstance(one, LaneLoader) else one for one in new]
             prepared = self.run.prepare(*things)
             for one, made in zip(new, prepared if len(new) > 1 else [prepared], strict=True):
@@ -195,12 +203,12 @@ class Accelerator(StepwiseAccelerator):
             except UsageError as error:
                 say(f"{type(thing).__name__} begins anew after the loss of a process: {error.problem}")
 
-    def _name_seed(self) -> None:
+    def _adopt_seed(self) -> None:
         """The seed that the script has set by now is the run's."""
         state = self.run._run
         if self._seed_is_given or state.loop_state.prepared.taken or not state.components.streams.was_seeded():
             return
-        state.config.name_seed(int(self.run.broadcast(torch.initial_seed() % (1 << 62))))
+        state.config.adopt_seed(int(self.run.broadcast(torch.initial_seed() % (1 << 62))))
         state.components.streams.seed = state.config.seed
 
     def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:
@@ -236,7 +244,7 @@ class Accelerator(StepwiseAccelerator):
             prepared = LaneScheduler(
                 scheduler,
                 own or self._optimizers,
-                self.stands_for,
+                self.logical_processes,
                 step_with_optimizer=self.step_scheduler_with_optimizer,
                 split_batches=self.split_batches,
             )
@@ -263,7 +271,7 @@ class Accelerator(StepwiseAccelerator):
                 new.append(loader)
             return loader
 
-    def _tell(self, is_last: bool) -> None:
+    def _set_sync(self, is_last: bool) -> None:
         self.gradient_state._set_sync_gradients(is_last)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -288,7 +296,7 @@ class Accelerator(StepwiseAccelerator):
         return self.loop.step
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **more: Any) -> Any:
-        """As Accelerate's, and lockstep's own state beside it, from which `load_state` goes on with any number of processes.
+        """As Accelerate's, and lockstep's own state beside it, from which `load_state` resumes on any number of processes.
 
         Inside an epoch lockstep's part is written when the step is over.
 
@@ -301,7 +309,7 @@ class Accelerator(StepwiseAccelerator):
                 "Call it where accelerator.sync_gradients is true, behind optimizer.step().",
             )
         self.loop.require_whole_steps()
-        if self.loop.is_passing:
+        if self.loop.skips_epoch:
             return output_dir
         place = super().save_state(output_dir, safe_serialization, **more)
         self.loop.save(Path(place) / STATE)
@@ -309,13 +317,13 @@ class Accelerator(StepwiseAccelerator):
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """As Accelerate's; not behind an epoch that was done before this start, whose file is there."""
-        if not self.loop.is_passing:
+        if not self.loop.skips_epoch:
             super().save(obj, f, safe_serialization)
 
     def save_model(self, model: Any, save_directory: Any, *args: Any, **named: Any) -> None:
         """As Accelerate's; not behind an epoch that was done before this start, whose file is there."""
         self.loop.require_whole_steps()
-        if not self.loop.is_passing:
+        if not self.loop.skips_epoch:
             super().save_model(model, save_directory, *args, **named)
 
     def unwrap_model(self, model: Any, *args: Any, **named: Any) -> Any:
@@ -338,10 +346,10 @@ class Accelerator(StepwiseAccelerator):
         """Load lockstep's part of a checkpoint."""
         self.run.load_state(folder / STATE)
         self._loaded = place_of(self.run)
-        self.loop.follow_script()
+        self.loop.let_script_skip()
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """The loader: after `load_state` it goes on by itself where the state was saved.
+        """The loader: after `load_state` it resumes by itself where the state was saved.
 
         Raises:
             UsageError: when the script counts otherwise than the state, or nothing was loaded.

@@ -9,8 +9,8 @@ import torch
 from accelerate.utils import DistributedDataParallelKwargs
 
 from lockstep.errors import UsageError
-from lockstep.integrations.lane_loop import world_size
 from lockstep.notices import say
+from lockstep.protocol.environment import decode
 from lockstep.rank.run.run import Run
 
 USUAL_LANES = 4
@@ -30,7 +30,7 @@ BY_VARIABLE = {
 """What `accelerate launch` switches on without the script."""
 
 
-def seed_before() -> int:
+def script_seed() -> int:
     """What the script has seeded torch with by now; 0 if it has not.
 
     [Note: seeds below 2^32] set_seed gives NumPy the same number, which takes no larger one; a torch that nobody seeded has
@@ -38,6 +38,11 @@ def seed_before() -> int:
     """
     seed = torch.initial_seed()
     return seed if seed < 1 << 32 else 0
+
+
+def world_size() -> int:
+    """The number of processes, before they have met; under srun and mpirun too."""
+    return decode(os.environ).position.world_size
 
 
 def usual_lanes(accumulation: int) -> int:
@@ -115,8 +120,8 @@ def check_lanes(run: Run, lanes: int, accumulation: int) -> None:
             f"Use {-(-lanes // processes) * processes} lanes, or another number of processes.",
         )
     if run.rank == 0 and lanes != processes * accumulation:
-        stands_for = lanes // accumulation
+        processes = lanes // accumulation
         say(
-            f"each optimizer step takes {lanes} batches (lanes), as under {stands_for} process{'es' * (stands_for > 1)}"
+            f"each optimizer step takes {lanes} batches (lanes), as under {processes} process{'es' * (processes > 1)}"
             f"{f' with gradient_accumulation_steps={accumulation}' if accumulation > 1 else ''}."
         )

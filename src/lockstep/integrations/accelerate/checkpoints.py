@@ -12,7 +12,7 @@ STATE = "lockstep"
 """The folder of lockstep's state in a checkpoint."""
 
 
-class Numbered:
+class CheckpointNumber:
     """The number of Accelerate's next checkpoint, as part of every state."""
 
     def __init__(self, configuration: Any) -> None:
@@ -66,6 +66,6 @@ def check_skip(loaded: tuple[int, int] | None, num_batches: int, accumulation: i
     if num_batches != steps * accumulation:
         raise UsageError(
             f"The state was saved after {steps} steps of epoch {epoch}, which are {steps * accumulation} batches, and the "
-            f"script skips {num_batches}: it counts the turns of its loop, which fewer processes take more of.",
+            f"script skips {num_batches}: it counts iterations, of which fewer processes have more.",
             "Count where accelerator.sync_gradients is true, and skip that number times gradient_accumulation_steps.",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +76,8 @@ class WholeStream(IterableDataset[Any]):
         return getattr(self._stream, name)
 
 
-class Turns(Sampler[list[Any]]):
-    """Batches for evaluation, dealt to the processes in turn: the last is filled up to its size, and all get equally many.
+class EvaluationShard(Sampler[list[Any]]):
+    """Batches for evaluation, distributed to the processes in turn: the last is filled up to its size, and all get equally many.
 
     Args:
         batches: the batch sampler.
@@ -112,7 +112,7 @@ class LaneLoader(DataLoader[Any]):
     """A prepared DataLoader.
 
     Its length is that which a loader of Accelerate has on `accelerator.num_processes` processes; a loop over it has more
-    batches where fewer processes do their work. Once it was evaluated, its length is the number of turns of that.
+    batches where fewer processes do their work. Once it was evaluated, its length is the number of batches of that on this process.
 
     Args:
         accelerator: whose lanes the batches are.
@@ -120,12 +120,8 @@ class LaneLoader(DataLoader[Any]):
     """
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader[Any]) -> None:
-        self._of, self._theirs = accelerator, loader
+        self._accelerator, self._loader = accelerator, loader
         self._is_stream = isinstance(loader.dataset, IterableDataset)
-        if loader.batch_sampler is None and not self._is_stream:
-            raise UsageError(
-                "The DataLoader has batch_size=None, so its batches cannot be lanes.", "Give it batch_size=."
-            )
         batches: Any = loader.batch_sampler
         size = (
             loader.batch_size or getattr(batches, "batch_size", None) or (len(next(iter(batches))) if batches else None)
@@ -134,12 +130,14 @@ class LaneLoader(DataLoader[Any]):
             raise UsageError(
                 "The DataLoader has batch_size=None, so its batches cannot be lanes.", "Give it batch_size=."
             )
-        processes = accelerator.stands_for
+        processes = accelerator.logical_processes
         if accelerator.split_batches and size % processes:
             raise UsageError(
                 f"split_batches=True needs a batch size that {processes} processes divide, and it is {size}.",
                 f"Use a multiple of {processes}.",
             )
+        self._size: int = size
+        """Of the user's batches: a part of one is a lane with split_batches=True, else each is one."""
         self._lane_size: int = size // processes if accelerator.split_batches else size
         settings = fetching(loader)
         if self._is_stream:
@@ -149,12 +147,13 @@ class LaneLoader(DataLoader[Any]):
         self.prepared: Any = None
         """What run.prepare made of `for_training`."""
         self.end_of_dataloader, self.remainder = False, -1
-        self._rows_left: int | None = None
+        self.rows_left: int | None = None
+        """Rows of the evaluation from the current batch on that were not there before; None: all."""
         self._evaluating: DataLoader[Any] | None = None
 
     def for_training(self) -> DataLoader[Any]:
         """The loader of global batches, for run.prepare."""
-        theirs, size = self._theirs, self._lane_size * self._of.batches_per_step
+        theirs, size = self._loader, self._lane_size * self._accelerator.batches_per_step
         settings = fetching(theirs)
         drop = bool(theirs.drop_last or getattr(theirs.batch_sampler, "drop_last", False))
         if self._is_stream:
@@ -162,37 +161,37 @@ class LaneLoader(DataLoader[Any]):
             return DataLoader(stream, batch_size=size, **settings)
         is_plain = type(theirs.batch_sampler) is BatchSampler
         order = theirs.sampler if is_plain else theirs.batch_sampler
-        batch_size = None if is_plain else self._lane_size * (self._of.stands_for if self._of.split_batches else 1)
-        whole = WholeSteps(order, size, drop_last=drop, batch_size=batch_size)
+        whole = WholeSteps(order, size, drop_last=drop, batch_size=None if is_plain else self._size)
         return DataLoader(theirs.dataset, batch_size=size, sampler=whole, **settings)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if self._of.trains():
+        if self._accelerator.is_training():
             return self._train()
         return self._evaluate()
 
     def _train(self) -> Iterator[Any]:
-        if not self._of.even_batches and not self._is_stream and not self._theirs.drop_last and self._left_over():
+        if (
+            not self._accelerator.even_batches
+            and not self._is_stream
+            and not self._loader.drop_last
+            and self._left_over()
+        ):
             raise UsageError(
                 "even_batches=False leaves the last step of an epoch without a batch for some lanes.",
                 "Leave it out (the last batches are filled up from the beginning of the epoch), or use drop_last=True.",
             )
-        state = self._of.gradient_state
+        state = self._accelerator.gradient_state
         state._add_dataloader(self)
         try:
-            yield from self._of.loop.batches(self.prepared)
+            yield from self._accelerator.loop.batches(self.prepared)
         finally:
             state._remove_dataloader(self)
 
     def _left_over(self) -> int:
-        return (
-            len(self._theirs.dataset) % (self._lane_size * self._of.batches_per_step)
-            if isinstance(self._theirs.dataset, Sized)
-            else 0
-        )
+        return len(self._loader.dataset) % (self._lane_size * self._accelerator.batches_per_step)  # type: ignore[arg-type]
 
     def _evaluate(self) -> Iterator[Any]:
-        of = self._of
+        of = self._accelerator
         if of.loop.in_lane:
             raise UsageError(
                 "A loader was evaluated inside a step, where processes are at different batches.",
@@ -201,70 +200,66 @@ class LaneLoader(DataLoader[Any]):
         state = of.gradient_state
         before, num_rows = state.sync_gradients, self._num_rows()
         state._add_dataloader(self)
-        self._rows_left, self.end_of_dataloader = num_rows, False
+        self.rows_left, self.end_of_dataloader = num_rows, False
         try:
             with of.run._run.components.streams.elsewhere():
-                loader = self._evaluating = self._evaluating or self._dealt()
+                loader = self._evaluating = self._evaluating or self._shard()
                 batches = iter(loader)
                 batch = next(batches, None)
                 while batch is not None:
                     following = next(batches, None)
                     self.end_of_dataloader = following is None
                     yield send_to_device(batch, of.device, non_blocking=of.non_blocking)
-                    if self._rows_left is not None:
-                        self._rows_left -= self._theirs_size() * of.state.num_processes
+                    if self.rows_left is not None:
+                        self.rows_left -= self._size * of.state.num_processes
                     batch = following
         finally:
             state._remove_dataloader(self)
             state._set_sync_gradients(before)
-            self._rows_left = None
-
-    def _theirs_size(self) -> int:
-        return self._lane_size * (self._of.stands_for if self._of.split_batches else 1)
+            self.rows_left = None
 
     def _num_rows(self) -> int | None:
         if self._is_stream:
             return None
-        if self._theirs.drop_last or getattr(self._theirs.batch_sampler, "drop_last", False):
-            return len(self._theirs) * self._theirs_size()
-        sampler: Any = self._theirs.sampler
-        return len(sampler) if type(self._theirs.batch_sampler) is BatchSampler else len(self._theirs.dataset)  # type: ignore[arg-type]
+        if self._loader.drop_last or getattr(self._loader.batch_sampler, "drop_last", False):
+            return len(self._loader) * self._size
+        sampler: Any = self._loader.sampler
+        return len(sampler) if type(self._loader.batch_sampler) is BatchSampler else len(self._loader.dataset)  # type: ignore[arg-type]
 
-    @property
-    def real_rows(self) -> int | None:
-        """How many rows of what the processes gather for the current batch are not there for a second time; None: all."""
-        return self._rows_left
-
-    def _dealt(self) -> DataLoader[Any]:
-        settings = fetching(self._theirs)
-        place = self._of.process_index, self._of.state.num_processes
+    def _shard(self) -> DataLoader[Any]:
+        settings = fetching(self._loader)
+        place = self._accelerator.process_index, self._accelerator.state.num_processes
         if self._is_stream:
             raise UsageError("A stream cannot be evaluated in lanes.", "Give the evaluation a data set with a length.")
-        turns = Turns(self._theirs.batch_sampler, place, even=self._of.even_batches)
-        return DataLoader(self._theirs.dataset, batch_sampler=turns, **settings)
+        batches = EvaluationShard(self._loader.batch_sampler, place, even=self._accelerator.even_batches)
+        return DataLoader(self._loader.dataset, batch_sampler=batches, **settings)
 
     def __len__(self) -> int:
-        if self._evaluating is not None or (self._of.counts_turns and self.prepared is None):
-            return len(self._evaluating or self._dealt())
-        if self._of.counts_turns:
-            return len(self.prepared) * (self._of.batches_per_step // self._of.state.num_processes)
-        return -(-len(self._theirs) // self._of.stands_for) if not self._of.split_batches else len(self._theirs)
+        if self._evaluating is not None or (self._accelerator.counts_local_batches and self.prepared is None):
+            return len(self._evaluating or self._shard())
+        if self._accelerator.counts_local_batches:
+            return len(self.prepared) * (self._accelerator.batches_per_step // self._accelerator.state.num_processes)
+        return (
+            -(-len(self._loader) // self._accelerator.logical_processes)
+            if not self._accelerator.split_batches
+            else len(self._loader)
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Tell data set and sampler, if they want to know; the order is a function of the seed and of lockstep's epoch."""
-        for one in (self._theirs.sampler, self._theirs.dataset):
+        for one in (self._loader.sampler, self._loader.dataset):
             if hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
 
     @property
     def total_batch_size(self) -> int:
         """Samples of all processes' batches."""
-        return self._lane_size * self._of.stands_for
+        return self._lane_size * self._accelerator.logical_processes
 
     @property
     def total_dataset_length(self) -> int:
         """Samples of the data set."""
-        return len(self._theirs.dataset)  # type: ignore[arg-type]
+        return len(self._loader.dataset)  # type: ignore[arg-type]
 
 
 def rows_of(gathered: Any, rows: int) -> Any:

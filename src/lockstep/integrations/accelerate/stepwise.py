@@ -22,7 +22,7 @@ class StepwiseAccelerator(accelerate.Accelerator):
 
     run: Run
     loop: LaneLoop
-    counts_turns: bool
+    counts_local_batches: bool
 
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:  # noqa: ARG002 - gradients of all are lanes
@@ -35,7 +35,7 @@ class StepwiseAccelerator(accelerate.Accelerator):
         Raises:
             UsageError: always, but inside the Trainer's loop.
         """
-        if self.counts_turns:
+        if self.counts_local_batches:
             return nullcontext()
         return refuse_no_sync()
 
@@ -104,7 +104,7 @@ class StepwiseAccelerator(accelerate.Accelerator):
         return super().reduce(tensor, reduction, scale)
 
     def _refuse_exchange(self, call: str) -> None:
-        if self.loop.is_before_backward and not self.counts_turns:
+        if self.loop.is_before_backward and not self.counts_local_batches:
             raise UsageError(
                 f"{call} was called before the backward of a batch: what the other processes have there depends on their number.",
                 "Compute the loss from the batch alone, as its mean; the step's gradient is the mean over all batches.",
@@ -119,5 +119,5 @@ class StepwiseAccelerator(accelerate.Accelerator):
                 use_gather_object = True
         gathered = gather_object(input_data) if use_gather_object else self.gather(input_data)
         loader = self.gradient_state.active_dataloader
-        rows = loader.real_rows if isinstance(loader, LaneLoader) else None
+        rows = loader.rows_left if isinstance(loader, LaneLoader) else None
         return gathered if rows is None else rows_of(gathered, rows)

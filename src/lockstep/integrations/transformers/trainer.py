@@ -22,8 +22,8 @@ from lockstep.integrations.accelerate.loader import LaneLoader
 from lockstep.rank.caller import where
 from lockstep.rank.run.loop.step import Step
 
-GOES_ON = "where lockstep goes on"
-"""In the place of a checkpoint's folder: the run goes on in the middle of an epoch, and everything is loaded already."""
+RESUMED = "resumed by lockstep"
+"""In the place of a checkpoint's folder: the run resumes in the middle of an epoch, and everything is loaded already."""
 PLAIN = (
     "global_step",
     "epoch",
@@ -33,6 +33,11 @@ PLAIN = (
     "total_flos",
     "num_input_tokens_seen",
 )
+"""Fields of the Trainer's state that are the same on every process."""
+
+
+TIMED = ("_runtime", "_per_second")
+"""Ends of names in the Trainer's log whose values differ between processes."""
 
 
 @contextmanager
@@ -44,10 +49,6 @@ def _in_place_of(name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(theirs, name, before)
-
-
-TIMED = ("_runtime", "_per_second")
-"""Ends of names in the Trainer's log whose values differ between processes."""
 
 
 class StepBatches:
@@ -124,7 +125,6 @@ class TrainerMixin:
     """
 
     _steps: Any = None
-    _train_loader: Any = None
 
     def __init__(self, *args: Any, lanes: int | None = None, **named: Any) -> None:
         self._wanted_lanes = lanes
@@ -153,7 +153,7 @@ class TrainerMixin:
                 f"gradient_accumulation_steps={accumulation} does not divide {self.accelerator.batches_per_step} lanes.",
                 f"Use a multiple of {accumulation} (--lanes, or Trainer(lanes=)).",
             )
-        self.accelerator.counts_turns = True
+        self.accelerator.counts_local_batches = True
 
     def _get_dataloader(self: Any, *args: Any, is_training: bool = False, **named: Any) -> Any:
         self.accelerator.only_evaluates = not is_training
@@ -172,12 +172,12 @@ class TrainerMixin:
         pass
 
     def _get_train_sampler(self: Any, *args: Any, **named: Any) -> Any:
-        """As the Trainer's, which groups samples by the user's number of accumulation steps, not by the turns of a process."""
-        turns, self.args.gradient_accumulation_steps = self.args.gradient_accumulation_steps, self._accumulation
+        """As the Trainer's, which groups samples by the user's number of accumulation steps, not by those of this process."""
+        local, self.args.gradient_accumulation_steps = self.args.gradient_accumulation_steps, self._accumulation
         try:
             return super()._get_train_sampler(*args, **named)
         finally:
-            self.args.gradient_accumulation_steps = turns
+            self.args.gradient_accumulation_steps = local
 
     @property
     def gather_function(self) -> Any:
@@ -214,23 +214,18 @@ class TrainerMixin:
 
     def _run_epoch(self: Any, *, epoch: int, train_dataloader: LaneLoader, **named: Any) -> None:
         loop, run = self.accelerator.loop, self.accelerator.run._run
-        self._train_loader = train_dataloader
         if not loop.begin_epoch(train_dataloader.prepared):
             return
         inside = run.loop_state.resumption.goes_on
         done = inside.done if inside is not None else 0
-        turns = done * self.args.gradient_accumulation_steps
         named |= {
             "epochs_trained": epoch if done else -1,
-            "steps_trained_in_current_epoch": turns,
-            "resume_from_checkpoint": GOES_ON if done else None,
+            "steps_trained_in_current_epoch": done * self.args.gradient_accumulation_steps,
+            "resume_from_checkpoint": RESUMED if done else None,
         }
         self._steps = loop.steps(train_dataloader.prepared)
-        if done:
-            # Nothing is skipped by reading it.
-            with _in_place_of("skip_first_batches", lambda loader, _: loader):
-                super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **named)
-        else:
+        # Nothing is skipped by reading it.
+        with _in_place_of("skip_first_batches", lambda loader, _: loader):
             super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **named)
         steps, self._steps = self._steps, None
         if self.control.should_epoch_stop or self.control.should_training_stop:
@@ -247,7 +242,7 @@ class TrainerMixin:
         return StepBatches(step, self.accelerator.loop.lanes_of(step)), None
 
     def _count_flos(self: Any) -> None:
-        """Add those of all processes. By lockstep's own exchange: where a process is lost the run goes on from this step."""
+        """Add those of all processes. By lockstep's own exchange: where a process is lost the run resumes from this step."""
         transport = self.accelerator.run._run.components.transport
         self.state.total_flos += sum(transport.all_gather_object(self.current_flos, "operations of a step", where()))
         self.current_flos = 0
@@ -267,7 +262,7 @@ class TrainerMixin:
             The loss of the step, the same on every process, with its last batch; 0 with those before.
         """
         loop = self.accelerator.loop
-        items = self._items_of(inputs)
+        items = self._num_items_of(inputs)
         self.accelerator.weight = items
         # At least 1: the loss of a batch without items is 0 then, and not 0 / 0.
         super().training_step(
@@ -275,7 +270,7 @@ class TrainerMixin:
         )
         return torch.tensor(loop.loss if loop.is_last else 0.0, device=self.args.device)
 
-    def _items_of(self: Any, batch: Any) -> int | None:
+    def _num_items_of(self: Any, batch: Any) -> int | None:
         """The number of items of a batch; None for losses that are means over samples."""
         self.args.average_tokens_across_devices = False
         try:

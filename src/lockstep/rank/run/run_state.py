@@ -47,7 +47,7 @@ class Config:
     placement: Placement
     """Lanes on replicas."""
 
-    def name_seed(self, seed: int) -> None:
+    def adopt_seed(self, seed: int) -> None:
         """A script of Accelerate names it after init; before anything is prepared, nothing has used it."""
         object.__setattr__(self, "seed", seed)
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchmarks.gpu_day import integrations
 from benchmarks.gpu_day.blocks import DIGITS, TRAINING, Day, bits_of, doctor_says, probe, pytest_of
 from benchmarks.gpu_day.judging import ends_with, goes_on
 from benchmarks.gpu_day.tasks import COMPILED, PROGRAMS, REAL, ROOT, Task, lockstep, program
@@ -25,7 +26,7 @@ LATE_PROBES = (
 
 def tasks(day: Day) -> list[tuple[str, Task]]:
     """All of them, each with the name of its block."""
-    parts = (trains, bits, kernels, nccl, ways_back, states, speed, strategies, compiled, memory, rest)
+    parts = (trains, bits, kernels, nccl, ways_back, states, speed, strategies, compiled, memory, libraries, rest)
     return [(part.__name__.replace("_", " "), task) for part in parts for task in part(day)]
 
 
@@ -136,6 +137,11 @@ def memory(_day: Day) -> list[Task]:
         )
         for what, said in (("out_of_memory", "out of memory"), ("assert_on_the_device", "device-side assert"))
     ]  # fmt: skip
+
+
+def libraries(day: Day) -> list[Task]:
+    """Accelerate and Hugging Face's Trainer."""
+    return integrations.tasks(day)
 
 
 def rest(day: Day) -> list[Task]:

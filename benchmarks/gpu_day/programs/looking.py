@@ -12,7 +12,7 @@ import torch
 from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.rank.transport.local.native import why_not
 
-MODULES = ("pytest", "hypothesis", "psutil", "xdist", "sklearn", "triton")
+MODULES = ("pytest", "hypothesis", "psutil", "xdist", "sklearn", "triton", "accelerate", "transformers", "peft", "timm")
 PROGRAMS = ("compute-sanitizer", "nvidia-smi")
 DRIVER = Path("/proc/driver/nvidia/version")
 

@@ -51,6 +51,7 @@ class LaneLoop:
         """Whether the script is behind an epoch that was done before this start."""
         self._reported: set[str] = set()
         self._left_mid_step = ""
+        self._leaves_together = False
         self._step: Step | None = None
         self._lanes: Iterator[Any] | None = None
         self._before: dict[Tensor, Tensor] = {}
@@ -124,6 +125,16 @@ class LaneLoop:
         self._running = self._steps(loader)
         return self._running
 
+    def has_steps_left(self, loader: PreparedLoader) -> bool:
+        """Whether the step that the script is in is not the last one of its epoch, as far as the loader knows."""
+        return self._step is None or isinstance(loader, PreparedStream) or self._step.index + 1 < len(loader)
+
+    def leave(self) -> None:
+        """Leave the loop behind a step, the same on every rank."""
+        self._leaves_together = True
+        assert self._running is not None
+        self._running.close()
+
     def _close(self) -> None:
         """The script ends, perhaps with a loop that it has not left."""
         for running in (self._running, self._epochs):
@@ -154,7 +165,7 @@ class LaneLoop:
                 "was dropped."
             )
             say(self._left_mid_step)
-        else:
+        elif not self._leaves_together:
             self._report_once(
                 "the loop over batches was left before the end of its epoch. A script that counts iterations leaves it earlier on "
                 "fewer processes: count accelerator.completed_steps."

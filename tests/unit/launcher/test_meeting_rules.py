@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.rank.start.guards.meeting_guard import Launched, Requested, Surroundings, Way, judge_meeting, meeting_name
+from lockstep.rank.start.guards.meeting_guard import (
+    Launched,
+    Requested,
+    Surroundings,
+    Way,
+    backend_of_shared_gpus,
+    judge_meeting,
+    meeting_name,
+)
 
 HERE = Surroundings("127.0.0.1:4000")
 LAUNCHED = Launched(rank=1, local_rank=1, world_size=2, local_world_size=2, address="127.0.0.1:4000")
@@ -78,3 +86,11 @@ def test_ranks_that_mean_the_same_place_call_it_the_same() -> None:
     assert moved == meeting_name("env://", 2, "127.0.0.1:1") == meeting_name("tcp://h:1", 2)
     assert meeting_name(None, 2, ":") not in (meeting_name(None, 2), meeting_name("tcp://h:1", 2))
     assert meeting_name("tcp://h:1", 1) != meeting_name("tcp://h:1", 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "per_gpu", "gets"),
+    [("nccl", 1, 4, "gloo"), ("NCCL", 1, 2, "gloo"), ("nccl", 1, 1, "nccl"), ("nccl", 2, 4, "nccl"), ("nccl", 0, 4, "nccl"), (None, 1, 4, None), ("cpu:gloo,cuda:nccl", 1, 4, "cpu:gloo,cuda:nccl")],
+)  # fmt: skip
+def test_ranks_that_share_a_gpu_have_gloo_for_nccl(asked: str | None, gpus: int, per_gpu: int, gets: str | None) -> None:
+    assert backend_of_shared_gpus(asked, replace(LAUNCHED, gpus=gpus), per_gpu) == gets

@@ -41,6 +41,19 @@ from lockstep.notices import say
 from lockstep.rank.run.start import is_present
 
 
+class ScaledGradient(torch.autograd.Function):
+    """The same number, whose gradient is multiplied by a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, number: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        ctx.factor = factor
+        return number.view_as(number)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * ctx.factor, None
+
+
 class LaneOptimizer(AcceleratedOptimizer):
     """Accelerate's, which steps in the last of this process's batches; there the gradient is the sum over all lanes."""
 
@@ -155,6 +168,11 @@ class Accelerator(StepwiseAccelerator):
     def logical_processes(self) -> int:
         """The number of processes on which Accelerate's own class would take the same batches for a step."""
         return self.batches_per_step // self.gradient_state.num_steps
+
+    @property
+    def local_batches(self) -> int:
+        """The number of batches that this process gets for a step."""
+        return self.run.num_lanes // int(self.state.num_processes)
 
     @property
     def is_last_process(self) -> bool:
@@ -287,8 +305,13 @@ class Accelerator(StepwiseAccelerator):
         retain_graph = bool(kwargs.pop("retain_graph", False))
         if kwargs:
             raise UsageError(f"backward got {', '.join(kwargs)}, and knows retain_graph= only.", "Leave it out.")
-        scaled = self.scaler.scale(loss) if self.scaler is not None else loss
-        self.loop.backward(scaled, self.weight, retain_graph=retain_graph)
+        self.loop.backward(self._with_scaled_gradient(loss), self.weight, retain_graph=retain_graph)
+
+    def _with_scaled_gradient(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss itself, so that the run reports what it is; its gradient has the scaler's factor."""
+        if self.scaler is None:
+            return loss
+        return ScaledGradient.apply(loss.float(), self.scaler.scale(torch.ones((), device=loss.device)))
 
     @property
     def completed_steps(self) -> int:

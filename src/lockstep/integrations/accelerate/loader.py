@@ -238,7 +238,7 @@ class LaneLoader(DataLoader[Any]):
         if self._evaluating is not None or (self._accelerator.counts_local_batches and self.prepared is None):
             return len(self._evaluating or self._shard())
         if self._accelerator.counts_local_batches:
-            return len(self.prepared) * (self._accelerator.batches_per_step // self._accelerator.state.num_processes)
+            return len(self.prepared) * self._accelerator.local_batches
         return (
             -(-len(self._loader) // self._accelerator.logical_processes)
             if not self._accelerator.split_batches

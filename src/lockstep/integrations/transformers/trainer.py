@@ -192,9 +192,7 @@ class TrainerMixin:
     def train(self: Any, *args: Any, **named: Any) -> Any:
         """As the Trainer's. Collective: call it on every process."""
         before = self.args.gradient_accumulation_steps
-        self.args.gradient_accumulation_steps = (
-            self.accelerator.batches_per_step // self.accelerator.state.num_processes
-        )
+        self.args.gradient_accumulation_steps = self.accelerator.local_batches
         try:
             return super().train(*args, **named)
         finally:
@@ -228,8 +226,9 @@ class TrainerMixin:
         with _in_place_of("skip_first_batches", lambda loader, _: loader):
             super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **named)
         steps, self._steps = self._steps, None
-        if self.control.should_epoch_stop or self.control.should_training_stop:
-            steps.close()
+        stops = self.control.should_epoch_stop or self.control.should_training_stop
+        if stops and loop.has_steps_left(train_dataloader.prepared):
+            loop.leave()
         elif next(steps, None) is not None:
             raise UsageError("The Trainer left an epoch before its last step.", "Do not override its loop.")
 

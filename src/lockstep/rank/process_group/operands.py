@@ -79,12 +79,13 @@ def check_device(tensor: Tensor) -> None:
 
 
 def check_place(tensor: Tensor) -> None:
-    """Refuse what is not in the memory of the process.
+    """Refuse what has no numbers one after the other. Those of a GPU go through host memory: ranks that share one have this group.
 
     Raises:
-        CollectiveMisused: for tensors on another device, and sparse ones.
+        CollectiveMisused: for tensors on other devices, and sparse ones.
     """
-    check_device(tensor)
+    if not tensor.is_cuda:
+        check_device(tensor)
     if tensor.layout is not _STRIDED:
         raise CollectiveMisused(f"This tensor has the layout {tensor.layout}.", "Use .to_dense() first.")
 
@@ -160,7 +161,7 @@ class Buffers:
         if not is_plain(tensor):
             tensor = with_numbers(tensor)
             check_place(tensor)
-            tensor = tensor.resolve_conj().resolve_neg().contiguous()
+            tensor = tensor.resolve_conj().resolve_neg().contiguous().cpu()
         self._kept.append(tensor)
         return tensor.data_ptr()
 

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlparse
 from lockstep.errors import UsageError
 from lockstep.notices import say
 from lockstep.protocol.environment import Position, decode
-from lockstep.protocol.late_settings import say_too_late
+from lockstep.protocol.late_settings import ranks_per_gpu, say_too_late
 from lockstep.protocol.meeting_place import InheritedFile
 from lockstep.rank.start.guards.wrapping import INIT, CallByName, put_in_place, when_imported
 
@@ -124,6 +124,12 @@ def _check_backend(requested: Requested, launched: Launched) -> None:
             f"{launched.gpus}.",
             f'Start {launched.gpus}, or use init_process_group("gloo").',
         )
+
+
+def backend_of_shared_gpus(backend: str | None, launched: Launched, per_gpu: int) -> str | None:
+    """Gloo in place of NCCL where ranks may share a GPU and do: NCCL refuses that, Gloo goes through host memory."""
+    shares = launched.gpus < launched.local_world_size <= launched.gpus * per_gpu
+    return "gloo" if shares and (backend or "").lower() == "nccl" else backend
 
 
 def meeting_name(init_method: str | None, world_size: int, moved_to: str = "") -> str:
@@ -252,11 +258,16 @@ class _Guard:
             # A process that the rank has forked is no rank itself.
             if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
                 return original(*args, **kwargs)
+            launched = self._launched(c10d)
+            backend = backend_of_shared_gpus(requested.backend, launched, ranks_per_gpu(os.environ))
+            if backend != requested.backend:
+                requested = replace(requested, backend=backend)
+                args, kwargs = call.change(args, kwargs, {"backend": backend})
             say_too_late(os.environ, rank=self._position.rank, on_gpu=self._on_gpu)
             address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
             moved_to = address if address != f"{self._host}:{self._port}" else ""
             key = meeting_name(requested.init_method, self._world_size(requested), moved_to)
-            way = judge_meeting(requested, self._launched(c10d), Surroundings(address, self._meetings[key]))
+            way = judge_meeting(requested, launched, Surroundings(address, self._meetings[key]))
             if self._world_size(requested) == 1 < self._position.world_size and not self._has_said_alone:
                 self._has_said_alone = True
                 say(alone_line(self._position.rank, self._position.world_size))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarks.gpu_day.blocks import Day
 from benchmarks.gpu_day.judging import ends_with, same_bits
-from benchmarks.gpu_day.tasks import EXAMPLES, REAL, ROOT, SHARE, Task, lockstep, program
+from benchmarks.gpu_day.tasks import COMPILED, EXAMPLES, REAL, ROOT, SHARE, Task, lockstep, program
 
 TRAINER, ACCELERATED = (str(ROOT / f"benchmarks/gpu_day/programs/{name}.py") for name in ("trainer", "accelerated"))
 DIGITS = str(EXAMPLES / "integrations" / "accelerate_digits.py")
@@ -41,8 +41,8 @@ def ways_in_and_back() -> list[Task]:
     run = ("run", "--device", "cuda", "-n", "2", TRAINER, "gpt2", "bf16")
     alone = Task("trainer: python alone", (sys.executable, TRAINER, "gpt2", "bf16"), well, 120.0, ("transformers",), OFFLINE, takes_s=20)
     return [
-        _with(lockstep("trainer: 2 ranks", *run, judge=well, needs=("transformers",), takes_s=25)),
-        _with(lockstep("trainer: killed", *run, "killed", judge=well, needs=("transformers",), takes_s=30)),
+        _with(lockstep("trainer: 2 ranks", *run, judge=well, needs=("transformers", COMPILED), takes_s=25)),
+        _with(lockstep("trainer: killed", *run, "killed", judge=well, needs=("transformers", COMPILED), takes_s=30)),
         alone,
     ]  # fmt: skip
 
@@ -66,7 +66,7 @@ def _needs(words: str) -> tuple[str, ...]:
 
 def _verified(name: str, ranks: str, needs: tuple[str, ...], *script: str) -> Task:
     words = ("verify", "--device", "cuda", "--ranks", ranks, "--steps", "10", "--json", *script)
-    return _with(lockstep(name, *words, judge=same_bits, limit_s=170.0, needs=needs, takes_s=35))
+    return _with(lockstep(name, *words, judge=same_bits, limit_s=170.0, needs=(*needs, COMPILED), takes_s=35))
 
 
 def _with(task: Task) -> Task:

@@ -39,7 +39,15 @@ def ways_in_and_back() -> list[Task]:
     """A killed process, and the other ways to start."""
     well = ends_with(0, "on cuda: weights and log")
     run = ("run", "--device", "cuda", "-n", "2", TRAINER, "gpt2", "bf16")
-    alone = Task("trainer: python alone", (sys.executable, TRAINER, "gpt2", "bf16"), well, 120.0, ("transformers",), OFFLINE, takes_s=20)
+    alone = Task(
+        "trainer: python alone",
+        (sys.executable, TRAINER, "gpt2", "bf16"),
+        well,
+        120.0,
+        ("transformers",),
+        OFFLINE,
+        takes_s=20,
+    )
     return [
         _with(lockstep("trainer: 2 ranks", *run, judge=well, needs=("transformers", COMPILED), takes_s=25)),
         _with(lockstep("trainer: killed", *run, "killed", judge=well, needs=("transformers", COMPILED), takes_s=30)),
@@ -71,4 +79,3 @@ def _verified(name: str, ranks: str, needs: tuple[str, ...], *script: str) -> Ta
 
 def _with(task: Task) -> Task:
     return replace(task, variables={**SHARE, **OFFLINE})
-

@@ -72,7 +72,8 @@ def same_bits(ended: Ended) -> Verdict:
     if found["exit_code"] == 0:
         ranks = ", ".join(map(str, found.get("ranks") or []))
         return Verdict(State.OK, f"same bits on {ranks} ranks over {found.get('steps')} steps", figures)
-    what = found.get("failed") or found.get("difference") or "; ".join(map(str, found.get("not_proved") or []))
+    plain = found.get("plain") or {}
+    what = found.get("failed") or found.get("difference") or f"plain {plain.get('agreement')}: {plain.get('says', '')}"
     return Verdict(State.FAILED, f"not proved: {what}"[:300], figures)
 
 

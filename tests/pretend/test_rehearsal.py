@@ -21,6 +21,7 @@ STARTING = [
             "failures_on_gpus",
             "first_minutes_on_gpus",
             "gpu_day_rehearsal",
+            "integrations_on_gpus",
         ),
         "ranks_that_share_a_gpu",
     )

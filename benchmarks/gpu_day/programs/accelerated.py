@@ -50,7 +50,9 @@ def main():
     model.train()
     for pictures, labels in train:
         with accelerator.accumulate(model):
-            accelerator.backward(loss_of(model, pictures, labels) if timed else F.cross_entropy(model(pictures), labels))
+            accelerator.backward(
+                loss_of(model, pictures, labels) if timed else F.cross_entropy(model(pictures), labels)
+            )
             if accelerator.sync_gradients and not timed:
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -20,13 +20,13 @@ def step_ms(program, words):
 
 def main():
     program, *words = sys.argv[1:]
-    turns = [
-        (step_ms(program, [*words, "timed"]), step_ms(program, [*words, "timed", "theirs"])) for _ in range(TURNS)
-    ]
+    turns = [(step_ms(program, [*words, "timed"]), step_ms(program, [*words, "timed", "theirs"])) for _ in range(TURNS)]
     ours, theirs = (statistics.median(side) for side in zip(*turns))
     ratio = ours / theirs
     print(
-        json.dumps({"missed": ratio > MOST, "says": f"{ours:.2f} ms, {ratio:.3f} x {theirs:.2f} of theirs", "turns": turns})
+        json.dumps(
+            {"missed": ratio > MOST, "says": f"{ours:.2f} ms, {ratio:.3f} x {theirs:.2f} of theirs", "turns": turns}
+        )
     )
 
 

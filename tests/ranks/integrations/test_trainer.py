@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.launching import Finished, run_script
+from tests.support.launching import Finished, run_script, write_script
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.ranks
@@ -96,6 +100,28 @@ def test_weights_and_log_are_those_of_any_number_of_processes_and_survive_a_kill
 )  # fmt: skip
 def test_models_and_arguments_have_the_bits_of_one_process(tmp_path: Path, kind: str, options: str) -> None:
     assert logged(run(tmp_path, 1, options, kind)) == logged(run(tmp_path, 4, options, kind))
+
+
+def test_verify_proves_a_script_of_the_trainer(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "lockstep",
+        "verify",
+        "--json",
+        "--ranks",
+        "1,2",
+        "--steps",
+        "4",
+        write_script(tmp_path, TRAIN),
+    ]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = json.loads(ended.stdout)
+    assert result["proved"]
+    assert result["plain"]["agreement"] == "agrees"
 
 
 @pytest.mark.thorough

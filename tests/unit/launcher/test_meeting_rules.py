@@ -92,5 +92,7 @@ def test_ranks_that_mean_the_same_place_call_it_the_same() -> None:
     ("asked", "gpus", "per_gpu", "gets"),
     [("nccl", 1, 4, "gloo"), ("NCCL", 1, 2, "gloo"), ("nccl", 1, 1, "nccl"), ("nccl", 2, 4, "nccl"), ("nccl", 0, 4, "nccl"), (None, 1, 4, None), ("cpu:gloo,cuda:nccl", 1, 4, "cpu:gloo,cuda:nccl")],
 )  # fmt: skip
-def test_ranks_that_share_a_gpu_have_gloo_for_nccl(asked: str | None, gpus: int, per_gpu: int, gets: str | None) -> None:
+def test_ranks_that_share_a_gpu_have_gloo_for_nccl(
+    asked: str | None, gpus: int, per_gpu: int, gets: str | None
+) -> None:
     assert backend_of_shared_gpus(asked, replace(LAUNCHED, gpus=gpus), per_gpu) == gets

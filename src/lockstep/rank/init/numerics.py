@@ -68,6 +68,13 @@ def flags() -> dict[str, Any]:
     }
 
 
+def rounded_to(device: str) -> list[str]:
+    """The dtypes to which kernels of a kind of device ("cpu", "cuda") may round float32 operands, as the script has set it."""
+    here = [name for name in ROUNDED if name.startswith("mkldnn") == (device == "cpu")]
+    settings = {attrgetter(f"{name}.fp32_precision")(torch.backends) for name in here}
+    return sorted({"tf32": "tfloat32", "bf16": "bfloat16"}[one] for one in settings & {"tf32", "bf16"})
+
+
 def set_compiler() -> None:
     """Keep a lane's bits under `torch.compile` independent of earlier lanes; call it again once torch is imported further.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from lockstep.machine.torch_private import BatchNorm
 from lockstep.protocol.recording import NAN_MARK
+from lockstep.rank.init.numerics import rounded_to
 from lockstep.rank.recording.calm import autocast_dtypes
 from lockstep.rank.strategy.agreement import tensor_hash
 from lockstep.rank.strategy.contract import LaneObserver
@@ -166,5 +168,7 @@ class LaneGradients(LaneObserver):
     def after_first_pass(self, models: Sequence[nn.Module]) -> None:
         """Write them, once all lanes of the first pass are done."""
         norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
-        found = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
+        devices = {parameter.device.type for model in models for parameter in model.parameters()}
+        lower = {*autocast_dtypes(), *chain.from_iterable(map(rounded_to, devices))}
+        found = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": sorted(lower)}
         (self._folder / "lanes.json").write_text(json.dumps(found))

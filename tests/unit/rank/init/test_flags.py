@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lockstep.rank.init.numerics import flags
+from lockstep.rank.init.numerics import flags, rounded_to
 
 
 def by_the_new_names() -> None:
@@ -35,3 +35,14 @@ def test_tf32_is_recorded_by_whichever_names_it_was_switched_on(switch: Callable
     told = flags()
     assert told["cuda.matmul.fp32_precision"] == "tf32"
     assert told["cudnn.conv.fp32_precision"] in {"ieee", "none"}
+
+
+@pytest.mark.parametrize("switch", [by_the_new_names, by_the_old_names])
+def test_products_that_round_are_told_by_their_dtype(switch: Callable[[], None]) -> None:
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    assert rounded_to("cuda") == []
+    switch()
+    assert rounded_to("cuda") == ["tfloat32"]
+    torch.set_float32_matmul_precision("medium")
+    assert rounded_to("cpu") == ["bfloat16"]

@@ -28,6 +28,8 @@ ONE_PLACE_TWICE = "the same failure at the same step would come back"
 """How a run ends, as documented, when one rank is lost at one place twice; the same command is started again."""
 BEGINS_BEFORE = ("are computed again. Another name", "there is no state yet", "the last state is of step")
 """What a launcher says that was stopped without a new state: the same command computes steps again."""
+INTEGRATED = ("accelerated", "trained")
+"""Where the ranks must divide the lanes."""
 TARGETS = {"rank": 16, "loader worker or writer": 6, "two ranks": 2, "rank, and one in the restart": 3}
 STOPS = {"told to end (SIGTERM)": 4, "told to end (SIGINT)": 3, "launcher killed": 3}
 SIGNALS = {"told to end (SIGTERM)": 15, "told to end (SIGINT)": 2, "launcher killed": 9}
@@ -91,12 +93,12 @@ class Training:
     # One launch
 
     def _command(self, names: bool) -> list[str]:
-        ranks = self.chance.randint(1, 4)
+        ranks = self.chance.choice((1, 2, 4)) if self.script in INTEGRATED else self.chance.randint(1, 4)
         words = ["run", "-n", str(ranks), "--max-restarts", "1000"]
         strategies = ["auto"]
         if self.script == "layered":
             strategies = ["auto", "zero1", "model_parallel", "pipeline"]
-        elif self.script not in ("adversarial", "gpt"):
+        elif self.script not in ("adversarial", "gpt", *INTEGRATED):
             strategies = ["auto", "auto", "zero1"]
         if (strategy := self.chance.choice(strategies)) != "auto" and ranks > 1:
             words += ["--strategy", strategy]

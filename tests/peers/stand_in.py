@@ -13,6 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+# isort: off
+import vision_operators  # noqa: F401 - before transformers
+
+# isort: on
 import datasets
 import evaluate
 import torch

@@ -4,6 +4,7 @@ Its last line is the sum of all weights, to the bit. `ema`: those of timm's Mode
 torchvision's ResNet-50; `theirs`: with Accelerate's own class.
 """
 
+import importlib
 import sys
 
 import torch
@@ -26,14 +27,12 @@ def small():
 def main():
     options = sys.argv[1:]
     timed = "timed" in options
-    if "theirs" in options:
-        from accelerate import Accelerator
-    else:
-        from lockstep.integrations.accelerate import Accelerator
+    library = "accelerate" if "theirs" in options else "lockstep.integrations.accelerate"
+    make_accelerator = importlib.import_module(library).Accelerator
     precision = next((name for name in ("bf16", "fp16") if name in options), "no")
     more = {"lanes": 1} if timed and "theirs" not in options else {}
     accumulation = 1 if timed else 2
-    accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_steps=accumulation, **more)
+    accelerator = make_accelerator(mixed_precision=precision, gradient_accumulation_steps=accumulation, **more)
     set_seed(0)
     model, data, batch = MODELS["resnet50"](False) if timed else small()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
@@ -42,9 +41,7 @@ def main():
     model, optimizer, train, test = accelerator.prepare(model, optimizer, train, test)
     ema = None
     if "ema" in options:
-        from timm.utils import ModelEmaV3
-
-        ema = ModelEmaV3(accelerator.unwrap_model(model), decay=0.9)
+        ema = importlib.import_module("timm.utils").ModelEmaV3(accelerator.unwrap_model(model), decay=0.9)
         accelerator.run.prepare(ema)
     clock = Clock()
     model.train()

@@ -21,7 +21,7 @@ def step_ms(program, words):
 def main():
     program, *words = sys.argv[1:]
     turns = [(step_ms(program, [*words, "timed"]), step_ms(program, [*words, "timed", "theirs"])) for _ in range(TURNS)]
-    ours, theirs = (statistics.median(side) for side in zip(*turns))
+    ours, theirs = (statistics.median(side) for side in zip(*turns, strict=True))
     ratio = ours / theirs
     print(
         json.dumps(

@@ -5,6 +5,7 @@ own class; `killed`: process 1 is killed after its sixth step, in the first star
 """
 
 import hashlib
+import importlib
 import os
 import signal
 import sys
@@ -41,8 +42,7 @@ def model_of(kind, large):
         small = {} if large else {"n_embd": 128, "n_layer": 2, "n_head": 4}
         return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=WORDS, n_positions=1024 if large else LENGTH, **small))
     if kind == "lora":
-        import peft
-
+        peft = importlib.import_module("peft")
         return peft.get_peft_model(
             model_of("gpt2", large),
             peft.LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM", lora_dropout=0.1),
@@ -84,7 +84,7 @@ class Watching(hf.TrainerCallback):
     def __init__(self, kills):
         self.kills, self.clock = kills and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0", Clock()
 
-    def on_step_end(self, args, state, control, **named):
+    def on_step_end(self, args, state, control, **named):  # noqa: ARG002
         self.clock.tick()
         if self.kills and state.global_step == 6 and args.process_index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -93,15 +93,16 @@ class Watching(hf.TrainerCallback):
 def main():
     kind, *options = sys.argv[1:]
     timed = "timed" in options
-    if "theirs" in options:
-        from transformers import Seq2SeqTrainer, Trainer
-    else:
-        from lockstep.integrations.transformers import Seq2SeqTrainer, Trainer
+    library = importlib.import_module("transformers" if "theirs" in options else "lockstep.integrations.transformers")
     hf.set_seed(3)
     model = model_of(kind, timed)
     number = (WARM_UP + TIMED) * 16 if timed else STEPS * 16
     rows = pictures(number) if kind == "vit" else [*texts(number, classes=kind == "bert")]
-    trainers = (Seq2SeqTrainer, hf.Seq2SeqTrainingArguments) if kind == "t5" else (Trainer, hf.TrainingArguments)
+    trainers = (
+        (library.Seq2SeqTrainer, hf.Seq2SeqTrainingArguments)
+        if kind == "t5"
+        else (library.Trainer, hf.TrainingArguments)
+    )
     watching = Watching("killed" in options)
     with tempfile.TemporaryDirectory() as folder:
         arguments = trainers[1](

@@ -30,6 +30,13 @@ from lockstep.rank.run.run import Run
 ENDLESS = 1 << 40
 """More epochs than any script has: how many there are is known only to the script."""
 _END = object()
+BY_COUNTING = (
+    "by a script that never asks accelerator.sync_gradients or completed_steps: by a count of batches, of which fewer processes "
+    "have more."
+)
+WHERE = (
+    "Do it where accelerator.sync_gradients is true, behind optimizer.step(), and count accelerator.completed_steps."
+)
 
 
 class LaneLoop:
@@ -50,8 +57,11 @@ class LaneLoop:
         self.skips_epoch = False
         """Whether the script is behind an epoch that was done before this start."""
         self._reported: set[str] = set()
-        self._left_mid_step = ""
-        self._leaves_together = False
+        self._left = ""
+        """What is wrong with how the script left its loop."""
+        self.knows_steps = False
+        """Whether the script has asked where a step is over. One that has not can only count batches, of which a process has more
+        where there are fewer."""
         self._step: Step | None = None
         self._lanes: Iterator[Any] | None = None
         self._before: dict[Tensor, Tensor] = {}
@@ -85,8 +95,13 @@ class LaneLoop:
         """The batches of this rank's lanes in the loader's next epoch; none of an epoch that was done before a restart."""
         if not self.begin_epoch(loader):
             return
-        for step in self.steps(loader):
-            yield from self.lanes_of(step)
+        steps = self.steps(loader)
+        try:
+            for step in steps:
+                yield from self.lanes_of(step)
+        finally:
+            # Left by `break`, it is over now, and not when this generator's last reference goes.
+            steps.close()
 
     def begin_epoch(self, loader: PreparedLoader) -> bool:
         """The script is at its next epoch; whether it has steps left. Collective: call it on every rank."""
@@ -131,7 +146,7 @@ class LaneLoop:
 
     def leave(self) -> None:
         """Leave the loop behind a step, the same on every rank."""
-        self._leaves_together = True
+        self.knows_steps = True
         assert self._running is not None
         self._running.close()
 
@@ -158,30 +173,41 @@ class LaneLoop:
             self._run._run.loop_state.checkpointing.do_asked()
 
     def _note_left(self) -> None:
-        """The script leaves its loop; between two batches of a step that began to be computed, processes are at different ones."""
+        """The script leaves its loop, perhaps where processes are at different batches, or by a number that depends on theirs."""
         if self._lanes is not None and any((self._has_backward, *self._computed)):
-            self._left_mid_step = (
+            self._left = (
                 "The loop over batches was left in the middle of a step, where processes are at different batches: that step "
                 "was dropped."
             )
-            say(self._left_mid_step)
-        elif not self._leaves_together:
-            self._report_once(
-                "the loop over batches was left before the end of its epoch. A script that counts iterations leaves it earlier on "
-                "fewer processes: count accelerator.completed_steps."
-            )
+        elif self._counts_batches:
+            self._left = f"The loop over batches was left before the end of its epoch {BY_COUNTING}"
+        if self._left:
+            say(self._left)
+
+    @property
+    def _counts_batches(self) -> bool:
+        """Whether the script cannot have told where a step is over, and has more batches in one than other processes might."""
+        return not self.knows_steps and self._step is not None and len(self._step.lanes) > 1
 
     def _report_once(self, sentence: str) -> None:
         if sentence not in self._reported and self._run.rank == 0:
             say(sentence)
         self._reported.add(sentence)
 
+    def require_left_well(self) -> None:
+        """Raise `UsageError` when the script has left its loop where or when the number of processes counts."""
+        if self._left:
+            raise UsageError(self._left, WHERE)
+
     def require_whole_steps(self) -> None:
-        """Raise `UsageError` when the script has left its loop in the middle of a step."""
-        if self._left_mid_step:
-            raise UsageError(
-                self._left_mid_step, "Leave it where accelerator.sync_gradients is true, behind optimizer.step()."
-            )
+        """Call where a script does what is to be the same on any number of processes.
+
+        Raises:
+            UsageError: when it is not, because of how a loop was left, or inside one that never asked where a step is over.
+        """
+        self.require_left_well()
+        if self._counts_batches:
+            raise UsageError(f"This was called inside the loop over batches {BY_COUNTING}", WHERE)
 
     def lanes_of(self, step: Step) -> Iterator[Any]:
         """The batches of a step, one for each of this rank's lanes."""

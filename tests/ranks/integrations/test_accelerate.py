@@ -27,6 +27,7 @@ TRAIN = """
     set_seed(7)
     x, y = torch.randn(100, 12), torch.randint(0, 3, (100,))
     model = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.0 if "plain" in options else 0.2), nn.Linear(24, 3))
+    model.eval()  # as from_pretrained returns a model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     train = DataLoader(TensorDataset(x, y), batch_size=6, shuffle="plain" not in options)
     test = DataLoader(TensorDataset(x, y), batch_size=7)
@@ -192,3 +193,29 @@ def test_what_cannot_be_exact_is_one_sentence(tmp_path: Path, mistake: str) -> N
     ended = run(tmp_path, 2, text=TRAIN.replace(before, after))
     assert ended.code == 2, ended.err
     assert says in ended.err
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("break", "was left before the end of its epoch by a script that never asks accelerator.sync_gradients"),
+        (
+            "list(test)",
+            "was called inside the loop over batches by a script that never asks accelerator.sync_gradients",
+        ),
+    ],
+)
+def test_a_script_that_counts_batches_is_told_where_processes_would_differ(
+    tmp_path: Path, what: str, says: str
+) -> None:
+    counting = TRAIN.replace("if accelerator.sync_gradients:", "if False:").replace(
+        "    for features, labels in batches:", "    for number, (features, labels) in enumerate(batches):"
+    )
+    counting = counting.replace(
+        "        model.eval()\n        losses",
+        f"            if number == 7:\n                model.eval(); {what}\n        model.eval()\n        losses",
+    )
+    ended = run(tmp_path, 2, text=counting)
+    assert ended.code == 2, ended.err
+    assert says in ended.err
+    assert "count accelerator.completed_steps" in ended.err

@@ -311,12 +311,9 @@ class Accelerator(StepwiseAccelerator):
         """The loss itself, so that the run reports what it is; its gradient has the scaler's factor."""
         if self.scaler is None:
             return loss
-        return ScaledGradient.apply(loss.float(), self.scaler.scale(torch.ones((), device=loss.device)))
-
-    @property
-    def completed_steps(self) -> int:
-        """Steps of the run so far; what a script counts itself begins anew after the loss of a process, and this does not."""
-        return self.loop.step
+        factor = self.scaler.scale(torch.ones((), device=loss.device))
+        scaled: torch.Tensor = ScaledGradient.apply(loss.float(), factor)  # type: ignore[no-untyped-call]
+        return scaled
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **more: Any) -> Any:
         """As Accelerate's, and lockstep's own state beside it, from which `load_state` resumes on any number of processes.
@@ -351,7 +348,7 @@ class Accelerator(StepwiseAccelerator):
 
     def unwrap_model(self, model: Any, *args: Any, **named: Any) -> Any:
         """As Accelerate's."""
-        self.loop.require_whole_steps()
+        self.loop.require_left_well()
         return super().unwrap_model(model, *args, **named)
 
     def load_state(self, input_dir: str | None = None, load_kwargs: Any = None, **more: Any) -> None:

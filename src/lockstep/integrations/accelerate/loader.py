@@ -192,6 +192,7 @@ class LaneLoader(DataLoader[Any]):
 
     def _evaluate(self) -> Iterator[Any]:
         of = self._accelerator
+        of.loop.require_whole_steps()
         if of.loop.in_lane:
             raise UsageError(
                 "A loader was evaluated inside a step, where processes are at different batches.",

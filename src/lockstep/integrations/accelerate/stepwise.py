@@ -24,6 +24,22 @@ class StepwiseAccelerator(accelerate.Accelerator):
     loop: LaneLoop
     counts_local_batches: bool
 
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the batch that the loop is at is the last of this process in a step."""
+        self.loop.knows_steps = True
+        return bool(self.gradient_state.sync_gradients)
+
+    @sync_gradients.setter
+    def sync_gradients(self, value: bool) -> None:
+        self.gradient_state._set_sync_gradients(value)
+
+    @property
+    def completed_steps(self) -> int:
+        """Steps of the run so far; what a script counts itself begins anew after the loss of a process, and this does not."""
+        self.loop.knows_steps = True
+        return self.loop.step
+
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:  # noqa: ARG002 - gradients of all are lanes
         """As Accelerate's: the loader knows which batch is the last of a step."""

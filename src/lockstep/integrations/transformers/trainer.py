@@ -36,6 +36,8 @@ PLAIN = (
 """Fields of the Trainer's state that are the same on every process."""
 
 
+DECISIONS = ("should_evaluate", "should_save")
+"""Of callbacks, that all processes must make together; who stops alone is met at the next step."""
 TIMED = ("_runtime", "_per_second")
 """Ends of names in the Trainer's log whose values differ between processes."""
 
@@ -125,6 +127,9 @@ class TrainerMixin:
     """
 
     _steps: Any = None
+    _has_trained = False
+    _flos = 0.0
+    """Of this process's batches of the step."""
 
     def __init__(self, *args: Any, lanes: int | None = None, **named: Any) -> None:
         self._wanted_lanes = lanes
@@ -153,7 +158,7 @@ class TrainerMixin:
                 f"gradient_accumulation_steps={accumulation} does not divide {self.accelerator.batches_per_step} lanes.",
                 f"Use a multiple of {accumulation} (--lanes, or Trainer(lanes=)).",
             )
-        self.accelerator.counts_local_batches = True
+        self.accelerator.counts_local_batches = self.accelerator.loop.knows_steps = True
 
     def _get_dataloader(self: Any, *args: Any, is_training: bool = False, **named: Any) -> Any:
         self.accelerator.only_evaluates = not is_training
@@ -190,7 +195,17 @@ class TrainerMixin:
         self._gather = self.accelerator.gather_for_metrics if function == self.accelerator.gather else function
 
     def train(self: Any, *args: Any, **named: Any) -> Any:
-        """As the Trainer's. Collective: call it on every process."""
+        """As the Trainer's, once. Collective: call it on every process.
+
+        Raises:
+            UsageError: for a second call.
+        """
+        if self._has_trained:
+            raise UsageError(
+                "trainer.train() was called a second time, and its run is over.",
+                "Make a new Trainer, with the same model.",
+            )
+        self._has_trained = True
         before = self.args.gradient_accumulation_steps
         self.args.gradient_accumulation_steps = self.accelerator.local_batches
         try:
@@ -237,19 +252,30 @@ class TrainerMixin:
         step = next(self._steps, None)
         if step is None:
             return [], None
-        self._count_flos()
         return StepBatches(step, self.accelerator.loop.lanes_of(step)), None
 
-    def _count_flos(self: Any) -> None:
-        """Add those of all processes. By lockstep's own exchange: where a process is lost the run resumes from this step."""
-        transport = self.accelerator.run._run.components.transport
-        self.state.total_flos += sum(transport.all_gather_object(self.current_flos, "operations of a step", where()))
-        self.current_flos = 0
+    @property
+    def current_flos(self) -> float:
+        """0: the operations of a step are counted with its last batch."""
+        return 0.0
 
-    def store_flos(self: Any) -> None:
-        """As the Trainer's; inside an epoch the next step adds the last one's, in an exchange that it has anyway."""
-        if self._steps is None:
-            self._count_flos()
+    @current_flos.setter
+    def current_flos(self, number: float) -> None:
+        pass
+
+    def store_flos(self) -> None:
+        """Nothing is left to be stored."""
+
+    def _count_flos(self: Any, inputs: Any) -> None:
+        """Add the operations of a batch; with the last one of a step, those of all processes to the Trainer's state.
+
+        Before the update: where a process is lost in this exchange, the run resumes from this step.
+        """
+        self._flos += float(self.floating_point_ops(inputs))
+        if self.accelerator.loop.is_last:
+            transport = self.accelerator.run._run.components.transport
+            self.state.total_flos += sum(transport.all_gather_object(self._flos, "operations of a step", where()))
+            self._flos = 0.0
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
         """Not of several batches: those that a process has would weigh each other's losses."""
@@ -267,6 +293,7 @@ class TrainerMixin:
         super().training_step(
             model, inputs, None if items is None else torch.tensor(max(items, 1), device=self.args.device)
         )
+        self._count_flos(inputs)
         return torch.tensor(loop.loss if loop.is_last else 0.0, device=self.args.device)
 
     def _num_items_of(self: Any, batch: Any) -> int | None:
@@ -279,13 +306,17 @@ class TrainerMixin:
         return None if items is None else int(items)
 
     def _maybe_log_save_evaluate(self: Any, *args: Any, **named: Any) -> Any:
+        decided = [name for name in DECISIONS if getattr(self.control, name)]
+        if decided:
+            # A callback that asks which process it is on decides for one only: here that ends with both places in a sentence.
+            label = " and ".join(f"control.{name}" for name in decided)
+            self.accelerator.run._run.components.transport.all_gather_object(0, label, where())
         # The loss is that of all lanes already. Without an exchange of its own, a log is no place where a lost process is
         # noticed, from which the run could not go on.
         with _in_place_of("nested_gather", lambda tensor, _: tensor):
             return super()._maybe_log_save_evaluate(*args, **named)
 
     def _save_checkpoint(self: Any, model: Any, trial: Any) -> None:
-        self._count_flos()
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.accelerator.loop.save(folder / STATE)

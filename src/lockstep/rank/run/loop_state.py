@@ -142,7 +142,9 @@ class LoopState:
     as_at_first: tuple[int, list[bool], list[bool]] | None = None
     """`members.switches` with which `modes` recorded nothing."""
     first_modes: Modes | None = None
-    """What the script had switched before the run loaded anything, and before its first epoch or step."""
+    """What the script had switched before the run's first epoch or step, without what a loaded state has switched."""
+    modes_as_loaded: Modes | None = None
+    """Of all modules and parameters, when a state had been loaded before the first epoch or step."""
 
     def __post_init__(self) -> None:
         self.values = KeptValues(lambda: self.loop_has_begun, self.prepared.preparations.options)
@@ -150,12 +152,19 @@ class LoopState:
     def begin(self) -> None:
         """Before the first epoch or step: load what the run resumes from. Collective: call it on every rank."""
         self.note_modes()
+        self._take_switches_since_load()
         self.checkpointing.snapshots.begin(self.checkpointing.automatic)
 
     def note_modes(self) -> None:
         """Before anything is loaded, and before the first epoch or step."""
         if self.first_modes is None:
             self.first_modes, self.as_at_first = Modes.of(self.prepared.models), None
+
+    def _take_switches_since_load(self) -> None:
+        """What the script switches behind `run.load_state` and before the first step, it had switched before the first step."""
+        if self.modes_as_loaded is not None and self.first_modes is not None:
+            self.first_modes = self.first_modes.with_(Modes.of(self.prepared.models).since(self.modes_as_loaded))
+        self.modes_as_loaded = None
 
     def modes(self) -> Modes:
         """What has been switched another way since then."""
@@ -169,8 +178,10 @@ class LoopState:
     def switch(self, modes: Modes) -> None:
         """Let modules train and parameters be trained as at first, but for what was switched another way."""
         self.note_modes()
+        self._take_switches_since_load()
         (self.first_modes or modes).switch(self.prepared.models)
         modes.switch(self.prepared.models)
+        self.modes_as_loaded = None if self.loop_has_begun else Modes.of(self.prepared.models)
 
     def grow(self) -> None:
         """Something was prepared in the middle, or a prepared optimizer got another group."""

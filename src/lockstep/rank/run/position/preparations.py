@@ -313,6 +313,10 @@ class Modes:
         """What is switched another way than at first."""
         return Modes(_unlike(self.training, first.training), _unlike(self.trained, first.trained))
 
+    def with_(self, later: Modes) -> Modes:
+        """These, but for what is named there."""
+        return Modes({**self.training, **later.training}, {**self.trained, **later.trained})
+
     def switch(self, models: Sequence[nn.Module]) -> None:
         """Switch what is named here, and leave the rest."""
         modules, parameters = _modules(models), _parameters(models)

@@ -184,8 +184,7 @@ def _note_modes(run: RunState) -> None:
     """Let a state record what the script switches in new models from here on."""
     first = run.loop_state.first_modes
     if first is not None:
-        now = Modes.of(run.loop_state.prepared.models)
-        run.loop_state.first_modes = Modes({**now.training, **first.training}, {**now.trained, **first.trained})
+        run.loop_state.first_modes = Modes.of(run.loop_state.prepared.models).with_(first)
 
 
 def _replace(run: RunState, optimizer: Optimizer) -> None:

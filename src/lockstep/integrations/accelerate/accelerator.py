@@ -125,11 +125,15 @@ class Accelerator(StepwiseAccelerator):
         accumulation = accumulation_of(given)
         usual = usual_lanes(accumulation)
         self._seed_is_given = seed is not None
+        early_group = None
         if world_size() > 1 and torch.distributed.is_initialized() and not is_present():
-            # Of TrainingArguments, which meet too early; nothing has been exchanged in it.
+            # Of TrainingArguments, which meet too early; nothing has been exchanged in it. [Note: kept until all have met again]
+            # Others may still be connecting to this process in it, and fail when it closes their connections.
+            early_group = torch.distributed.group.WORLD
             torch.distributed.destroy_process_group()
         device = "cpu" if given.get("cpu") or os.environ.get("ACCELERATE_USE_CPU") == "true" else None
         self.run = lockstep.init(seed=seed if seed is not None else script_seed(), lanes=lanes or usual, device=device)
+        del early_group
         recorder = self.run._run.components.recorder
         is_whole = recorder is not None and recorder.plain and self.run.num_lanes == 1
         # `verify` computes a step in one lane to compare it with those over lanes: its samples stay the same.

@@ -119,7 +119,10 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
             store = PrefixStore(backend, _task_store(environment.task))
             dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
         elif settings is None:
-            dist.init_process_group(backend)
+            # Under names of this meeting: what an earlier group of this process has left in the launcher's store are addresses
+            # at which nobody is any more.
+            store = PrefixStore(f"lockstep.init {_num_rendezvous}/{backend}", _stores[-1])
+            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
         else:
             store = PrefixStore(backend, _rendezvous_store(settings, position.world_size))
             with _connecting(store) if settings.seat is not None else nullcontext():

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from tests.peers.material import make
-from tests.peers.public import changed
+from tests.peers.public import changed, ended
 
 ROOT = Path(__file__).parents[2]
 ENOUGH_S = 150.0
@@ -47,6 +45,7 @@ class Script:
     words: tuple[str, ...]
     mixin: str = ""
     """The Trainer of another library."""
+    label: str = ""
     own_loop: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +53,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        return Path(self.path).stem
+        return self.label or Path(self.path).stem
 
     @property
     def checkpoint(self) -> str:
@@ -85,11 +84,12 @@ SCRIPTS = (
     looped("text-classification/run_glue", "bert", *files("pairs"), "--max_length", "32"),
     looped("language-modeling/run_clm", "gpt2", *files("texts"), "--block_size", "16"),
     looped("language-modeling/run_mlm", "bert", *files("text"), "--max_seq_length", "32", "--line_by_line", "true"),
-    looped("translation/run_translation", "t5", *TRANSLATED, "--max_source_length", "24", "--max_target_length", "24"),
+    looped("translation/run_translation", "t5", *TRANSLATED, "--num_beams", "1", "--val_max_target_length", "24", "--max_source_length", "24", "--max_target_length", "24"),
     looped("image-classification/run_image_classification", "vit", "--dataset_name", "MADE/pictures", "--image_column_name", "image", "--label_column_name", "label"),
     looped("multiple-choice/run_swag", "bert", *files("choices"), "--max_seq_length", "32"),
     looped("token-classification/run_ner", "bert", *files("words"), "--max_length", "32"),
     Script("trl/scripts/sft.py", ("--model_name_or_path", "MADE/gpt2", "--dataset_name", "MADE/data/sft", *TRAINER[2:]), "SFTTrainer"),
+    Script("trl/scripts/sft.py", ("--model_name_or_path", "MADE/gpt2", "--dataset_name", "MADE/data/sft", *TRAINER[2:], "--use_peft", "--lora_r", "4", "--lora_target_modules", "c_attn", "c_proj"), "SFTTrainer", "lora"),
     Script("trl/scripts/dpo.py", ("--model_name_or_path", "MADE/gpt2", "--dataset_name", "MADE/data/dpo", *TRAINER[2:]), "DPOTrainer"),
     Script("trl/scripts/reward.py", ("--model_name_or_path", "MADE/bert", "--dataset_name", "MADE/data/dpo", *TRAINER[2:]), "RewardTrainer"),
 )  # fmt: skip
@@ -145,19 +145,12 @@ class Trial:
             "TOKENIZERS_PARALLELISM": "false", "HF_HOME": str(self._folder / "home"),
         }  # fmt: skip
         command = [sys.executable, "-m", *launcher, str(self._folder / side / "script.py"), *words]
-        process = subprocess.Popen(
-            command, cwd=self._folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )  # fmt: skip
-        try:
-            _, err = process.communicate(timeout=ENOUGH_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        code, _, err = ended(command, self._folder, environment, ENOUGH_S)
+        if code is None:
             return f"not at its end after {ENOUGH_S:.0f} s", out
-        (self._folder / f"err-{self._number}").write_text(err)
-        if process.returncode:
+        if code:
             (told,) = re.findall(r"^(?:FAILED|error:).*", err, re.MULTILINE)[:1] or [err.strip()[-300:]]
-            return f"exit code {process.returncode}: {told}", out
+            return f"exit code {code}: {told}", out
         if "KILL_AT" in variables and "was killed by signal 9" not in err and "restart" not in err:
             return "it was not killed", out
         time = (re.findall(r"^milliseconds (\S+)", err, re.MULTILINE) or ["-"])[-1]
@@ -214,7 +207,7 @@ def main(transformers: Path, trl: Path, names: list[str]) -> int:
             for part, file in (("train", "train"), ("validation", "test")):
                 shutil.copy(made / "data" / f"{part}-{kind}.json", made / "data" / name / f"{file}.json")
         for script in SCRIPTS:
-            if names and not any(name in script.path for name in names):
+            if names and not any(name in (script.name, script.path) or name in script.path for name in names):
                 continue
             source = (trl if script.mixin else transformers) / script.path
             folder = Path(place) / script.name

@@ -11,7 +11,7 @@ gradients are to be synchronised.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -59,6 +59,7 @@ class LaneLoop:
         self._reported: set[str] = set()
         self._left = ""
         """What is wrong with how the script left its loop."""
+        self._leaves_together = self._refused = False
         self.knows_steps = False
         """Whether the script has asked where a step is over. One that has not can only count batches, of which a process has more
         where there are fewer."""
@@ -68,9 +69,10 @@ class LaneLoop:
         """Gradients that were there when the step began; the step's are added to them."""
         self.is_last = True
         self._has_backward = False
+        self._loop_has_backward = False
         self._computed: list[bool] = []
-        self._stepped: list[bool] = []
-        """For each lane so far: whether the script called `optimizer.step()` in it."""
+        self._stepped: list[set[int]] = []
+        """For each lane so far: the optimizers whose `step` the script called in it."""
 
     @property
     def in_lane(self) -> bool:
@@ -146,7 +148,7 @@ class LaneLoop:
 
     def leave(self) -> None:
         """Leave the loop behind a step, the same on every rank."""
-        self.knows_steps = True
+        self._leaves_together = True
         assert self._running is not None
         self._running.close()
 
@@ -157,13 +159,14 @@ class LaneLoop:
                 running.close()
 
     def _steps(self, loader: PreparedLoader) -> Generator[Step]:
+        self._loop_has_backward = False
         try:
             for step in self._run.steps(loader):
                 self._step, self._stepped, self._computed = step, [], []
                 self._put_gradients_aside()
                 yield step
                 self._finish()
-                self._require_one_update()
+                check_updates(self._stepped)
         except GeneratorExit:
             self._note_left()
             raise
@@ -174,15 +177,22 @@ class LaneLoop:
 
     def _note_left(self) -> None:
         """The script leaves its loop, perhaps where processes are at different batches, or by a number that depends on theirs."""
+        if self._refused or not self._loop_has_backward:
+            return
         if self._lanes is not None and any((self._has_backward, *self._computed)):
             self._left = (
                 "The loop over batches was left in the middle of a step, where processes are at different batches: that step "
                 "was dropped."
             )
+            say(self._left)
         elif self._counts_batches:
             self._left = f"The loop over batches was left before the end of its epoch {BY_COUNTING}"
-        if self._left:
             say(self._left)
+        elif not self._leaves_together and self._step is not None and len(self._step.lanes) > 1:
+            self._report_once(
+                f"the loop over batches was left after step {self._step.index + 1} of its epoch. A script that counts batches leaves "
+                "it earlier on fewer processes: count accelerator.completed_steps."
+            )
 
     @property
     def _counts_batches(self) -> bool:
@@ -197,6 +207,7 @@ class LaneLoop:
     def require_left_well(self) -> None:
         """Raise `UsageError` when the script has left its loop where or when the number of processes counts."""
         if self._left:
+            self._refused = True
             raise UsageError(self._left, WHERE)
 
     def require_whole_steps(self) -> None:
@@ -207,6 +218,7 @@ class LaneLoop:
         """
         self.require_left_well()
         if self._counts_batches:
+            self._refused = True
             raise UsageError(f"This was called inside the loop over batches {BY_COUNTING}", WHERE)
 
     def lanes_of(self, step: Step) -> Iterator[Any]:
@@ -216,7 +228,7 @@ class LaneLoop:
         for number in range(num_lanes):
             self.is_last = number == num_lanes - 1
             self._set_sync(self.is_last)
-            self._stepped.append(False)
+            self._stepped.append(set())
             self._has_backward = False
             yield next(self._lanes)
             self._computed.append(self._has_backward)
@@ -251,18 +263,18 @@ class LaneLoop:
                 "Add the losses of a batch and call it once, or pass retain_graph=True to all calls but the last.",
             )
         self._run.backward(loss, weight, retain_graph=retain_graph)
-        self._has_backward = True
+        self._has_backward = self._loop_has_backward = True
         if self.is_last and not retain_graph:
             self._finish()
 
-    def note_update(self) -> bool:
-        """The script calls `optimizer.step()`; whether it may act: after the last lane's backward.
+    def note_update(self, optimizer: Any) -> bool:
+        """The script calls `step` of this optimizer; whether it may act: after the last lane's backward.
 
         Raises:
             UsageError: when the last lane had no backward.
         """
         if self._stepped:
-            self._stepped[-1] = True
+            self._stepped[-1].add(id(optimizer))
         if self.in_lane and self.is_last:
             raise UsageError("optimizer.step() was called before backward.", "Call accelerator.backward(loss) first.")
         return not self.in_lane
@@ -298,15 +310,24 @@ class LaneLoop:
             for parameter, gradient in before.items():
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
-    def _require_one_update(self) -> None:
-        """Raise `UsageError` for a script that accumulates gradients by counting batches: the count depends on the ranks."""
-        in_last_only = self._stepped[-1] and sum(self._stepped) == 1
-        if not all(self._stepped) and not in_last_only:
-            raise UsageError(
-                "optimizer.step() was not called in every batch of a step, or not in its last one: the script accumulates "
-                "gradients by counting batches, and how many a process gets depends on their number.",
-                "Write `with accelerator.accumulate(model):` around the body, and name gradient_accumulation_steps= in Accelerator.",
-            )
+
+def check_updates(stepped: Sequence[set[int]]) -> None:
+    """Whether each optimizer stepped in every lane, or in the last one only, and at least one did.
+
+    Args:
+        stepped: for each lane of this rank, the optimizers whose `step` was called in it.
+
+    Raises:
+        UsageError: for a script that accumulates, or alternates, by counting batches: the count depends on the ranks.
+    """
+    counts = [sum(one in lane for lane in stepped) for one in set[int]().union(*stepped)]
+    all_in_last = len(stepped[-1]) == len(counts)
+    if not counts or not all_in_last or any(count not in (1, len(stepped)) for count in counts):
+        raise UsageError(
+            "optimizer.step() was not called in every batch of a step, or not in its last one: the script accumulates "
+            "gradients by counting batches, and how many a process gets depends on their number.",
+            "Write `with accelerator.accumulate(model):` around the body, and name gradient_accumulation_steps= in Accelerator.",
+        )
 
 
 def _parameters_of(optimizer: Any) -> Iterator[Tensor]:

@@ -68,7 +68,7 @@ class LaneOptimizer(AcceleratedOptimizer):
                 "optimizer.step(closure) would compute a process's last batch again, not all of the step.",
                 "Use an optimizer without a closure, or lockstep's own loop.",
             )
-        if self._loop.note_update():
+        if self._loop.note_update(self):
             super().step()
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
@@ -316,7 +316,7 @@ class Accelerator(StepwiseAccelerator):
         if self.scaler is None:
             return loss
         factor = self.scaler.scale(torch.ones((), device=loss.device))
-        scaled: torch.Tensor = ScaledGradient.apply(loss.float(), factor)  # type: ignore[no-untyped-call]
+        scaled: torch.Tensor = ScaledGradient.apply(loss.float() if loss.itemsize < 4 else loss, factor)  # type: ignore[no-untyped-call]
         return scaled
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **more: Any) -> Any:
@@ -341,6 +341,7 @@ class Accelerator(StepwiseAccelerator):
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """As Accelerate's; not behind an epoch that was done before this start, whose file is there."""
+        self.loop.require_whole_steps()
         if not self.loop.skips_epoch:
             super().save(obj, f, safe_serialization)
 

@@ -92,8 +92,9 @@ def _check_same_kind(environment: RankEnvironment, device: torch.device) -> None
 
 
 def _launchers_store() -> Store:
-    """The one that torchrun, or whoever set MASTER_ADDR, lets ranks meet in; torch's own meeting uses it once more."""
-    store: Store = next(dist.rendezvous("env://"))[0]  # type: ignore[attr-defined]
+    """The one that torchrun, or whoever set MASTER_ADDR, lets ranks meet in; of this start, where the launcher keeps its store."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store: Store = PrefixStore(f"lockstep start {attempt}", next(dist.rendezvous("env://"))[0])  # type: ignore[attr-defined]
     _stores.append(store)
     return store
 

@@ -262,7 +262,10 @@ class _Guard:
             backend = backend_of_shared_gpus(requested.backend, launched, ranks_per_gpu(os.environ))
             if backend != requested.backend:
                 requested = replace(requested, backend=backend)
-                args, kwargs = call.change(args, kwargs, {"backend": backend})
+                if launched.rank == 0:
+                    say("ranks that share a GPU exchange over Gloo: NCCL takes one rank for each.")
+                changes = {"backend": backend, "device_id": None, "pg_options": None}
+                args, kwargs = call.change(args, kwargs, {name: changes[name] for name in changes if name in given})
             say_too_late(os.environ, rank=self._position.rank, on_gpu=self._on_gpu)
             address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
             moved_to = address if address != f"{self._host}:{self._port}" else ""

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -46,10 +46,11 @@ class Script:
     mixin: str = ""
     """The Trainer of another library."""
     label: str = ""
-    own_loop: bool = field(init=False, default=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "own_loop", "_no_trainer" in self.path)
+    @property
+    def own_loop(self) -> bool:
+        """Whether it has a loop of its own over batches, with Accelerate."""
+        return "_no_trainer" in self.path
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """Accelerate on a GPU: `accelerated.py [bf16] [fp16] [ema] [theirs] [timed]`: a CNN, dropout, clipping, accumulation, an evaluation.
 
 Its last line is the sum of all weights, to the bit. `ema`: those of timm's ModelEmaV3. `timed`: milliseconds of a step of
-torchvision's ResNet-50; `theirs`: with Accelerate's own class.
+a ResNet-50; `theirs`: with Accelerate's own class.
 """
 
 import importlib

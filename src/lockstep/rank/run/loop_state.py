@@ -163,7 +163,9 @@ class LoopState:
     def _take_switches_since_load(self) -> None:
         """What the script switches behind `run.load_state` and before the first step, it had switched before the first step."""
         if self.modes_as_loaded is not None and self.first_modes is not None:
-            self.first_modes = self.first_modes.with_(Modes.of(self.prepared.models).since(self.modes_as_loaded))
+            self.first_modes = self.first_modes.overridden_by(
+                Modes.of(self.prepared.models).since(self.modes_as_loaded)
+            )
             self.as_at_first = None
         self.modes_as_loaded = None
 

@@ -313,7 +313,7 @@ class Modes:
         """What is switched another way than at first."""
         return Modes(_unlike(self.training, first.training), _unlike(self.trained, first.trained))
 
-    def with_(self, later: Modes) -> Modes:
+    def overridden_by(self, later: Modes) -> Modes:
         """These, but for what is named there."""
         return Modes({**self.training, **later.training}, {**self.trained, **later.trained})
 

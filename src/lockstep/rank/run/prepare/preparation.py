@@ -184,7 +184,7 @@ def _note_modes(run: RunState) -> None:
     """Let a state record what the script switches in new models from here on."""
     first = run.loop_state.first_modes
     if first is not None:
-        run.loop_state.first_modes = Modes.of(run.loop_state.prepared.models).with_(first)
+        run.loop_state.first_modes = Modes.of(run.loop_state.prepared.models).overridden_by(first)
 
 
 def _replace(run: RunState, optimizer: Optimizer) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import site
 import sys
-import sysconfig
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from lockstep.launcher.request import LaunchRequest
 from lockstep.machine.regular_file import read_regular
+from lockstep.protocol.script_files import ScriptFiles, is_library
 
 SPELLINGS = ("--local_rank", "--local-rank")
 
@@ -123,10 +122,11 @@ def file_calls_init(file: Path, folder: Path) -> bool:
 
 
 def _sources(file: Path, folder: Path) -> Iterator[tuple[bytes, ast.Module]]:
-    """The text and the tree of a file, and of what it imports of the user's own."""
-    waiting, seen, left = deque([file]), {file}, MOST_BYTES
-    while waiting and left > 0:
-        path = waiting.popleft()
+    """The text and the tree of a file, and of what it imports that is not installed; the user's own files first."""
+    users, seen, left = ScriptFiles.below(folder), {file}, MOST_BYTES
+    own, others = deque([file]), deque[Path]()
+    while (own or others) and left > 0:
+        path = (own or others).popleft()
         try:
             source = read_regular(path, most_bytes=left)
         except OSError:
@@ -137,7 +137,7 @@ def _sources(file: Path, folder: Path) -> Iterator[tuple[bytes, ast.Module]]:
         for found in _imported(tree, path, folder):
             if found not in seen:
                 seen.add(found)
-                waiting.append(found)
+                (own if users.has(str(found.absolute())) else others).append(found)
 
 
 def text_calls_init(source: str) -> bool:
@@ -220,7 +220,7 @@ def _is_condition(node: ast.AST) -> bool:
 
 
 def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
-    """The user's own files that the imports of the file `path` may mean: statements, and `import_module("own")`."""
+    """Files that are not installed and that the imports of `path` may mean: statements, and `import_module("own")`."""
     for node in ast.walk(tree):
         for top, *below in (name.split(".") for name in _names(node)):
             yield from _files(_roots(top, folder), below)
@@ -269,14 +269,4 @@ def _roots(top: str, folder: Path) -> Sequence[Path]:
     places = [Path(place) for place in spec.submodule_search_locations or ()]
     if not places and spec.origin is not None and spec.has_location:
         places = [Path(spec.origin).with_suffix("")]
-    return [place for place in places if not any(place.is_relative_to(library) for library in _libraries())]
-
-
-@cache
-def _libraries() -> Sequence[str]:
-    paths = sysconfig.get_paths()
-    return [
-        *(paths[name] for name in ("stdlib", "purelib", "platlib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    ]
+    return [place for place in places if not is_library(str(place))]

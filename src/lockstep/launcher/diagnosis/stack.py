@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lockstep.protocol.script_files import ScriptFiles
+
 COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py")
 LOADER, FETCH = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/fetch.py"
 BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
@@ -49,22 +51,10 @@ class Stack:
         return self.threads[0].frames if self.threads else ()
 
     def in_script(self, script: str) -> Frame | None:
-        """The innermost call in the folder of `script`, else in anything that is neither Python's nor a package's."""
-        folder = str(Path(script).resolve().parent) if script else ""
-        own = [frame for frame in self.main if folder and frame.file.startswith(folder + "/")]
-        own = own or [frame for frame in self.main if not _is_library(frame.file)]
-        return own[0] if own else None
-
-
-def _is_library(file: str) -> bool:
-    parts = Path(file).parts
-    return (
-        file.startswith("<")
-        or "site-packages" in parts
-        or "dist-packages" in parts
-        or "lockstep" in parts
-        or (any(part.startswith("python3") for part in parts))
-    )
+        """The innermost call in the user's files, else in anything that is no library's."""
+        users = ScriptFiles.beside(script) if script else ScriptFiles(())
+        place = users.innermost([frame.file for frame in self.main])
+        return None if place is None else self.main[place]
 
 
 def collective(frames: Sequence[Frame]) -> str:

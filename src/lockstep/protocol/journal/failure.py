@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import sysconfig
 import time
 import traceback
 from dataclasses import asdict, dataclass, replace
@@ -22,11 +21,11 @@ from lockstep.machine.visible import visible_lines
 from lockstep.protocol.journal import device_words
 from lockstep.protocol.journal.torch_words import is_of_a_peer, mistake_in, way_out
 from lockstep.protocol.run_folder import read_json, write_private
+from lockstep.protocol.script_files import ScriptFiles
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
-_NOT_THE_USERS = (f"{Path(__file__).parents[2]}/", f"{sysconfig.get_path('stdlib')}/")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 CAUSE_S = 0.3
@@ -93,13 +92,14 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     error = mistake_in(error)
     shown = _without_leading(error.__traceback__, hidden)
     text = "".join(traceback.format_exception(type(error), error, shown))
-    user = [frame for frame in traceback.extract_tb(shown) if _is_users(frame.filename, script)]
+    users = ScriptFiles.beside(script)
+    user = [frame for frame in traceback.extract_tb(shown) if users.has(frame.filename)]
     sample = _SAMPLE.search(text)
     only = traceback.format_exception_only(error)
     summary = next(words for words in only if not words.startswith(" ")).strip().split("\n")
     file, line = (user[-1].filename, user[-1].lineno or 0) if user else ("", 0)
     if _WORKER.search(summary[0]):
-        inner = [(name, int(number)) for name, number in _FRAME.findall(text) if _is_users(name, script)]
+        inner = [(name, int(number)) for name, number in _FRAME.findall(text) if users.has(name)]
         file, line = inner[-1] if inner else (file, line)
         summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
     said, fix = device_words.shortened(summary[0]), way_out(error)
@@ -124,13 +124,9 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
 
 def user_line(error: BaseException, script: Path) -> str:
     """The innermost line of the user's script in the traceback, `train.py:31`; empty if there is none."""
-    user = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename, script)]
+    users = ScriptFiles.beside(script)
+    user = [frame for frame in traceback.extract_tb(error.__traceback__) if users.has(frame.filename)]
     return f"{Path(user[-1].filename).name}:{user[-1].lineno}" if user else ""
-
-
-def _is_users(file: str, script: Path) -> bool:
-    """Whether a file lies beside the script or below, and is no library's: an environment may be installed there."""
-    return Path(file).is_relative_to(script.parent) and "-packages/" not in file and not file.startswith(_NOT_THE_USERS)
 
 
 def kind_of(error: BaseException) -> FailureKind:

@@ -8,32 +8,19 @@ one lane and differs between ranks by nature; it is left out.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import FrameType, GeneratorType, ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from lockstep.protocol.script_files import PACKAGE, running_script
 
 MAX_DEPTH = 3
 """How deep objects of the script's own classes, lists and dictionaries are looked into."""
 MAX_MEMBERS = 64
 """Longer lists and dictionaries hold data, not objects with a state."""
-_PACKAGE = f"{Path(__file__).parents[2]}/"
-_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
-_NOT_THE_USERS = (
-    _PACKAGE,
-    *(
-        f"{folder}/"
-        for folder in {
-            str(Path(torch.__file__).parents[1]),
-            *(sysconfig.get_path(name) for name in _LIBRARIES),
-        }
-    ),
-)
 _MODULE_TABLES = ("_modules", "_parameters", "_buffers")
 
 
@@ -160,7 +147,7 @@ def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
 def is_a_frame_of_the_script(frame: FrameType) -> bool:
     """Whether it runs the user's code: neither ours nor a library's; but a module run with -m may be installed."""
     file = frame.f_code.co_filename
-    is_main = frame.f_globals.get("__name__") == "__main__" and not file.startswith(_PACKAGE)
+    is_main = frame.f_globals.get("__name__") == "__main__" and not file.startswith(PACKAGE)
     return is_main or is_the_users(file)
 
 
@@ -170,8 +157,8 @@ def _holds_a_loop(frame: FrameType) -> bool:
 
 
 def is_the_users(file: str) -> bool:
-    """Whether a source file belongs to the script, and not to a library or to Python."""
-    return not file.startswith(("<", *_NOT_THE_USERS))
+    """Whether a source file belongs to the script that this process runs."""
+    return running_script().has(file)
 
 
 class _Weights:
@@ -223,5 +210,4 @@ def is_of_the_users_class(thing: Any) -> bool:
     module = type(thing).__module__
     if module == "__main__":
         return True
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and is_the_users(file)
+    return is_the_users(getattr(sys.modules.get(module), "__file__", None) or "")

@@ -14,7 +14,6 @@ import mmap
 import os
 import re
 import signal
-import sysconfig
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from multiprocessing.reduction import DupFd
 from typing import Any
 
 from lockstep.errors import SAMPLE_NOTE
+from lockstep.protocol.script_files import running_script
 
 ROW = 192
 HEAD, MAX_INDEX, MAX_PLACE = 4, 62, 120
@@ -37,7 +37,6 @@ ASKS_FOR_STACK = signal.SIGRTMAX - 5
 """A signal that programs leave alone."""
 ANSWERS_WITHIN_S = 0.5
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-_NOT_THE_USERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 @dataclass(frozen=True)
@@ -162,5 +161,5 @@ LAST = "lockstep/rank/data/lane_dataset.py"
 def user_line(stack: str) -> str:
     """The innermost line of the user in a stack as faulthandler writes it, newest first; empty if there is none."""
     frames = _FRAME.findall(stack.partition(LAST)[0])
-    users = [found for found in frames if not found[0].startswith(_NOT_THE_USERS)] or frames
-    return "{}:{} in {}".format(*users[0]) if users else ""
+    place = running_script().innermost([file for file, _, _ in frames]) or 0
+    return "{}:{} in {}".format(*frames[place]) if frames else ""

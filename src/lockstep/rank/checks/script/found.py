@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,8 @@ from lockstep.rank.checks.script.objects import ATOMS, MOST_ELEMENTS, is_our_own
 from lockstep.rank.checks.script.values import Seen
 from lockstep.rank.checks.variables import Named
 
+MOST_S = 0.25
+"""Of the rank's time, at the first step. The scripts of `tests/` take at most a fifth of it."""
 ADVICE = {
     "variable": "keep it in run.state",
     "attribute": "keep the value in run.state, or give the object state_dict and load_state_dict for run.track",
@@ -34,9 +37,19 @@ class Found:
         self._held = held
         self._names: dict[int | str, Named] = {}
         self._looked: set[int] = set()
+        self._until = time.thread_time() + MOST_S
 
     def names(self) -> list[Named]:
         return list(self._names.values())
+
+    def spend(self) -> None:
+        """Go on, while there is time.
+
+        Raises:
+            TimeoutError: when the time is over.
+        """
+        if time.thread_time() > self._until:
+            raise TimeoutError(f"longer than {MOST_S} s")
 
     def is_held(self, thing: Any) -> bool:
         if isinstance(thing, (list, tuple)) and thing and id(thing) not in self._held:

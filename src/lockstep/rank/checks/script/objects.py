@@ -146,8 +146,7 @@ _GLOBAL = {id(torch.default_generator), id(random._inst), id(np.random.mtrand._r
 def is_users(kind: Any) -> bool:
     """Whether the script, or a module beside it, defines a class."""
     module = getattr(kind, "__module__", None)
-    file = getattr(sys.modules.get(module or ""), "__file__", None)
-    return module == "__main__" or (isinstance(file, str) and is_the_users(file))
+    return module == "__main__" or is_the_users(getattr(sys.modules.get(module or ""), "__file__", None) or "")
 
 
 def is_own(function: Any) -> bool:

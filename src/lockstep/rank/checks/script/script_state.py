@@ -24,6 +24,8 @@ from lockstep.rank.checks.script_objects import modules_of_the_script, parts_of,
 from lockstep.rank.checks.variables import Named
 from lockstep.rank.run.loop_state import LoopState
 
+NOT_READ = Named("what the script keeps, whose source is too much to read", "", "keep it in run.state", "hidden")
+
 
 def named_in(loop_state: LoopState) -> list[Named]:
     """What the script around the caller keeps itself, with its lines and what to write; nothing of it blocks anything."""
@@ -34,8 +36,11 @@ def named_in(loop_state: LoopState) -> list[Named]:
     known = [loop_state.values, *parts_of([*loop_state.prepared.models, *tracked], loop_state.known)]
     kept = [part for value in vars(loop_state.values).values() for part in _contained(value)]
     found = Found({id(one) for one in [*known, *kept]} - unsaved)
-    for frame in script_frames():
-        _in(frame, found)
+    try:
+        for frame in script_frames():
+            _in(frame, found)
+    except Exception:  # noqa: BLE001 - what only labels never ends a run, nor holds it up
+        return [*found.names(), NOT_READ]
     return found.names()
 
 

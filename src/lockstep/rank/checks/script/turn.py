@@ -59,6 +59,7 @@ class Turn(Expressions):
         for statement in body:
             if self.env is None:
                 return
+            self.found.spend()
             kind = type(statement).__name__.removeprefix("Async").removesuffix("Star")
             if (way := getattr(self, f"_on_{kind}", None)) is not None:
                 way(statement, scope)

@@ -20,7 +20,7 @@ def cannot_draw(path: Path) -> str:
         return f"--picture {path} must end with {', '.join(FORMATS)}."
     if not path.absolute().parent.is_dir():
         return f"--picture {path}: there is no folder {path.parent}. Make it, or name another."
-    return "" if find_spec("matplotlib") else "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
+    return "" if find_spec("matplotlib") else "--picture needs matplotlib: pip install 'lockstep[plot]'."
 
 
 def draw_steps(lines: Sequence[Line], path: Path) -> None:

@@ -56,7 +56,7 @@ def build_editable(
                     wheel.extract(member, _SOURCE)
             kept = [member for member in members if ".dist-info/" in member and not member.endswith("/RECORD")]
             files = {member: wheel.read(member) for member in kept}
-    files["_lockstep_train.pth"] = f"{_SOURCE}\n".encode()
+    files["_lockstep.pth"] = f"{_SOURCE}\n".encode()
     record = next(member for member in members if member.endswith(".dist-info/RECORD"))
     files[record] = _record(files, record)
     with zipfile.ZipFile(Path(wheel_directory, name), "w", zipfile.ZIP_DEFLATED) as wheel:

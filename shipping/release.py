@@ -105,7 +105,7 @@ def release(repository: Path, text: str, with_packages: bool) -> None:
         subprocess.run([sys.executable, "-m", "shipping.wheels"], cwd=repository, check=True)
     print("Nothing has left this machine. To publish it:")
     print(f"  git push origin HEAD v{name}")
-    print(f"  {sys.executable} -m twine upload dist/lockstep_train-{name}*")
+    print(f"  {sys.executable} -m twine upload dist/lockstep-{name}*")
 
 
 def _prepared() -> None:

@@ -155,7 +155,7 @@ def table(trials: Sequence[Trial]) -> str:
 
 
 def _work(asked: argparse.Namespace) -> None:
-    wheels = sorted(asked.dist.glob("lockstep_train-*.whl"))
+    wheels = sorted(asked.dist.glob("lockstep-*.whl"))
     machine = platform.machine()
     pairs = [(best(wheels, each.version, machine), each) for each in interpreters(asked.pythons)]
     trials = []

@@ -112,12 +112,12 @@ def build(dist: Path, work: Path, named: Sequence[str]) -> list[Path]:
     check_tools()
     builders = chosen(interpreters(named))
     os.environ["SOURCE_DATE_EPOCH"] = _date_of_commit()
-    for old in dist.glob("lockstep_train-*"):
+    for old in dist.glob("lockstep-*"):
         old.unlink()
     for folder in (dist, work):
         folder.mkdir(parents=True, exist_ok=True)
     _run(sys.executable, "-m", "build", "--sdist", "--outdir", str(dist), "--quiet", str(ROOT))
-    (archive,) = dist.glob("lockstep_train-*.tar.gz")
+    (archive,) = dist.glob("lockstep-*.tar.gz")
     source = _unpacked(archive, work)
     made = [archive]
     for interpreter in builders:

@@ -1,4 +1,4 @@
-"""Several nodes in a Ray cluster: Ray says where, and lockstep does the rest. `pip install "lockstep-train[ray]"`.
+"""Several nodes in a Ray cluster: Ray says where, and lockstep does the rest. `pip install "lockstep[ray]"`.
 
     import ray, lockstep.ray
     ray.init(runtime_env={"working_dir": "."})
@@ -36,7 +36,7 @@ try:
     from ray.util.queue import Empty, Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 except ImportError as error:
-    raise UsageError("lockstep.ray needs Ray.", 'Install it: pip install "lockstep-train[ray]".') from error
+    raise UsageError("lockstep.ray needs Ray.", 'Install it: pip install "lockstep[ray]".') from error
 
 KEY = "LOCKSTEP_KEY"
 FOLLOW = (

@@ -166,7 +166,7 @@ def check_plot(text: str | None) -> Path | None:
     except ImportError as error:
         raise UsageError(
             f"--plot draws with matplotlib, which cannot be imported ({error}).",
-            "Install it: pip install 'lockstep-train[plot]'.",
+            "Install it: pip install 'lockstep[plot]'.",
         ) from None
     if path.suffix not in FORMATS:
         raise UsageError(f"--plot {text} has an ending that is not supported.", f"Let it end in {', '.join(FORMATS)}.")

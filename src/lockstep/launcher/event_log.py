@@ -31,7 +31,7 @@ LEAST_PACE_S = 1.0
 PACE_PART = 200
 """Between two lines about the pace lies this part of the time so far: 1,800 of them in a week."""
 STALLS = frozenset({"missing-rank", "stalled-in-data", "stalled-in-script", "stopped-process", "busy-rank"})
-LIBRARIES = ("lockstep-train", "torch")
+LIBRARIES = ("lockstep", "torch")
 
 
 @dataclass

@@ -75,6 +75,6 @@ def version() -> str:
     # Only when it is asked for: it takes twice as long as the interpreter's own start.
     metadata = importlib.import_module("importlib.metadata")
     try:
-        return str(metadata.version("lockstep-train"))
+        return str(metadata.version("lockstep"))
     except metadata.PackageNotFoundError:
         return "(not installed)"

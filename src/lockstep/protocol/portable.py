@@ -22,7 +22,7 @@ BLAS = "LOCKSTEP_PORTABLE_BLAS"
 PRELOAD = "LD_PRELOAD"
 OPENBLAS, OPENBLAS_VERSION = "scipy-openblas32", "0.3.34.481.3"
 """The exact build: another one may cut matrices into other blocks."""
-INSTALL = 'Run pip install "lockstep-train[portable]".'
+INSTALL = 'Run pip install "lockstep[portable]".'
 
 KERNELS = "Haswell"
 """OpenBLAS's name for the kernels that it is held at."""

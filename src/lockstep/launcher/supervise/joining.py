@@ -237,7 +237,7 @@ def _same(request: LaunchRequest) -> dict[str, str]:
         request.recovery,
     )
     return {
-        "their version of lockstep": importlib.metadata.version("lockstep-train"),
+        "their version of lockstep": importlib.metadata.version("lockstep"),
         "their version of torch": _torch_version(request),
         "their version of Python": ".".join(platform.python_version_tuple()[:2]),
         "the script": f"{Path(request.title).name} (sha256 {digest})",

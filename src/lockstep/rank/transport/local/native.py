@@ -17,7 +17,7 @@ __all__ = ["available", "compiled", "reason", "why_not"]
 _NAME = "lockstep._native"
 _NOT_BUILT = (
     "lockstep was installed without its compiled part, because no C++20 compiler was found or it failed; "
-    "install g++ 11 or newer, then lockstep again with `pip install --force-reinstall --no-deps -v lockstep-train` (in a "
+    "install g++ 11 or newer, then lockstep again with `pip install --force-reinstall --no-deps -v lockstep` (in a "
     "clone: `.` instead of the name), which says why"
 )
 

@@ -104,7 +104,7 @@ def test_an_editable_install_is_a_path_and_no_import_hook(sources, tmp_path):
     wheel, _ = build(sources, "build_editable", {})
     assert imported(wheel, tmp_path).split() == [str(sources / "src/lockstep/rank/transport/local/native.py")]
     left = {path.name for path in (tmp_path / "site").iterdir()}
-    assert left == {"_lockstep_train.pth", f"lockstep_train-{VERSION}.dist-info"}
+    assert left == {"_lockstep.pth", f"lockstep-{VERSION}.dist-info"}
     assert not any(path.name.startswith("CMake") and path.name != "CMakeLists.txt" for path in sources.rglob("*"))
 
 

@@ -35,11 +35,11 @@ help:  ## these lines
 	@awk -F ':.*## ' '/^[a-z][a-z -]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: native  ## train on two ranks, and prove that 1, 2 and 4 give the same bits
-	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
+	$(BIN)/samebits run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
 	@echo "README.md's hash, on any x86-64 CPU with AVX2:"
-	@$(BIN)/lockstep run -n 2 --numerics portable examples/digits.py --weights $(VENV)/digits.safetensors 2>&1 \
+	@$(BIN)/samebits run -n 2 --numerics portable examples/digits.py --weights $(VENV)/digits.safetensors 2>&1 \
 	  | grep -F "$$(sed -n 's/^bits  *\([0-9a-f]\{12\}\) .*any x86-64.*/\1/p' README.md)"
-	$(BIN)/lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
+	$(BIN)/samebits verify examples/digits.py --ranks 1,2,4 --steps 20
 
 test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=3 for three at a time)
 	$(PYTEST) $(PARALLEL) -m "not thorough"
@@ -65,20 +65,20 @@ coverage: native  ## which lines of the rooms that decide (pyproject.toml) the u
 test-pretend: native  ## the device's paths on pretended GPUs: bits, strategies, waits per step, mistakes
 	$(BIN)/python -m tests.pretend $(PARALLEL) $(TESTS)
 
-# The suite's core with every torch that lockstep claims to work with, each in an environment that is made for it and
+# The suite's core with every torch that samebits claims to work with, each in an environment that is made for it and
 # removed (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
 test-torches: native  ## the core with every torch that is supported
 	$(BIN)/python -m tests.torches $(TORCHES)
 
-# torch's own tests of torch.distributed, those in its wheel, over Gloo and over lockstep's backend
+# torch's own tests of torch.distributed, those in its wheel, over Gloo and over samebits's backend
 # (TESTS="barrier broadcast" for those with one of the words). Ten minutes on 2 cores. Prints the table of
 # docs/guarantees.md.
-test-torch: native  ## torch's own tests of torch.distributed over lockstep's backend
+test-torch: native  ## torch's own tests of torch.distributed over samebits's backend
 	$(BIN)/python -m tests.torch_own $(TESTS)
 
 # Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks
-# under torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/with-other-libraries.md.
-test-peers: native  ## Lightning, Accelerate, Transformers under torchrun and under lockstep
+# under torchrun and under samebits (PEERS="HF FSDP2" for some of them). Prints the table of docs/with-other-libraries.md.
+test-peers: native  ## Lightning, Accelerate, Transformers under torchrun and under samebits
 	$(BIN)/python -m tests.peers $(PEERS)
 
 # Hosts in network namespaces, real Slurm, Open MPI and MPICH need root; what is missing is told, and its tests are skipped.
@@ -111,7 +111,7 @@ gpu-day: native  ## the first hour on a machine with GPUs: what runs, the same b
 	$(BIN)/python -m benchmarks.gpu_day --blocks "$(BLOCKS)" $(if $(OUT),--out "$(OUT)")
 
 # Rows that make mounts, control groups and network namespaces need root (FAULTS="stopped sleep" for rows with such a word).
-faults: native  ## thirty faults under lockstep and under torchrun: what is said, how soon, what is lost and left
+faults: native  ## thirty faults under samebits and under torchrun: what is said, how soon, what is lost and left
 	$(BIN)/python -m benchmarks.faults $(FAULTS)
 
 docs: $(STAMP)  ## builds the documentation into build/site; a dead link fails it
@@ -129,7 +129,7 @@ native: $(STAMP) compiled  ## compile what has changed in native/
 
 ifeq ($(COMPILER),)
 compiled:
-	@echo "no C++ compiler: lockstep goes without its compiled part, over Gloo (apt-get install g++)"
+	@echo "no C++ compiler: samebits goes without its compiled part, over Gloo (apt-get install g++)"
 else
 compiled: build/native/build.ninja
 	$(CMAKE) --build build/native
@@ -138,10 +138,10 @@ endif
 # The C++ tests; and with sanitizers, each in a build folder of its own. Under ThreadSanitizer ranks are threads.
 native-test native-asan native-tsan: export CTEST_OUTPUT_ON_FAILURE = 1
 native-test native-asan native-tsan: BUILD = $(CMAKE) -S native -B build/$@ -G Ninja --log-level=WARNING \
-	  -DLOCKSTEP_TESTS=ON -DLOCKSTEP_INPLACE=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo $(SETTINGS) && $(CMAKE) --build build/$@
-native-test native-tsan: SETTINGS = -DLOCKSTEP_BINDINGS=OFF -DLOCKSTEP_SANITIZE=$(SANITIZE)
+	  -DSAMEBITS_TESTS=ON -DSAMEBITS_INPLACE=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo $(SETTINGS) && $(CMAKE) --build build/$@
+native-test native-tsan: SETTINGS = -DSAMEBITS_BINDINGS=OFF -DSAMEBITS_SANITIZE=$(SANITIZE)
 native-tsan: SANITIZE = thread
-native-asan: SETTINGS = -DLOCKSTEP_SANITIZE=address,undefined $(PYTHON_OF_NATIVE)
+native-asan: SETTINGS = -DSAMEBITS_SANITIZE=address,undefined $(PYTHON_OF_NATIVE)
 
 native-test: $(STAMP)  ## the C++ tests
 	$(BUILD)
@@ -156,10 +156,10 @@ native-tsan: $(STAMP)  ## the C++ tests under ThreadSanitizer
 native-asan: $(STAMP)  ## the C++ tests and the contract suite under AddressSanitizer and UBSan
 	$(BUILD)
 	$(CTEST) --test-dir build/$@
-	rm -rf build/$@/site && mkdir -p build/$@/site/lockstep
-	ln -s $(CURDIR)/src/lockstep/* build/$@/site/lockstep/ && rm -f build/$@/site/lockstep/_native*.so
-	ln -s $(CURDIR)/build/$@/_native*.so build/$@/site/lockstep/
-	PYTHONPATH=$(CURDIR)/build/$@/site ASAN_OPTIONS=detect_leaks=0 LOCKSTEP_TEST_LIMIT_S=600 \
+	rm -rf build/$@/site && mkdir -p build/$@/site/samebits
+	ln -s $(CURDIR)/src/samebits/* build/$@/site/samebits/ && rm -f build/$@/site/samebits/_native*.so
+	ln -s $(CURDIR)/build/$@/_native*.so build/$@/site/samebits/
+	PYTHONPATH=$(CURDIR)/build/$@/site ASAN_OPTIONS=detect_leaks=0 SAMEBITS_TEST_LIMIT_S=600 \
 	  LD_PRELOAD="$$($(COMPILER) -print-file-name=libasan.so) $$($(COMPILER) -print-file-name=libstdc++.so)" \
 	  $(PYTEST) $(PARALLEL) $(CONTRACTS)
 
@@ -187,8 +187,8 @@ build/native/build.ninja: native/CMakeLists.txt $(TOOLS)
 	@touch $@
 
 clean:  ## remove everything that was made
-	rm -f src/lockstep/_native*.so
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage lockstep-runs
+	rm -f src/samebits/_native*.so
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage samebits-runs
 
 # torch goes first and by its exact version, so pip takes the tested build and not the newest one. pip would compile one file
 # after the other to bytecode.
@@ -200,7 +200,7 @@ $(STAMP): pyproject.toml constraints.txt $(TOOLS)
 
 $(TOOLS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "lockstep needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
+	  { echo "samebits needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 2; }
 	$(PIP) cmake ninja nanobind
 	@touch $@

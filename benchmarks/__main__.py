@@ -19,9 +19,9 @@ from benchmarks.kinds import this_kind
 from benchmarks.pictures import cannot_draw, draw_steps
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
-from lockstep.cli.under_way import UnderWay
-from lockstep.machine.cores import usable_cores
-from lockstep.rank.transport.local.native import why_not
+from samebits.cli.under_way import UnderWay
+from samebits.machine.cores import usable_cores
+from samebits.rank.transport.local.native import why_not
 
 CORES = 2
 PICTURED = "steps"
@@ -40,7 +40,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     listed = "\n".join(f"  {name:14}{part.what}" for name, part in PARTS.items())
     parser = Parser(
         prog="python -m benchmarks",
-        description="Compare lockstep with stock PyTorch, side by side.",
+        description="Compare samebits with stock PyTorch, side by side.",
         epilog=f"parts:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

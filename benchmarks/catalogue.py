@@ -57,7 +57,7 @@ class Part:
     plan: Plan
     """What to measure, in order."""
     compiled: bool = True
-    """Whether it needs the compiled part of lockstep."""
+    """Whether it needs the compiled part of samebits."""
     has_models: bool = False
     """Whether it trains several, of which `--models` chooses."""
 

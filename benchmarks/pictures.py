@@ -20,7 +20,7 @@ def cannot_draw(path: Path) -> str:
         return f"--picture {path} must end with {', '.join(FORMATS)}."
     if not path.absolute().parent.is_dir():
         return f"--picture {path}: there is no folder {path.parent}. Make it, or name another."
-    return "" if find_spec("matplotlib") else "--picture needs matplotlib: pip install 'lockstep[plot]'."
+    return "" if find_spec("matplotlib") else "--picture needs matplotlib: pip install 'samebits[plot]'."
 
 
 def draw_steps(lines: Sequence[Line], path: Path) -> None:
@@ -72,5 +72,5 @@ def rows(lines: Sequence[Line]) -> list[tuple[str, str, Mapping[str, float], flo
         if line.what not in seen:
             found.append((line.what, line.other, line.notes[line.other], whole))
         seen.add(line.what)
-        found.append((line.what, f"lockstep, {line.ours}", line.notes[line.ours], whole))
+        found.append((line.what, f"samebits, {line.ours}", line.notes[line.ours], whole))
     return found

@@ -24,7 +24,7 @@ def measure_in_ranks(
 
     Exits with what the ranks said when they fail.
     """
-    launch = [sys.executable, "-m", "lockstep", "run", "-q", "-n", num_ranks, "--lanes", num_ranks]
+    launch = [sys.executable, "-m", "samebits", "run", "-q", "-n", num_ranks, "--lanes", num_ranks]
     launch += ["--threads", 1, "--device", "cpu", *launch_options, "-m", f"benchmarks.parts.{module}"]
     return measure_program([*launch, *arguments])
 
@@ -33,7 +33,7 @@ def measure_program(command: Command) -> Any:
     """Run a command with `--to FILE` and return the JSON that it wrote there; exits with what it said when it fails."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "measured.json"
-        run_program([*command, "--to", target], LOCKSTEP_RUNS=folder)
+        run_program([*command, "--to", target], SAMEBITS_RUNS=folder)
         return json.loads(target.read_text())
 
 

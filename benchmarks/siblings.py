@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lockstep.machine.cores import CPUS
+from samebits.machine.cores import CPUS
 
 MOST_CPUS = 1 << 16
 """A larger number in a list of CPUs is no list of CPUs."""

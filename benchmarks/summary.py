@@ -144,7 +144,7 @@ def best(sides: Mapping[str, Rounds]) -> str:
 def table(lines: Sequence[Line]) -> str:
     """The lines one below the other, with a heading."""
     rows: list[tuple[str, ...]] = [
-        ("row", "", "lockstep", "", "other side", "", "result", "(blocks)", "goal", "", "limit", "", "", "rounds")
+        ("row", "", "samebits", "", "other side", "", "result", "(blocks)", "goal", "", "limit", "", "", "rounds")
     ]
     rows += [_cells(line) for line in lines]
     left = (0, 1, 2, 4, 8, 9, 10)

@@ -1,7 +1,7 @@
 """Handwritten digits: a small CNN with BatchNorm and dropout, 1,437 real pictures to train on and 360 to test with.
 
-    lockstep run -n 2 examples/digits.py
-    lockstep verify --ranks 1,2,4 --steps 20 examples/digits.py
+    samebits run -n 2 examples/digits.py
+    samebits verify --ranks 1,2,4 --steps 20 examples/digits.py
 
 About ten seconds on two cores, to 99 % of the test pictures.
 """
@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-import lockstep
+import samebits
 
 
 class Net(nn.Module):
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--weights", default="digits.safetensors", help="where the trained weights go")
     options = parser.parse_args()
 
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     train_set, test_set = data()
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -1,7 +1,7 @@
 """A small GPT that learns to write Python: trained, byte by byte, on the standard library of the Python that runs it.
 
-    lockstep run -n 2 examples/gpt.py
-    lockstep verify --ranks 1,2,4 --steps 5 examples/gpt.py
+    samebits run -n 2 examples/gpt.py
+    samebits verify --ranks 1,2,4 --steps 5 examples/gpt.py
 
 About a minute on two cores, from 5.5 nats per byte (knowing nothing) via 3.3 (knowing how frequent each byte is,
 the unigram entropy) to 1.6. Every rank fetches and computes its lanes; all have the same weights at every step.
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 
 CONTEXT, WIDTH, HEADS, LAYERS = 64, 128, 4, 2
 BATCH, LEARNING_RATE, WARMUP = 32, 6e-3, 50  # windows per step, peak, steps
@@ -94,7 +94,7 @@ def unigram_entropy(text: Tensor) -> float:
     return -torch.special.xlogy(frequency, frequency).sum().item()
 
 
-def surprise(run: lockstep.Run, model: GPT, loader: DataLoader) -> float:
+def surprise(run: samebits.Run, model: GPT, loader: DataLoader) -> float:
     """The mean loss over a loader: each rank takes its share, and all get the same number."""
     tally = run.tally()
     model.eval()
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--weights", default="gpt.safetensors", help="where the trained weights go")
     options = parser.parse_args()
 
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     train_text, test_text = read_library()
     floor = unigram_entropy(test_text)
     corpus = hashlib.sha256(train_text.numpy()).hexdigest()[:12]  # differs between versions of Python

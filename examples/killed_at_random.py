@@ -1,7 +1,7 @@
 """Twenty ranks of a run are killed while it trains on 4, 1, 3 and 2 ranks; its losses and bits are those of a quiet run.
 
     python examples/killed_at_random.py                        about a minute on two cores
-    python examples/killed_at_random.py --plot killed.png      draws both runs (pip install "lockstep[plot]")
+    python examples/killed_at_random.py --plot killed.png      draws both runs (pip install "samebits[plot]")
 
 It trains `digits.py` twice: once undisturbed on 2 ranks, and once in four legs. Each leg but the last is stopped by
 SIGTERM, which saves the run; the same command with another -n goes on from there. The kills are SIGKILL, at random
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.protocol.journal.ring import JournalReader
+from samebits.protocol.journal.ring import JournalReader
 
 DIGITS = Path(__file__).with_name("digits.py")
 LEGS = (4, 1, 3, 2)
@@ -57,7 +57,7 @@ class Run:
             f"{self.name}: {ranks} rank{'s' if ranks > 1 else ''}, from step {max(self.losses, default=0)}", flush=True
         )
         is_last = last == self.epochs * STEPS_PER_EPOCH
-        command = [sys.executable, "-m", "lockstep", "run", "-q", "--name", self.name, "--save-every", "epoch"]
+        command = [sys.executable, "-m", "samebits", "run", "-q", "--name", self.name, "--save-every", "epoch"]
         command += ["-n", str(ranks), "--max-restarts", "1000", str(DIGITS), "--epochs", str(self.epochs)]
         before = self._folders()
         with subprocess.Popen(command, cwd=self.place, stdout=subprocess.DEVNULL) as launcher:
@@ -81,7 +81,7 @@ class Run:
             self.bits = json.loads((folder / "result.json").read_text())["bits"]
 
     def _folders(self) -> set[Path]:
-        return {found.parent for found in self.place.glob(f"lockstep-runs/{self.name}/*/journal")}
+        return {found.parent for found in self.place.glob(f"samebits-runs/{self.name}/*/journal")}
 
     def _read(self, folder: Path) -> int:
         """Take the losses that are there; return the newest step."""

@@ -1,6 +1,6 @@
 """The script of the quick start: handwritten digits in twenty lines.
 
-lockstep run -n 2 examples/quickstart.py
+samebits run -n 2 examples/quickstart.py
 """
 
 import torch
@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 digits = load_digits()
 images, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))

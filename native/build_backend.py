@@ -1,4 +1,4 @@
-"""How pip builds lockstep: scikit-build-core, with an editable install of our own.
+"""How pip builds samebits: scikit-build-core, with an editable install of our own.
 
 scikit-build-core's editable install puts an import hook into every Python process. The hook costs start time, and it
 finds this checkout even where PYTHONPATH names another. Ours is a line in a `.pth` file: the folder `src/`, with the
@@ -33,7 +33,7 @@ __all__ = [
 Settings = dict[str, list[str] | str]
 
 _SOURCE = Path(__file__).resolve().parents[1] / "src"
-_COMPILED = ("lockstep/_native", "lockstep/_portable")
+_COMPILED = ("samebits/_native", "samebits/_portable")
 
 
 def build_editable(
@@ -56,7 +56,7 @@ def build_editable(
                     wheel.extract(member, _SOURCE)
             kept = [member for member in members if ".dist-info/" in member and not member.endswith("/RECORD")]
             files = {member: wheel.read(member) for member in kept}
-    files["_lockstep.pth"] = f"{_SOURCE}\n".encode()
+    files["_samebits.pth"] = f"{_SOURCE}\n".encode()
     record = next(member for member in members if member.endswith(".dist-info/RECORD"))
     files[record] = _record(files, record)
     with zipfile.ZipFile(Path(wheel_directory, name), "w", zipfile.ZIP_DEFLATED) as wheel:

@@ -2,7 +2,7 @@
 
     python scripts/portable_hash.py
 
-The known answers, then two epochs of examples/digits.py; half a minute. Where LOCKSTEP_PYTHON names a wrapper that starts an emulator,
+The known answers, then two epochs of examples/digits.py; half a minute. Where SAMEBITS_PYTHON names a wrapper that starts an emulator,
 the line has the wrapper's name. Exit code 1 when an answer differs or is not recorded for this torch, or when there were no bits.
 """
 
@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lockstep.machine.cores import model_and_instructions
-from lockstep.machine.processes import interpreter
-from lockstep.protocol.portable import LIBRARY
+from samebits.machine.cores import model_and_instructions
+from samebits.machine.processes import interpreter
+from samebits.protocol.portable import LIBRARY
 
 ANSWERS = LIBRARY.parent / "rank" / "portable" / "known_answers.json"
 DIGITS = Path(__file__).parents[1] / "examples/digits.py"
@@ -33,7 +33,7 @@ def table_line(cpu: tuple[str, str], computed: Mapping[str, Any], known: Mapping
 
     Args:
         cpu: its name, and how it computed.
-        computed: what `python -m lockstep.rank.portable.known_answers` prints.
+        computed: what `python -m samebits.rank.portable.known_answers` prints.
         known: the answers that are recorded for its torch.
         bits: of the digits; empty where they were not trained.
     """
@@ -52,7 +52,7 @@ def differing(found: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
 
 def processor() -> tuple[str, str]:
     """Its name, with what tells apart those that a virtual machine calls by one; and whether it is a real one."""
-    if wrapper := os.environ.get("LOCKSTEP_PYTHON"):
+    if wrapper := os.environ.get("SAMEBITS_PYTHON"):
         return Path(wrapper).stem, "emulated"
     model, instructions = model_and_instructions()
     numbers = dict(re.findall(r"^(cpu family|model)\s*: (\d+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
@@ -72,7 +72,7 @@ def trained_bits() -> str:
     """The beginning of the hash of the digits' weights after two epochs."""
     with tempfile.TemporaryDirectory() as folder:
         run = ("run", "--numerics", "portable", "-n", "1", "-q", "--log-dir", folder, str(DIGITS), "--epochs", "2")
-        printed(sys.executable, "lockstep", *run)
+        printed(sys.executable, "samebits", *run)
         (summary,) = Path(folder).glob("*/summary.json")
         bits: str = json.loads(summary.read_text())["bits"]
     return bits.removeprefix("sha256:")[:LENGTH]
@@ -80,7 +80,7 @@ def trained_bits() -> str:
 
 def main() -> int:
     """Print the line."""
-    computed = json.loads(printed(interpreter(), "lockstep.rank.portable.known_answers"))
+    computed = json.loads(printed(interpreter(), "samebits.rank.portable.known_answers"))
     known = json.loads(ANSWERS.read_text()).get(computed["torch"], {})
     is_right = not differing(computed["answers"], known)
     print(table_line(processor(), computed, known, trained_bits() if is_right else ""))

@@ -21,10 +21,10 @@ if str(SOURCE) not in sys.path:
 
 import click  # noqa: E402
 
-import lockstep  # noqa: E402
-from lockstep.cli.main import COMMANDS, commands  # noqa: E402
-from lockstep.protocol.events import Kind  # noqa: E402
-from lockstep.protocol.run_folder import RunFolder  # noqa: E402
+import samebits  # noqa: E402
+from samebits.cli.main import COMMANDS, commands  # noqa: E402
+from samebits.protocol.events import Kind  # noqa: E402
+from samebits.protocol.run_folder import RunFolder  # noqa: E402
 
 EXIT_CODE = "Exit code:"
 """How the paragraph on exit codes in a command's help begins."""
@@ -42,12 +42,12 @@ class ErrorClass:
     @property
     def shown(self) -> str:
         """With the package's name where a script can import it from there."""
-        return f"lockstep.{self.name}" if self.name in lockstep.__all__ else self.name
+        return f"samebits.{self.name}" if self.name in samebits.__all__ else self.name
 
     @property
     def origin(self) -> str:
         """The module of a class that is not public."""
-        return "" if self.name in lockstep.__all__ else f" (`{self.module}`)"
+        return "" if self.name in samebits.__all__ else f" (`{self.module}`)"
 
 
 def command_line() -> str:
@@ -57,9 +57,9 @@ def command_line() -> str:
         command, context = _command(name)
         usage = " ".join(command.collect_usage_pieces(context))
         lines += [
-            f"{'#' * (2 + name.count(' '))} lockstep {name}",
+            f"{'#' * (2 + name.count(' '))} samebits {name}",
             "",
-            f"```console\n$ lockstep {name} {usage}\n```",
+            f"```console\n$ samebits {name} {usage}\n```",
             "",
         ]
         lines += [" ".join((command.help or "").split()), ""]
@@ -77,7 +77,7 @@ def command_line() -> str:
 
 def exit_codes() -> str:
     """What each command's help says about its exit codes."""
-    rows = [f"| `lockstep {name}` | {_cell(_exit_code(_command(name)[0]))} |" for name in _names()]
+    rows = [f"| `samebits {name}` | {_cell(_exit_code(_command(name)[0]))} |" for name in _names()]
     return "\n".join(["| command | exit codes |", "|---|---|", *rows])
 
 
@@ -122,7 +122,7 @@ def errors() -> str:
 
     rows = [
         f"| `{one.shown}` | {', '.join(f'`{base}`' for base in one.bases)} | {_cell(one.text)}{one.origin} |"
-        for one in below("LockstepError")
+        for one in below("SamebitsError")
     ]
     return "\n".join(["| class | is a | when |", "|---|---|---|", *rows])
 
@@ -130,9 +130,9 @@ def errors() -> str:
 def api() -> str:
     """Directives for mkdocstrings: `init`, the other functions, classes, exceptions."""
     exceptions = {one.name for one in _error_classes()}
-    names = [name for name in lockstep.__all__ if not name.startswith("_")]
+    names = [name for name in samebits.__all__ if not name.startswith("_")]
     names.sort(key=lambda name: (name in exceptions, name != "init", name[0].isupper(), name))
-    return "\n\n".join(f"::: lockstep.{name}" for name in names)
+    return "\n\n".join(f"::: samebits.{name}" for name in names)
 
 
 PARTS = {
@@ -157,11 +157,11 @@ def _names() -> Iterator[str]:
 
 def _command(name: str) -> tuple[click.Command, click.Context]:
     command: click.Command | None = commands
-    context = click.Context(commands, info_name="lockstep")
+    context = click.Context(commands, info_name="samebits")
     for word in name.split():
         command = command.get_command(context, word) if isinstance(command, click.Group) else None
         if command is None:
-            raise LookupError(f"lockstep has no command {name!r}")
+            raise LookupError(f"samebits has no command {name!r}")
         context = click.Context(command, context, info_name=word)
     assert command is not None
     return command, context
@@ -198,7 +198,7 @@ def _exit_code(command: click.Command) -> str:
 
 
 def _error_classes() -> list[ErrorClass]:
-    """LockstepError and all classes below it, wherever in the package they are."""
+    """SamebitsError and all classes below it, wherever in the package they are."""
     all_classes = [
         ErrorClass(
             node.name,
@@ -206,11 +206,11 @@ def _error_classes() -> list[ErrorClass]:
             tuple(ast.unparse(base) for base in node.bases),
             _text((ast.get_docstring(node) or "").partition("\n\n")[0]),
         )
-        for path in sorted((SOURCE / "lockstep").rglob("*.py"))
+        for path in sorted((SOURCE / "samebits").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
     ]
-    found = [one for one in all_classes if one.name == "LockstepError"]
+    found = [one for one in all_classes if one.name == "SamebitsError"]
     for parent in found:  # which grows
         found += [one for one in all_classes if parent.name in one.bases and one not in found]
     return found

@@ -96,7 +96,7 @@ def release(repository: Path, text: str, with_packages: bool) -> None:
     today = dt.datetime.now(dt.UTC).date()
     log.write_text(dated(changelog, name, today))
     _git(repository, "commit", "--quiet", "--all", "--message", f"Release {name}")
-    _git(repository, "tag", "--annotate", f"v{name}", "--message", f"lockstep {name}")
+    _git(repository, "tag", "--annotate", f"v{name}", "--message", f"samebits {name}")
     print(
         f"{name} is committed and tagged v{name}; git reset --hard HEAD~ && git tag -d v{name} takes it back.",
         flush=True,
@@ -105,7 +105,7 @@ def release(repository: Path, text: str, with_packages: bool) -> None:
         subprocess.run([sys.executable, "-m", "shipping.wheels"], cwd=repository, check=True)
     print("Nothing has left this machine. To publish it:")
     print(f"  git push origin HEAD v{name}")
-    print(f"  {sys.executable} -m twine upload dist/lockstep-{name}*")
+    print(f"  {sys.executable} -m twine upload dist/samebits-{name}*")
 
 
 def _prepared() -> None:

@@ -30,12 +30,12 @@ import os
 import sys
 import torch
 import torch.nn.functional as F
-import lockstep
-from lockstep import _native
+import samebits
+from samebits import _native
 
 assert "site-packages" in _native.__file__, _native.__file__
 assert _native.choose_variant(os.environ["TRIED_VARIANT"])
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = torch.nn.Sequential(torch.nn.Linear(8, 300), torch.nn.ReLU(), torch.nn.Linear(300, 3))
 optimizer = torch.optim.AdamW(model.parameters())
 data = torch.utils.data.TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
@@ -99,12 +99,12 @@ def tried(wheel: Path, interpreter: Interpreter, constraints: Sequence[str]) -> 
 
 def _use(trial: Trial, home: Path) -> None:
     (home / "train.py").write_text(SCRIPT)
-    told = json.loads(_output(home, "lockstep", "doctor", "--json"))
+    told = json.loads(_output(home, "samebits", "doctor", "--json"))
     state = {row["what"]: (row["state"], row["text"]) for row in told["rows"]}["compiled part"]
     trial.torch = told["torch"]["version"]
     if state[0] != "ok":
         raise ValueError(f"the doctor says of the compiled part: {state[1]}")
-    question = "from lockstep import _native; print(*_native.variants())"
+    question = "from samebits import _native; print(*_native.variants())"
     trial.variants = tuple(_output(home, "python", "-c", question).split())
     bits = {_trained(home, variant, "-n", "2") for variant in trial.variants}
     for options in (("-n", "1"), ("-n", "2", "--backend", "gloo"), ("-n", "2", "--strategy", "zero1")):
@@ -113,8 +113,8 @@ def _use(trial: Trial, home: Path) -> None:
 
 
 def _trained(home: Path, variant: str, *options: str) -> str:
-    """The hash that a run ends with, whole with -v, on standard error as all of lockstep's own lines."""
-    done = _ended(home, "lockstep", "run", "-v", *options, "train.py", TRIED_VARIANT=variant)
+    """The hash that a run ends with, whole with -v, on standard error as all of samebits's own lines."""
+    done = _ended(home, "samebits", "run", "-v", *options, "train.py", TRIED_VARIANT=variant)
     found = re.search(r"sha256:(\w+)", done.stderr)
     if done.returncode != 0 or found is None:
         raise ValueError(done.stdout + done.stderr)
@@ -155,7 +155,7 @@ def table(trials: Sequence[Trial]) -> str:
 
 
 def _work(asked: argparse.Namespace) -> None:
-    wheels = sorted(asked.dist.glob("lockstep-*.whl"))
+    wheels = sorted(asked.dist.glob("samebits-*.whl"))
     machine = platform.machine()
     pairs = [(best(wheels, each.version, machine), each) for each in interpreters(asked.pythons)]
     trials = []

@@ -55,9 +55,9 @@ class Target:
         suffix = "cpython-{}{}".format(*self.interpreter.version)
         return {
             "CMAKE_TOOLCHAIN_FILE": str(ROOT / "native" / "cmake" / "zig.cmake"),
-            "LOCKSTEP_ZIG": zig,
-            "LOCKSTEP_ARCH": self.architecture,
-            "LOCKSTEP_GLIBC": GLIBC,
+            "SAMEBITS_ZIG": zig,
+            "SAMEBITS_ARCH": self.architecture,
+            "SAMEBITS_GLIBC": GLIBC,
             "SETUPTOOLS_EXT_SUFFIX": f".{suffix}-{self.architecture}-linux-gnu.so",
             "_PYTHON_HOST_PLATFORM": f"linux-{self.architecture}",
         }
@@ -112,12 +112,12 @@ def build(dist: Path, work: Path, named: Sequence[str]) -> list[Path]:
     check_tools()
     builders = chosen(interpreters(named))
     os.environ["SOURCE_DATE_EPOCH"] = _date_of_commit()
-    for old in dist.glob("lockstep-*"):
+    for old in dist.glob("samebits-*"):
         old.unlink()
     for folder in (dist, work):
         folder.mkdir(parents=True, exist_ok=True)
     _run(sys.executable, "-m", "build", "--sdist", "--outdir", str(dist), "--quiet", str(ROOT))
-    (archive,) = dist.glob("lockstep-*.tar.gz")
+    (archive,) = dist.glob("samebits-*.tar.gz")
     source = _unpacked(archive, work)
     made = [archive]
     for interpreter in builders:
@@ -134,7 +134,7 @@ def _unpacked(archive: Path, work: Path) -> Path:
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     (source,) = folder.iterdir()
-    return source.rename(folder / "lockstep")
+    return source.rename(folder / "samebits")
 
 
 def _back_end(interpreter: Interpreter, work: Path) -> Path:

@@ -16,13 +16,13 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lockstep.testing.ranks import preload
+from samebits.testing.ranks import preload
 
-LIMIT_S = int(os.environ.get("LOCKSTEP_TEST_LIMIT_S", "120"))
+LIMIT_S = int(os.environ.get("SAMEBITS_TEST_LIMIT_S", "120"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets it for background jobs, and children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup sets it, and `lockstep run` respects that
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup sets it, and `samebits run` respects that
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["PYTHONFAULTHANDLER"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,6 +1,6 @@
 """The core of the suite with other versions of torch: `make test-torches`, or `python -m tests.torches [VERSION...]`.
 
-For each version an environment is made in `build/torches/`, checked by `lockstep doctor`, tested, and removed. torch
+For each version an environment is made in `build/torches/`, checked by `samebits doctor`, tested, and removed. torch
 for CUDA brings 3 to 5 GB of packages with it where the index has no CPU build; there are no GPUs in these tests.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from lockstep.machine.torch_versions import TESTED
+from samebits.machine.torch_versions import TESTED
 from tests.support.environment import ROOT, Environment, pinned, requirements
 
 CORE = (
@@ -30,7 +30,7 @@ CORE = (
 ENOUGH_S = 3600
 TEST_S = 600
 """For one test: in torch 2.11 the compiler looks at the machine's instructions anew in each process, for a minute."""
-NAMES = "import json; from lockstep.machine.torch_private import missing; print(json.dumps(list(map(str, missing(compiler=True)))))"
+NAMES = "import json; from samebits.machine.torch_private import missing; print(json.dumps(list(map(str, missing(compiler=True)))))"
 
 
 @dataclass
@@ -62,7 +62,7 @@ def try_version(version: str, tests: Sequence[str], keep: bool) -> Result:
         if not place.folder.exists():
             place.make()
             place.install([f"torch=={version}", *requirements("test")], pinned(ROOT / "constraints.txt", "torch"))
-        told = json.loads(_said(place, "-m", "lockstep", "doctor", "--json"))
+        told = json.loads(_said(place, "-m", "samebits", "doctor", "--json"))
         rows = {row["what"]: row for row in told["rows"]}
         result.healthy = told["ok"] and told["torch"]["misfit"] == "" and rows["compiled part"]["state"] == "ok"
         result.missing = tuple(json.loads(_said(place, "-c", NAMES)))
@@ -80,7 +80,7 @@ def _tested(place: Environment, tests: Sequence[str]) -> tuple[int, int, int]:
     report = place.folder / "report.xml"
     how = ["-n", "2", "--dist", "worksteal", "-m", "not thorough", "--tb", "short", "-q", f"--junitxml={report}"]
     command = [place.python, "-m", "pytest", *how, *tests]
-    variables = {**os.environ, "LOCKSTEP_TEST_LIMIT_S": str(TEST_S)}
+    variables = {**os.environ, "SAMEBITS_TEST_LIMIT_S": str(TEST_S)}
     done = subprocess.run(command, cwd=ROOT, timeout=ENOUGH_S, check=False, stdin=subprocess.DEVNULL, env=variables)
     if done.returncode not in (0, 1):
         raise ValueError(f"pytest ended with exit code {done.returncode}")

@@ -1,12 +1,12 @@
-"""Faults that happen to a training under lockstep, and to the same training under torchrun.
+"""Faults that happen to a training under samebits, and to the same training under torchrun.
 
-    make faults                                        all, on 2 and 4 ranks under lockstep and on 2 under torchrun: 45 minutes
+    make faults                                        all, on 2 and 4 ranks under samebits and on 2 under torchrun: 45 minutes
     python -m benchmarks.faults stopped "state D"      rows whose title has one of these words
-    python -m benchmarks.faults --side lockstep --json faults.json
+    python -m benchmarks.faults --side samebits --json faults.json
 
 A run under torchrun that has not ended 40 s after the fault is ended from here: Gloo waits for 30 minutes. Some rows make
 control groups, mounts and network namespaces of their own, and need root. The exit code is 0 when no fault was missed and
-every run under lockstep ended; those that went on with each sample used once and the bits of an undisturbed one.
+every run under samebits ended; those that went on with each sample used once and the bits of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from benchmarks.ending import ends_shortly
 from benchmarks.faults.catalogue import ELSEWHERE, NOT_HERE, ROWS, Row
 from benchmarks.faults.outcome import Notes, Outcome
 from benchmarks.faults.table import line, table
-from benchmarks.faults.trial import LOCKSTEP, TORCHRUN, Trial
+from benchmarks.faults.trial import SAMEBITS, TORCHRUN, Trial
 
-RANKS = {LOCKSTEP: (2, 4), TORCHRUN: (2,)}
-SIDES = {"lockstep": LOCKSTEP, "torchrun": TORCHRUN}
+RANKS = {SAMEBITS: (2, 4), TORCHRUN: (2,)}
+SIDES = {"samebits": SAMEBITS, "torchrun": TORCHRUN}
 UNDISTURBED = Row("undisturbed", "", "")
 
 
@@ -51,12 +51,12 @@ def main() -> int:
     outcomes: list[Outcome] = []
     for file in options.read or ():
         outcomes += [Outcome(**told) for told in json.loads(file.read_text())]
-    for side in [] if options.read else [SIDES[options.side]] if options.side else [LOCKSTEP, TORCHRUN]:
+    for side in [] if options.read else [SIDES[options.side]] if options.side else [SAMEBITS, TORCHRUN]:
         for ranks in RANKS[side] if options.ranks is None else (options.ranks,):
             outcomes += _run(rows, side, ranks)
     if options.json:
         options.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
-    print(f"\n{dt.datetime.now(dt.UTC):%Y-%m-%d}, load {os.getloadavg()[2]:.1f}\n\n{table(outcomes, LOCKSTEP)}")
+    print(f"\n{dt.datetime.now(dt.UTC):%Y-%m-%d}, load {os.getloadavg()[2]:.1f}\n\n{table(outcomes, SAMEBITS)}")
     print("\n".join(["", *(f"not tried: {what}: {why}" for what, why in NOT_HERE.items())]))
     print("\n".join(f"{goal}: {where}" for goal, where in ELSEWHERE.items()))
     return 1 if any(_is_bad(outcome) for outcome in outcomes) else 0
@@ -77,7 +77,7 @@ def _run(rows: list[Row], side: str, ranks: int) -> list[Outcome]:
 
 def _is_bad(outcome: Outcome) -> bool:
     fails = outcome.exit_code is None or False in (outcome.same_bits, outcome.samples_once)
-    return bool(outcome.trouble) or (outcome.side == LOCKSTEP and fails)
+    return bool(outcome.trouble) or (outcome.side == SAMEBITS and fails)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ RANK_1 = f"rank=1 step={STEP}"
 REPLACE = ("--on-stall", "replace")
 LIMIT = (*REPLACE, "--stall-after", "5")
 """Nobody but the user knows when a loop is too long."""
-SMALL_DISK = "mkdir -p lockstep-runs && mount -t tmpfs -o size=100m none lockstep-runs"
+SMALL_DISK = "mkdir -p samebits-runs && mount -t tmpfs -o size=100m none samebits-runs"
 OWN_NETWORK = "ip link set lo up"
 
 
@@ -23,11 +23,11 @@ class Row:
     goal: str
     """Its row of the goals that faults have: F1 to F18; empty where it has none."""
     fault: str
-    """As `lockstep.testing.faults` reads it; empty where this program does it: it kills the launcher."""
+    """As `samebits.testing.faults` reads it; empty where this program does it: it kills the launcher."""
     options: tuple[str, ...] = ()
-    """Of `lockstep run`."""
+    """Of `samebits run`."""
     is_plain: bool = False
-    """Whether lockstep too runs the script with DistributedDataParallel."""
+    """Whether samebits too runs the script with DistributedDataParallel."""
     unshare: str = ""
     """The namespace that the run gets for itself: `mount` or `net`."""
     before: str = ""
@@ -64,8 +64,8 @@ ROWS = (
     Row("one rank skips a step", "F7", f"skip {RANK_1}", ("--on-stall", "stop")),
     Row("one rank leaves the loop", "F7", f"break {RANK_1}", ("--on-stall", "stop")),
     Row("one rank evaluates what takes all", "F7", f"evaluate {RANK_1}", ("--on-stall", "stop")),
-    Row("another collective", "F7", f"mismatch {RANK_1}", ("--backend", "lockstep"), is_plain=True),
-    Row("disk of the run full", "F12", f"disk-full {RANK_1} path=lockstep-runs",
+    Row("another collective", "F7", f"mismatch {RANK_1}", ("--backend", "samebits"), is_plain=True),
+    Row("disk of the run full", "F12", f"disk-full {RANK_1} path=samebits-runs",
         ("--name", "full", "--save-every", "5steps"), unshare="mount", before=SMALL_DISK, arguments=("--save",)),
     Row("loader worker killed", "F15", f"kill-worker {RANK_1}"),
     _stalls("loader worker stopped", "stop-worker", "F15"),

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from benchmarks.faults.samples import BATCH, EPOCHS, Numbers, bits, network, note
-from lockstep.testing import faults
+from samebits.testing import faults
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
@@ -38,8 +38,8 @@ for epoch in range(EPOCHS):
         optimizer.zero_grad()
         note("step", number)
         if number % 5 == 0 and dist.get_rank() == 0 and "--save" in sys.argv:
-            torch.save(model.state_dict(), "lockstep-runs/model.part")
-            os.replace("lockstep-runs/model.part", "lockstep-runs/model.pt")  # noqa: PTH105 - as people write it
+            torch.save(model.state_dict(), "samebits-runs/model.part")
+            os.replace("samebits-runs/model.part", "samebits-runs/model.pt")  # noqa: PTH105 - as people write it
 if dist.get_rank() == 0:
     note("bits", bits(model.module))
 dist.destroy_process_group()

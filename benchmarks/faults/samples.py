@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from lockstep.testing import faults
+from samebits.testing import faults
 
 NUM_SAMPLES, BATCH, EPOCHS = 1920, 64, 2
 NOTES = "FAULTS_NOTES"

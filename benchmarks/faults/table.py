@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from benchmarks.faults.outcome import Outcome
 
 HEAD = (
-    "| fault | goal | lockstep says | names | after | then | torchrun + DDP says | names | after | then |\n"
+    "| fault | goal | samebits says | names | after | then | torchrun + DDP says | names | after | then |\n"
     + "|---" * 10
     + "|"
 )
@@ -23,11 +23,11 @@ def line(outcome: Outcome) -> str:
 
 
 def table(outcomes: Sequence[Outcome], ours: str) -> str:
-    """One row for each fault: lockstep on each number of ranks, with ` / ` between them, and the other side.
+    """One row for each fault: samebits on each number of ranks, with ` / ` between them, and the other side.
 
     Args:
         outcomes: of both sides, or of one.
-        ours: what lockstep's side is called.
+        ours: what samebits's side is called.
     """
     rows = [HEAD]
     for title in dict.fromkeys(outcome.title for outcome in outcomes):

@@ -1,14 +1,14 @@
-"""The training that faults happen to, with lockstep: `lockstep run -n 2 -m benchmarks.faults.training`."""
+"""The training that faults happen to, with samebits: `samebits run -n 2 -m benchmarks.faults.training`."""
 
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 from benchmarks.faults.samples import BATCH, EPOCHS, Numbers, bits, network, note
-from lockstep.testing import faults
+from samebits.testing import faults
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = network()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loader = DataLoader(Numbers(), batch_size=BATCH, shuffle=True, num_workers=1)

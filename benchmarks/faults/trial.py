@@ -19,13 +19,13 @@ from pathlib import Path
 from benchmarks.faults.catalogue import SAMPLE, STEP, Row
 from benchmarks.faults.outcome import Notes, Outcome, Said, first_said, names
 from benchmarks.faults.samples import NOTES
-from lockstep.testing import faults
-from lockstep.testing.faults.acts import remove_control_groups
+from samebits.testing import faults
+from samebits.testing.faults.acts import remove_control_groups
 
 ROOT = Path(__file__).parents[2]
-LOCKSTEP, TORCHRUN = "lockstep", "torchrun + DDP"
+SAMEBITS, TORCHRUN = "samebits", "torchrun + DDP"
 MARK = "FAULTS_TRIAL"
-PATIENCE_S = {LOCKSTEP: 60.0, TORCHRUN: 40.0}
+PATIENCE_S = {SAMEBITS: 60.0, TORCHRUN: 40.0}
 """After a fault, until the run is ended from here."""
 START_S = 60.0
 CACHE = "torchinductor_"
@@ -39,7 +39,7 @@ class Trial:
 
     Args:
         row: the fault; without its effect where `is_quiet`.
-        side: LOCKSTEP or TORCHRUN.
+        side: SAMEBITS or TORCHRUN.
         ranks: on how many.
         quiet: what an undisturbed run noted; None: this is one.
     """
@@ -81,7 +81,7 @@ class Trial:
         if self.side == TORCHRUN:
             words = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         else:
-            words = ["lockstep", "run", "-n", str(self.ranks), *self.row.options]
+            words = ["samebits", "run", "-n", str(self.ranks), *self.row.options]
         command = [sys.executable, "-m", *words, script, *arguments]
         if not self.row.unshare:
             return command
@@ -96,7 +96,7 @@ class Trial:
         return self.row.fault.replace(SAMPLE, f"sample={numbers[-1]}")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "LOCKSTEP_"))}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "SAMEBITS_"))}
         path = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH"))))
         own |= {MARK: self._mark, NOTES: str(self.place / "notes"), "TMPDIR": str(self.place / "temporary")}
         own |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **faults.variables(self._plan, self.place / "fired")}

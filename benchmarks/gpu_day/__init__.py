@@ -13,5 +13,5 @@ import importlib.util
 import sys
 from pathlib import Path
 
-if importlib.util.find_spec("lockstep") is None:  # a checkout alone will do
+if importlib.util.find_spec("samebits") is None:  # a checkout alone will do
     sys.path.insert(0, str(Path(__file__).parents[2] / "src"))

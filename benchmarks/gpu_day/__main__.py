@@ -1,7 +1,7 @@
 """The first hour on a machine with GPUs: `make gpu-day`, or `python -m benchmarks.gpu_day` in a checkout. `--first`: its
 first nine minutes, the most telling tasks first.
 
-Needs torch for the GPU and what lockstep needs; lockstep itself need not be installed or compiled. A block has ten minutes,
+Needs torch for the GPU and what samebits needs; samebits itself need not be installed or compiled. A block has ten minutes,
 and whatever comes of it, the next one begins. The record is written after each task. Exit code: 0; 1 when a task failed or
 was cut off; 2 for wrong input, or without a GPU; 130 for Ctrl-C, with the record of what was done.
 """
@@ -49,7 +49,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     listed = "\n".join(f"  {name:12}{block.what}" for name, block in BLOCKS.items())
     parser = Parser(
         prog="python -m benchmarks.gpu_day",
-        description="Try lockstep on this machine's GPUs.",
+        description="Try samebits on this machine's GPUs.",
         epilog=f"blocks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from benchmarks.gpu_day.hardware import Hardware
 from benchmarks.gpu_day.judging import ends_well, ends_with, goes_on, pytest_says, same_bits, speeds
 from benchmarks.gpu_day.outcome import Ended, State, Verdict
-from benchmarks.gpu_day.tasks import EXAMPLES, PROGRAMS, REAL, ROOT, SHARE, Task, lockstep, program
+from benchmarks.gpu_day.tasks import EXAMPLES, PROGRAMS, REAL, ROOT, SHARE, Task, samebits, program
 
 PYTEST = ("pytest", "hypothesis", "psutil")
 DIGITS, GPT = str(EXAMPLES / "digits.py"), str(EXAMPLES / "gpt.py")
@@ -48,7 +48,7 @@ class Block:
 
 
 def doctor_says(ended: Ended) -> Verdict:
-    """The rows of `lockstep doctor --json` that are not in order."""
+    """The rows of `samebits doctor --json` that are not in order."""
     try:
         rows = json.loads(ended.out)["rows"]
     except (ValueError, LookupError):
@@ -62,11 +62,11 @@ def start(day: Day) -> list[Task]:
     few, well = (TRAINING, "--steps", "5"), ends_with(0, "on cuda")
     on_gpus = ("run", "--device", "cuda", "-n")
     tasks = [
-        lockstep("doctor", "doctor", "--json", judge=doctor_says),
-        lockstep("lockstep run", *on_gpus, "1", *few, judge=well),
-        lockstep("all GPUs", *on_gpus, str(min(day.gpus, 4)), *few, judge=well),
+        samebits("doctor", "doctor", "--json", judge=doctor_says),
+        samebits("samebits run", *on_gpus, "1", *few, judge=well),
+        samebits("all GPUs", *on_gpus, str(min(day.gpus, 4)), *few, judge=well),
         Task("python alone", (sys.executable, *few), well),
-        lockstep("digits.py", *on_gpus, "1", DIGITS, "--epochs", "1", needs=("sklearn",)),
+        samebits("digits.py", *on_gpus, "1", DIGITS, "--epochs", "1", needs=("sklearn",)),
     ]
     return tasks[:2] if day.is_quick else tasks
 
@@ -120,17 +120,17 @@ def probes(day: Day) -> list[Task]:
     some = [probe(name) for name in names]
     if day.is_quick:
         return some
-    end = lockstep("nccl alone, end", *under, "nccl_alone", judge=ends_with(0, "sum"), needs=(REAL,))
+    end = samebits("nccl alone, end", *under, "nccl_alone", judge=ends_with(0, "sum"), needs=(REAL,))
     return [
         *some,
         *(replace(end, name=f"{end.name} {number}") for number in (1, 2, 3)),
         probe("sparse_batch", needs=(REAL,)),
         probe("loss_on_pictures_allowed", needs=(REAL,)),
-        lockstep("loss on pictures", *under, "loss_on_pictures", judge=without_form),
-        lockstep("adaptive pool", *under, "adaptive_pool", judge=without_form),
-        lockstep("default device, 2 ranks", *both, "default_device", judge=ends_with(0, "loss"), shares=True),
-        lockstep("assert on the device", *under, "assert_on_the_device", judge=ends_with(1, "device-side assert", "probes.py"), needs=(REAL,)),
-        lockstep("out of memory", *under, "out_of_memory", judge=ends_with(1, "out of memory", "probes.py"), needs=(REAL,)),
+        samebits("loss on pictures", *under, "loss_on_pictures", judge=without_form),
+        samebits("adaptive pool", *under, "adaptive_pool", judge=without_form),
+        samebits("default device, 2 ranks", *both, "default_device", judge=ends_with(0, "loss"), shares=True),
+        samebits("assert on the device", *under, "assert_on_the_device", judge=ends_with(1, "device-side assert", "probes.py"), needs=(REAL,)),
+        samebits("out of memory", *under, "out_of_memory", judge=ends_with(1, "out of memory", "probes.py"), needs=(REAL,)),
     ]  # fmt: skip
 
 
@@ -143,10 +143,10 @@ def bits_of(
     needs: Sequence[str] = (),
     takes_s: float = 60.0,
 ) -> Task:
-    """`lockstep verify` on ranks that may share a GPU."""
+    """`samebits verify` on ranks that may share a GPU."""
     where = ("--device", "cuda", "--ranks", ranks, "--steps", str(steps))
     command = ("verify", script, *where, *words, "--json")
-    return lockstep(name, *command, judge=same_bits, limit_s=200.0, needs=needs, shares=True, takes_s=takes_s)
+    return samebits(name, *command, judge=same_bits, limit_s=200.0, needs=needs, shares=True, takes_s=takes_s)
 
 
 def bits(day: Day) -> list[Task]:
@@ -163,7 +163,7 @@ def bits(day: Day) -> list[Task]:
             few = min(few, 2) if day.hardware.is_pretended else few
             found.append(bits_of(f"{short} {precision}", script, few, *words, ranks=ranks, needs=needs))
     stop = ("verify", TRAINING, "--device", "cuda", "--ranks", "2,1", "--interrupt", "7", "--json")
-    goes = lockstep("stopped, other ranks", *stop, judge=goes_on, limit_s=200.0, shares=True)
+    goes = samebits("stopped, other ranks", *stop, judge=goes_on, limit_s=200.0, shares=True)
     return found[:1] if day.is_quick else [*found, goes]
 
 
@@ -185,11 +185,11 @@ def speed(day: Day) -> list[Task]:
 
 
 def bench(day: Day) -> list[Task]:
-    """What `lockstep bench` says of an example."""
+    """What `samebits bench` says of an example."""
     steps = "3" if day.is_quick or day.hardware.is_pretended else "20"
     words = ("bench", TRAINING if day.is_quick else GPT, "--device", "cuda", "--steps", steps, "--json")
     ranks = ("--ranks", "1" if day.gpus == 1 else "1,2")
-    return [lockstep("training" if day.is_quick else "gpt.py", *words, *ranks, judge=speeds, limit_s=500.0)]
+    return [samebits("training" if day.is_quick else "gpt.py", *words, *ranks, judge=speeds, limit_s=500.0)]
 
 
 def saving(day: Day) -> list[Task]:
@@ -245,7 +245,7 @@ BLOCKS = {
     "bits": Block("verify on 1, 2, 4 ranks: examples, precisions, a stop", bits),
     "strategies": Block("verify on 1, 2, 4 ranks: every strategy", strategies),
     "speed": Block("a step beside the bare loop's, and its waits (goals G1, G2)", speed),
-    "bench": Block("what lockstep bench says", bench),
+    "bench": Block("what samebits bench says", bench),
     "saving": Block("how long a step stands still for a state (goal G3)", saving),
     "compile": Block("torch.compile and CUDA graphs", compiled),
     "attention": Block("which kernels of attention are deterministic", attention),

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from benchmarks.gpu_day.tasks import ROOT
 
-PACKAGE = ROOT / "src" / "lockstep"
+PACKAGE = ROOT / "src" / "samebits"
 SCRIPT = """
 set -e
-cmake -S "$NATIVE" -B . -G Ninja --log-level=WARNING -DLOCKSTEP_INPLACE=OFF -DLOCKSTEP_TESTS=OFF \
+cmake -S "$NATIVE" -B . -G Ninja --log-level=WARNING -DSAMEBITS_INPLACE=OFF -DSAMEBITS_TESTS=OFF \
   -DPython_EXECUTABLE="$PYTHON" -Dnanobind_DIR="$("$PYTHON" -m nanobind --cmake_dir)"
 cmake --build .
 """
@@ -81,7 +81,7 @@ class Building:
         return False
 
     def _link(self, module: Path) -> None:
-        package = self._site / "lockstep"
+        package = self._site / "samebits"
         package.mkdir(parents=True)
         for each in PACKAGE.iterdir():
             if each.name != "__pycache__" and not each.name.startswith("_native."):

@@ -20,7 +20,7 @@ from benchmarks.gpu_day.outcome import BAD, Ended, Outcome, State, Verdict
 from benchmarks.gpu_day.tasks import BLOCK_S, Task
 
 MERCY_S = 8.0
-"""Between SIGTERM and SIGKILL: `lockstep run` ends its ranks."""
+"""Between SIGTERM and SIGKILL: `samebits run` ends its ranks."""
 TAIL = 4000
 LOOK_S = 0.2
 
@@ -85,7 +85,7 @@ def run(
     try:
         with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
-                list(task.words), cwd=task.place or folder, env={**variables, **task.variables, "LOCKSTEP_RUNS": f"{folder}/runs"},
+                list(task.words), cwd=task.place or folder, env={**variables, **task.variables, "SAMEBITS_RUNS": f"{folder}/runs"},
                 stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, start_new_session=True,
             )  # fmt: skip
         is_cut_off = not _ends(process, limit_s, tell, stop or threading.Event())

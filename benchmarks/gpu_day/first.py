@@ -13,7 +13,7 @@ from dataclasses import replace
 from benchmarks.gpu_day import integrations
 from benchmarks.gpu_day.blocks import DIGITS, TRAINING, Day, bits_of, doctor_says, probe, pytest_of
 from benchmarks.gpu_day.judging import ends_with, goes_on
-from benchmarks.gpu_day.tasks import COMPILED, PROGRAMS, REAL, ROOT, Task, lockstep, program
+from benchmarks.gpu_day.tasks import COMPILED, PROGRAMS, REAL, ROOT, Task, samebits, program
 
 MIXTURE = str(ROOT / "benchmarks/gpu_day/programs/mixture.py")
 ON_THE_GPU = ("run", "--device", "cuda", "-n")
@@ -42,9 +42,9 @@ def trains(day: Day) -> list[Task]:
     """Does the example train?"""
     digits = ("--epochs", "1" if day.hardware.is_pretended else "12")
     return [
-        lockstep("digits.py", *ON_THE_GPU, "1", DIGITS, *digits, judge=ends_with(0, "bits "), needs=("sklearn",), takes_s=30),
+        samebits("digits.py", *ON_THE_GPU, "1", DIGITS, *digits, judge=ends_with(0, "bits "), needs=("sklearn",), takes_s=30),
         Task("python alone", (sys.executable, TRAINING, "--steps", "5"), ends_with(0, "on cuda"), takes_s=15),
-        lockstep("doctor", "doctor", "--json", judge=doctor_says, takes_s=15),
+        samebits("doctor", "doctor", "--json", judge=doctor_says, takes_s=15),
     ]  # fmt: skip
 
 
@@ -70,8 +70,8 @@ def kernels(day: Day) -> list[Task]:
 def nccl(_day: Day) -> list[Task]:
     """One rank over NCCL."""
     return [
-        lockstep("store and end", *UNDER, "nccl_alone", judge=ends_with(0, "sum"), needs=(REAL,), limit_s=60.0, takes_s=15),
-        lockstep("plain DDP", *UNDER, "ddp_over_nccl", judge=ends_with(0, "loss"), needs=(REAL,), limit_s=60.0, takes_s=15),
+        samebits("store and end", *UNDER, "nccl_alone", judge=ends_with(0, "sum"), needs=(REAL,), limit_s=60.0, takes_s=15),
+        samebits("plain DDP", *UNDER, "ddp_over_nccl", judge=ends_with(0, "loss"), needs=(REAL,), limit_s=60.0, takes_s=15),
     ]  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def states(_day: Day) -> list[Task]:
     """Save, resume, from the GPU to the CPU."""
     stop = ("verify", TRAINING, "--device", "cuda", "--ranks", "2,1", "--interrupt", "7", "--json")
     return [
-        lockstep("stopped, other ranks", *stop, judge=goes_on, shares=True, takes_s=40),
+        samebits("stopped, other ranks", *stop, judge=goes_on, shares=True, takes_s=40),
         probe("state_of_a_gpu_on_the_cpu", takes_s=15),
     ]
 
@@ -115,7 +115,7 @@ def strategies(day: Day) -> list[Task]:
         bits_of(name, TRAINING, steps, "--strategy", name, ranks=ranks, takes_s=35)
         for name in ("model_parallel", "pipeline", "zero1")
     ]
-    own = lockstep(
+    own = samebits(
         "torch's DataParallel", *UNDER, "data_parallel", judge=ends_with(0, "loss"), needs=(REAL,), takes_s=15
     )
     return [*several, own, probe("dp_on_one_gpu", needs=(REAL,), takes_s=15)]
@@ -132,7 +132,7 @@ def compiled(_day: Day) -> list[Task]:
 def memory(_day: Day) -> list[Task]:
     """Out of memory, and an error of a kernel: the user's line must be named."""
     return [
-        lockstep(
+        samebits(
             what.replace("_", " "), *UNDER, what, judge=ends_with(1, said, "probes.py"), needs=(REAL,), limit_s=60.0, takes_s=15
         )
         for what, said in (("out_of_memory", "out of memory"), ("assert_on_the_device", "device-side assert"))
@@ -156,7 +156,7 @@ def rest(day: Day) -> list[Task]:
     return [
         *(probe(name, takes_s=10) for name in LATE_PROBES),
         with_compiled,
-        lockstep("loss on pictures", *UNDER, "loss_on_pictures", judge=without_form, takes_s=10),
+        samebits("loss on pictures", *UNDER, "loss_on_pictures", judge=without_form, takes_s=10),
         bits_of("mixture 16-mixed", MIXTURE, 10, "--precision", "16-mixed", ranks="1,2", takes_s=30),
         replace(pytest_of(day, "tests/cuda"), limit_s=120.0, takes_s=60),
         program("state of 1 GB", "saving", "1", limit_s=100.0, takes_s=30),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 ASK_S = 180.0
 NO_GPU = (
-    "No GPU that the installed torch can use was found here: nothing to try (`lockstep doctor` says what is missing)."
+    "No GPU that the installed torch can use was found here: nothing to try (`samebits doctor` says what is missing)."
 )
 
 
@@ -30,7 +30,7 @@ class Hardware:
     """As the kernel names it; empty where it does not."""
     python: str
     no_compiled: str
-    """Why lockstep goes without its compiled part; empty where it has it."""
+    """Why samebits goes without its compiled part; empty where it has it."""
     tools: Sequence[str]
     """Modules and programs that some tasks need."""
     is_pretended: bool
@@ -47,7 +47,7 @@ class Hardware:
         inside = f"without its compiled part ({self.no_compiled})" if self.no_compiled else "with its compiled part"
         return (
             f"{len(self.gpus)} x {kinds}, {self.memory_bytes / (1 << 30):.0f} GiB; torch {self.torch} for CUDA {self.cuda}, "
-            f"Python {self.python}; lockstep {inside}"
+            f"Python {self.python}; samebits {inside}"
         )
 
 
@@ -68,5 +68,5 @@ def read(out: str, err: str) -> Hardware | str:
         found = Hardware(**{field.name: told[field.name] for field in fields(Hardware)})
     except (ValueError, LookupError, TypeError):
         why = (err.strip().splitlines() or ["it printed nothing"])[-1]
-        return f"What is here could not be asked: {why.rstrip('.')}. lockstep and what it needs must be importable (pip install .)."
+        return f"What is here could not be asked: {why.rstrip('.')}. samebits and what it needs must be importable (pip install .)."
     return found if found.gpus else str(told.get("why_none") or NO_GPU)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarks.gpu_day.blocks import Day
 from benchmarks.gpu_day.judging import ends_with, same_bits
-from benchmarks.gpu_day.tasks import COMPILED, EXAMPLES, REAL, ROOT, SHARE, Task, lockstep, program
+from benchmarks.gpu_day.tasks import COMPILED, EXAMPLES, REAL, ROOT, SHARE, Task, samebits, program
 
 TRAINER, ACCELERATED = (str(ROOT / f"benchmarks/gpu_day/programs/{name}.py") for name in ("trainer", "accelerated"))
 DIGITS = str(EXAMPLES / "integrations" / "accelerate_digits.py")
@@ -49,8 +49,8 @@ def ways_in_and_back() -> list[Task]:
         takes_s=20,
     )
     return [
-        _with(lockstep("trainer: 2 ranks", *run, judge=well, needs=("transformers", COMPILED), takes_s=25)),
-        _with(lockstep("trainer: killed", *run, "killed", judge=well, needs=("transformers", COMPILED), takes_s=30)),
+        _with(samebits("trainer: 2 ranks", *run, judge=well, needs=("transformers", COMPILED), takes_s=25)),
+        _with(samebits("trainer: killed", *run, "killed", judge=well, needs=("transformers", COMPILED), takes_s=30)),
         alone,
     ]  # fmt: skip
 
@@ -74,7 +74,7 @@ def _needs(words: str) -> tuple[str, ...]:
 
 def _verified(name: str, ranks: str, needs: tuple[str, ...], *script: str) -> Task:
     words = ("verify", "--device", "cuda", "--ranks", ranks, "--steps", "10", "--json", *script)
-    return _with(lockstep(name, *words, judge=same_bits, limit_s=170.0, needs=(*needs, COMPILED), takes_s=35))
+    return _with(samebits(name, *words, judge=same_bits, limit_s=170.0, needs=(*needs, COMPILED), takes_s=35))
 
 
 def _with(task: Task) -> Task:

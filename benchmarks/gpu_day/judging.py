@@ -32,7 +32,7 @@ def told(ended: Ended) -> dict[str, Any]:
 
 
 def reason(text: str) -> str:
-    """The last line, but for what lockstep puts under an error: where it was, help, and where the log is."""
+    """The last line, but for what samebits puts under an error: where it was, help, and where the log is."""
     kept = [
         line
         for line in text.splitlines()
@@ -62,7 +62,7 @@ def by_its_word(ended: Ended) -> Verdict:
 
 
 def same_bits(ended: Ended) -> Verdict:
-    """What `lockstep verify --json` proved."""
+    """What `samebits verify --json` proved."""
     found = told(ended)
     if "exit_code" not in found:
         return failed(ended)
@@ -78,14 +78,14 @@ def same_bits(ended: Ended) -> Verdict:
 
 
 def goes_on(ended: Ended) -> Verdict:
-    """What `lockstep verify --interrupt --json` proved."""
+    """What `samebits verify --interrupt --json` proved."""
     if ended.code:
         return failed(ended)
     return Verdict(State.OK, "stopped and gone on with the same bits", told(ended))
 
 
 def speeds(ended: Ended) -> Verdict:
-    """What `lockstep bench --json` measured."""
+    """What `samebits bench --json` measured."""
     found = told(ended)
     each = [one for one in found.get("configurations", []) if not one.get("failed")]
     if ended.code or not each:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.testing import ranks
+from samebits.testing import ranks
 
 LIMIT_S = 240.0
 _run_ranks = ranks.run_ranks

@@ -59,4 +59,4 @@ class Outcome:
     output: str = ""
     """The end of what it printed, where it is bad."""
     is_compiled: bool | None = None
-    """Whether lockstep had its compiled part; None where that is the same for all tasks."""
+    """Whether samebits had its compiled part; None where that is the same for all tasks."""

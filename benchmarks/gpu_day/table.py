@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from benchmarks.gpu_day.outcome import Outcome, State
-from lockstep.machine.visible import visible
+from samebits.machine.visible import visible
 
 LEAST_ROOM = 20
 COLOURS = {

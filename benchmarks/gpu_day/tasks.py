@@ -15,10 +15,10 @@ PROGRAMS = "benchmarks.gpu_day.programs"
 EXAMPLES = ROOT / "examples"
 REAL = "real GPUs"
 """A need that pretended ones do not meet."""
-COMPILED = "lockstep's compiled part"
+COMPILED = "samebits's compiled part"
 """A need that may be met only after a while: see `building`."""
 BLOCK_S = 600.0
-SHARE = {"LOCKSTEP_SHARE_GPU": "4"}
+SHARE = {"SAMEBITS_SHARE_GPU": "4"}
 """Without effect where there is a GPU for each rank."""
 
 
@@ -47,7 +47,7 @@ class Task:
         return f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed" if lacking else ""
 
 
-def lockstep(
+def samebits(
     name: str,
     *words: str,
     judge: Judge = ends_well,
@@ -56,8 +56,8 @@ def lockstep(
     shares: bool = False,
     takes_s: float = 60.0,
 ) -> Task:
-    """A command of lockstep's; its ranks may share a GPU."""
-    command = (sys.executable, "-m", "lockstep", *words)
+    """A command of samebits's; its ranks may share a GPU."""
+    command = (sys.executable, "-m", "samebits", *words)
     return Task(name, command, judge, limit_s, needs, SHARE if shares else {}, takes_s=takes_s)
 
 

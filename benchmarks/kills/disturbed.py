@@ -105,7 +105,7 @@ class Training:
         if names or self.chance.random() < 0.4:
             words += ["--name", "it", "--save-every", self.chance.choice(["epoch", "7steps", "30steps"])]
         self.ranks.append(" ".join(words[1:]))
-        return [sys.executable, "-m", "lockstep", *words, str(SCRIPTS / f"{self.script}.py"), str(self.steps)]
+        return [sys.executable, "-m", "samebits", *words, str(SCRIPTS / f"{self.script}.py"), str(self.steps)]
 
     def _launch(self, kills: int, *, stop: bool, about_s: float, names: bool) -> int:
         path = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -218,7 +218,7 @@ class Training:
     def logged(self) -> list[dict[str, Any]]:
         """All that `run.log` kept, without times; after a killed launcher, its last word about each step."""
         files = sorted(
-            self.place.glob("lockstep-runs/**/metrics.jsonl"), key=lambda file: file.parent.stat().st_ctime_ns
+            self.place.glob("samebits-runs/**/metrics.jsonl"), key=lambda file: file.parent.stat().st_ctime_ns
         )
         files.sort(key=lambda file: file.parent.name)
         lines: list[dict[str, Any]] = []
@@ -234,8 +234,8 @@ class Training:
 
     def result(self) -> dict[str, Any]:
         """Its weights and its whole state at the end."""
-        files = sorted(self.place.glob("lockstep-runs/**/result.json"), key=lambda file: file.parent.name)
-        words = [sys.executable, "-m", "lockstep", "checkpoint", "ls", "end", "--json"]
+        files = sorted(self.place.glob("samebits-runs/**/result.json"), key=lambda file: file.parent.name)
+        words = [sys.executable, "-m", "samebits", "checkpoint", "ls", "end", "--json"]
         own = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))}
         found = subprocess.run(words, cwd=self.place, env=os.environ | own, capture_output=True, check=True)
         result = json.loads(files[-1].read_text())

@@ -20,15 +20,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from benchmarks.parts.pipeline import GOALS, PROGRAM, STAGES
-from lockstep.bench.bench import Runners, measure_round
-from lockstep.bench.measures import ideal_speed_up
-from lockstep.bench.picture import draw_bars, draw_steps
-from lockstep.bench.plan import Amount, Bench, Configuration, with_all_threads
-from lockstep.bench.report import show
-from lockstep.bench.results import Measured, Results
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.trials.trials import PRELOADED, Trials
-from lockstep.machine.cores import usable_cores
+from samebits.bench.bench import Runners, measure_round
+from samebits.bench.measures import ideal_speed_up
+from samebits.bench.picture import draw_bars, draw_steps
+from samebits.bench.plan import Amount, Bench, Configuration, with_all_threads
+from samebits.bench.report import show
+from samebits.bench.results import Measured, Results
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.trials.trials import PRELOADED, Trials
+from samebits.machine.cores import usable_cores
 
 DRAWN = 8
 """Micro-batches of the pipeline whose step is drawn."""

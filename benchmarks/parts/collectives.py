@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.limits import KIB, MIB, Bare, Way, WindowWay
-from lockstep.rank.transport.local.native import compiled
+from samebits.rank.transport.local.native import compiled
 
 Act = Callable[[], object]
 

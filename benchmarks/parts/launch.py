@@ -1,6 +1,6 @@
-"""From the command to the last rank's first all_reduce (C10), and to the end of a first step (D5): `lockstep run` against torchrun.
+"""From the command to the last rank's first all_reduce (C10), and to the end of a first step (D5): `samebits run` against torchrun.
 
-lockstep run -n 2 -m benchmarks.parts.launch --model gpt-124m --side lockstep --to noted.json
+samebits run -n 2 -m benchmarks.parts.launch --model gpt-124m --side samebits --to noted.json
 torchrun --standalone --nproc-per-node 2 -m benchmarks.parts.launch --model gpt-124m --side ddp --to noted.json
 """
 
@@ -48,7 +48,7 @@ def measure_launch(num_ranks: int, rounds: int) -> list[Line]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "first_all_reduce.py"
         script.write_text(FIRST_ALL_REDUCE)
-        run = ["-m", "lockstep", "run", "-q", "--threads", 1, "--log-dir", folder, "-n", num_ranks, script]
+        run = ["-m", "samebits", "run", "-q", "--threads", 1, "--log-dir", folder, "-n", num_ranks, script]
         other = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_ranks, script]
         for _ in range(rounds):
             ours.append(_until_all_reduce(run, num_ranks))
@@ -57,7 +57,7 @@ def measure_launch(num_ranks: int, rounds: int) -> list[Line]:
             run_program([sys.executable, "-c", "import torch"])
             limit.append(time.monotonic_ns() - began)
     aim = Aim("C10", f"launch, {num_ranks} ranks", GOALS[num_ranks])
-    return [compare(aim, ("lockstep run", ours), ("torchrun", torchrun), ("import torch", limit))]
+    return [compare(aim, ("samebits run", ours), ("torchrun", torchrun), ("import torch", limit))]
 
 
 def _until_all_reduce(words: Command, num_ranks: int) -> int:
@@ -71,16 +71,16 @@ def _until_all_reduce(words: Command, num_ranks: int) -> int:
 
 
 def measure_first_step(model: str, rounds: int) -> list[Line]:
-    """The same model in our loop under `lockstep run`, and in DDP under torchrun: all of it, and what prepares the model."""
+    """The same model in our loop under `samebits run`, and in DDP under torchrun: all of it, and what prepares the model."""
     program = ["-m", PROGRAM, "--model", model, "--side"]
     options = ["-q", "-n", 2, "--lanes", 2, "--device", "cpu", "--threads", 1]
-    ours = ["-m", "lockstep", "run", *options, *program, "lockstep"]
+    ours = ["-m", "samebits", "run", *options, *program, "samebits"]
     other = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *program, "ddp"]
     found = [(_first_step(ours), _first_step(other)) for _ in range(rounds)]
     return [
         compare(
             Aim(row, f"{what}, {model}, 2 ranks", goal),
-            ("lockstep run", [one[at] for one, _ in found]),
+            ("samebits run", [one[at] for one, _ in found]),
             ("torchrun's DDP", [one[at] for _, one in found]),
         )
         for at, (row, what, goal) in enumerate((("D5", "run.prepare", 1 / 1.2), ("", "launch to a first step", 0.0)))
@@ -98,12 +98,12 @@ def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
-def with_lockstep(work: Work) -> tuple[int, int]:
+def with_samebits(work: Work) -> tuple[int, int]:
     """Rank, and nanoseconds of `run.prepare`."""
-    import lockstep  # the other side must not have it  # noqa: PLC0415
+    import samebits  # the other side must not have it  # noqa: PLC0415
 
     model, data, batch = work
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     loader = DataLoader(data, batch_size=batch * run.world_size)
     began = time.perf_counter_ns()
     model, optimizer, loader = run.prepare(model, adamw(model), loader)
@@ -137,11 +137,11 @@ def with_ddp(work: Work) -> tuple[int, int]:
 def main() -> None:
     parser = rank_parser()
     parser.add_argument("--model", choices=WORKS, required=True)
-    parser.add_argument("--side", choices=("lockstep", "ddp"), required=True)
+    parser.add_argument("--side", choices=("samebits", "ddp"), required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rank, prepared = (with_lockstep if options.side == "lockstep" else with_ddp)(WORKS[options.model]())
+    rank, prepared = (with_samebits if options.side == "samebits" else with_ddp)(WORKS[options.model]())
     if rank == 0:
         options.to.write_text(json.dumps({"prepare_ns": prepared, "ended_ns": time.monotonic_ns()}))
     if options.side == "ddp":

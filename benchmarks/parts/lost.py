@@ -2,7 +2,7 @@
 
 The script's own start, as it took the first time, is taken off: a loss costs it again, whatever we do.
 
-lockstep run -n 2 -m benchmarks.parts.lost --model small --to lost.json
+samebits run -n 2 -m benchmarks.parts.lost --model small --to lost.json
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 from benchmarks.parts.sides import adamw, rank_parser
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
@@ -73,7 +73,7 @@ def main() -> None:
     if is_main:
         clock.note(f"{start}-begun")
 
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     model, data, batch = WORKS[options.model]()
     number, at = STEPS[options.model]
     samples = torch.utils.data.Subset(data, [each % len(data) for each in range(number * batch * run.world_size)])

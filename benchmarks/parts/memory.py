@@ -1,7 +1,7 @@
 """Memory of all ranks together after some steps with AdamW (C14): the sum of their proportional set sizes (PSS).
 
 PSS divides what processes share by their number, so shared memory counts once. Stock DDP is measured under torchrun,
-and under `lockstep run` too, where the ranks share torch's own pages because they are forks of one process.
+and under `samebits run` too, where the ranks share torch's own pages because they are forks of one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.parts.sides import adamw, rank_parser
 from benchmarks.rank_program import measure_in_ranks, measure_program
 from benchmarks.summary import Aim, Line, Unit, compare
@@ -35,7 +35,7 @@ def measure_memory() -> list[Line]:
     """`ddp` and `zero1` of ours beside DDP, for one large MLP on two ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     stock = {
-        "DDP, lockstep run": measure_in_ranks("memory", 2, ["--side", "stock"]),
+        "DDP, samebits run": measure_in_ranks("memory", 2, ["--side", "stock"]),
         "DDP, torchrun": measure_program([*torchrun, "-m", "benchmarks.parts.memory", "--side", "stock"]),
     }
     ours = {
@@ -80,7 +80,7 @@ def stock_steps() -> Iterator[int]:
 
 def our_steps() -> Iterator[int]:
     """The same on our engine."""
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     loader = DataLoader(samples(STEPS * BATCH * run.world_size), batch_size=BATCH * run.world_size)
     model = network()
     model, optimizer, loader = run.prepare(model, adamw(model), loader)

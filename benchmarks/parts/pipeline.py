@@ -3,7 +3,7 @@
 The network is that of the PyTorch tutorial that the note quotes, a ResNet-50 with bottleneck blocks, of a CPU's size: width 16
 instead of 64, pictures of 64 x 64 instead of 128 x 128, a batch of 128 instead of 120: 1.5 million parameters, about 0.4 s a step.
 
-    lockstep bench --strategies model_parallel,pipeline -m benchmarks.parts.pipeline
+    samebits bench --strategies model_parallel,pipeline -m benchmarks.parts.pipeline
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.gpu_day.programs.models import Bottleneck
 from benchmarks.summary import Aim, Line, compare
-from lockstep.bench.bench import Runners, measure_rounds
-from lockstep.bench.measures import ideal_speed_up
-from lockstep.bench.plan import Amount, Bench, Configuration
-from lockstep.bench.results import Results
-from lockstep.launcher.trials.trials import Program, Trials
-from lockstep.machine.cores import usable_cores
+from samebits.bench.bench import Runners, measure_rounds
+from samebits.bench.measures import ideal_speed_up
+from samebits.bench.plan import Amount, Bench, Configuration
+from samebits.bench.results import Results
+from samebits.launcher.trials.trials import Program, Trials
+from samebits.machine.cores import usable_cores
 
 STAGES = 2
 GOALS = {8: 1.65, 16: 1.78}
@@ -74,7 +74,7 @@ def data(num_samples: int) -> TensorDataset:
 
 def main() -> None:
     """The loop that is measured; the same for every strategy."""
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     model = resnet50()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = DataLoader(data(4 * BATCH), batch_size=BATCH)

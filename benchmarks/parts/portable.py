@@ -1,6 +1,6 @@
 """What numerics="portable" costs: steps of one rank under `exact` and under `portable`, in processes that take turns.
 
-lockstep run -n 1 --numerics portable -m benchmarks.parts.portable --workload mlp --rounds 20 --to times.json
+samebits run -n 1 --numerics portable -m benchmarks.parts.portable --workload mlp --rounds 20 --to times.json
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.parts.sides import adamw, rank_parser
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
@@ -58,7 +58,7 @@ def measure_cost(workload: str, rounds: int) -> list[Line]:
 
 def steps(workload: Workload, rounds: int) -> list[int]:
     """Nanoseconds of each step."""
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     model = workload.model()
     loader = DataLoader(workload.data(workload.batch * (rounds + WARM_UP)), batch_size=workload.batch)
     model, optimizer, loader = run.prepare(model, adamw(model), loader)

@@ -1,7 +1,7 @@
 """What ranks compare: sides that make a training step at each `next`, and turns of which the slowest rank's time counts.
 
 All sides fetch the same samples from the same data set in memory through a DataLoader, so fetching is part of every step. All
-use fused AdamW. The exact side has torch's deterministic switch on, as `lockstep.init` sets it; the others have it off.
+use fused AdamW. The exact side has torch's deterministic switch on, as `samebits.init` sets it; the others have it off.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from benchmarks.summary import BACKWARD, FORWARD, REST, UPDATE
 from benchmarks.workloads import WORKLOADS, Workload
 
 if TYPE_CHECKING:
-    import lockstep  # the bare loop of `started` must not have it
+    import samebits  # the bare loop of `started` must not have it
 
 Turn = Callable[[], None]
 Hide = Callable[[Optimizer], None]
 """Keeps a run from looking at another side's optimizer. It looks in each lane at the gradients of optimizers that it does not
 know, 0.2 ms of a step for 600 tensors; a script has none of these, so that would be counted against us."""
 
-OURS, GLOO, LIMIT, BARE = "lockstep", "Gloo", "no exchange", "bare loop"
+OURS, GLOO, LIMIT, BARE = "samebits", "Gloo", "no exchange", "bare loop"
 BUCKET_CAPS_MIB = (1, 4, 25)
 STEPS_PER_EPOCH = 16
 
@@ -147,8 +147,8 @@ def _update(model: nn.Module, optimizer: Optimizer, record: Record) -> None:
     optimizer.zero_grad()
 
 
-def lockstep_side(
-    run: lockstep.Run, workload: Workload, model: nn.Module, data: Dataset[Any], record: Record
+def samebits_side(
+    run: samebits.Run, workload: Workload, model: nn.Module, data: Dataset[Any], record: Record
 ) -> Iterator[None]:
     """Our engine: one lane per rank."""
     loader = DataLoader(data, batch_size=workload.batch * run.world_size)

@@ -1,9 +1,9 @@
-"""Steps of programs as people start them, one program at a time: ours by `lockstep run`, DDP by torchrun, a bare loop by python.
+"""Steps of programs as people start them, one program at a time: ours by `samebits run`, DDP by torchrun, a bare loop by python.
 
 `steps` and `alone` have all sides in the same processes, which is the fairest to what they compute and gives the others
-what `lockstep run` sets up: its allocator's settings, and no page faults in each step.
+what `samebits run` sets up: its allocator's settings, and no page faults in each step.
 
-lockstep run -n 2 -m benchmarks.parts.started --side lockstep --workload mlp --rounds 20 --to times.json
+samebits run -n 2 -m benchmarks.parts.started --side samebits --workload mlp --rounds 20 --to times.json
 torchrun --standalone --nproc-per-node 2 -m benchmarks.parts.started --side ddp --bucket-cap 25 ...
 python -m benchmarks.parts.started --side bare ...
 """
@@ -26,7 +26,7 @@ from benchmarks.parts.sides import (
     Models,
     Record,
     bucketed,
-    lockstep_side,
+    samebits_side,
     plain_side,
     rank_parser,
     slowest,
@@ -57,7 +57,7 @@ def measure_started(workload: str, num_ranks: int, rounds: int) -> list[Line]:
 
 def _ours(strategy: str, num_ranks: int) -> Command:
     options = ["-n", num_ranks, "--lanes", num_ranks, "--strategy", strategy, "--threads", 1, "--device", "cpu"]
-    return [sys.executable, "-m", "lockstep", "run", "-q", *options, "-m", PROGRAM, "--side", "lockstep"]
+    return [sys.executable, "-m", "samebits", "run", "-q", *options, "-m", PROGRAM, "--side", "samebits"]
 
 
 def _torchrun(num_ranks: int) -> Command:
@@ -78,10 +78,10 @@ def _rounds(commands: Mapping[str, Command], workload: str, rounds: int) -> dict
 
 def side_of(name: str, workload: Workload, bucket_cap_mib: int) -> Iterator[None]:
     """The side, ready to make steps."""
-    if name == "lockstep":
-        import lockstep  # the others must not have it  # noqa: PLC0415
+    if name == "samebits":
+        import samebits  # the others must not have it  # noqa: PLC0415
 
-        run = lockstep.init(seed=0)
+        run = samebits.init(seed=0)
         rank, world_size = run.rank, run.world_size
     else:
         torch.set_num_threads(1)
@@ -90,15 +90,15 @@ def side_of(name: str, workload: Workload, bucket_cap_mib: int) -> Iterator[None
         rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     num_samples = STEPS_PER_EPOCH * workload.batch * world_size
     models, data = Models(workload, rank, world_size, num_samples), workload.data(num_samples)
-    if name == "lockstep":
-        return lockstep_side(run, workload, models.first, data, Record())
+    if name == "samebits":
+        return samebits_side(run, workload, models.first, data, Record())
     model = models.wrapped(dist.group.WORLD, bucket_cap_mib) if name == "ddp" else models.first
     return plain_side(model, data, models.batches, Record(), exchange=True)
 
 
 def main() -> None:
     parser = rank_parser(workload=True)
-    parser.add_argument("--side", choices=("lockstep", "ddp", "bare"), required=True)
+    parser.add_argument("--side", choices=("samebits", "ddp", "bare"), required=True)
     parser.add_argument("--bucket-cap", type=int, choices=BUCKET_CAPS_MIB, default=25)
     options = parser.parse_args()
 

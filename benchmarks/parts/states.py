@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.gpu_day.programs.models import Gpt
 from benchmarks.parts.sides import Turn, adamw, rank_parser, slowest, take_turns
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
-from lockstep.machine.memory_pressure import read_memory_pressure
-from lockstep.rank.checkpoint.state.save import save_state
-from lockstep.rank.checkpoint.store.checkpointer import AsyncCheckpointer
+from samebits.machine.memory_pressure import read_memory_pressure
+from samebits.rank.checkpoint.state.save import save_state
+from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 
 GPT_M = 124
 """GPT-2's smallest; the others are stacks of layers."""
@@ -61,7 +61,7 @@ def measure_saving(size_m: int, num_ranks: int, rounds: int) -> list[Line]:
     return [compare(aim, ours, other, (COPY, copy)) for other in times.items()]
 
 
-def trained(run: lockstep.Run, millions: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+def trained(run: samebits.Run, millions: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A model that has made a step, so that its optimizer has a state: GPT-2's smallest, or as many layers as millions."""
     model: nn.Module
     if millions == GPT_M:
@@ -81,7 +81,7 @@ def trained(run: lockstep.Run, millions: int) -> tuple[nn.Module, torch.optim.Op
 class Sides:
     """Each way of saving, and how to wait for its end."""
 
-    def __init__(self, run: lockstep.Run, model: nn.Module, optimizer: torch.optim.Optimizer, place: Path) -> None:
+    def __init__(self, run: samebits.Run, model: nn.Module, optimizer: torch.optim.Optimizer, place: Path) -> None:
         self._run, self._place = run, place
         self._aside = AsyncCheckpointer(1)
         self._tensors: list[Tensor] = [*model.state_dict().values()]
@@ -160,7 +160,7 @@ def main() -> None:
     parser = rank_parser()
     parser.add_argument("--millions", type=int, required=True)
     options = parser.parse_args()
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     times: dict[str, list[int]] = {}
     if run.world_size * options.millions * 1_000_000 * BYTES_EACH + (2 << 30) < read_memory_pressure().available_bytes:
         place = options.to.parent / "saved"

@@ -1,7 +1,7 @@
 """Training steps, every side in turn in the same processes: our engine beside the best-tuned DDP (C6), one rank beside the bare
 loop (C8), and a DDP loop over our backend beside Gloo (C5).
 
-lockstep run -n 2 -m benchmarks.parts.steps --workload mlp --rounds 20 --to times.json
+samebits run -n 2 -m benchmarks.parts.steps --workload mlp --rounds 20 --to times.json
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import lockstep
-import lockstep.torch_backend
+import samebits
+import samebits.torch_backend
 from benchmarks.parts.sides import (
     BARE,
     BUCKET_CAPS_MIB,
@@ -31,7 +31,7 @@ from benchmarks.parts.sides import (
     Record,
     bucketed,
     ddp_sides,
-    lockstep_side,
+    samebits_side,
     plain_side,
     rank_parser,
     slowest,
@@ -178,12 +178,12 @@ def differences(records: dict[str, Record], reference: str) -> dict[str, float]:
     return found
 
 
-def sides(run: lockstep.Run, workload: Workload, records: dict[str, Record]) -> dict[str, Iterator[None]]:
+def sides(run: samebits.Run, workload: Workload, records: dict[str, Record]) -> dict[str, Iterator[None]]:
     """Our engine first; then DDP's and the limit, or the bare loop for one rank."""
     num_samples = STEPS_PER_EPOCH * workload.batch * run.world_size
     data = workload.data(num_samples)
     models = Models(workload, run.rank, run.world_size, num_samples)
-    found = {OURS: lockstep_side(run, workload, models.first, data, records[OURS])}
+    found = {OURS: samebits_side(run, workload, models.first, data, records[OURS])}
     hide = run._run.components.unprepared.take
     if run.world_size == 1:
         found[BARE] = plain_side(models.another(), data, models.batches, records[BARE], exchange=True, hide=hide)
@@ -193,7 +193,7 @@ def sides(run: lockstep.Run, workload: Workload, records: dict[str, Record]) -> 
 
 def of_our_engine(workload: Workload, rounds: int) -> dict[str, Any]:
     """What the ranks of `steps` and `alone` measure."""
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     records: dict[str, Record] = defaultdict(Record)
     found = sides(run, workload, records)
     records = {name: records[name] for name in found}
@@ -202,15 +202,15 @@ def of_our_engine(workload: Workload, rounds: int) -> dict[str, Any]:
 
 
 def of_our_backend(workload: Workload, rounds: int) -> dict[str, Any]:
-    """What the ranks of `ddp` measure. Nothing of ours but the backend's name: `lockstep run` only starts the ranks."""
+    """What the ranks of `ddp` measure. Nothing of ours but the backend's name: `samebits run` only starts the ranks."""
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     num_samples = STEPS_PER_EPOCH * workload.batch * world_size
     models, data = Models(workload, rank, world_size, num_samples), workload.data(num_samples)
     records: dict[str, Record] = defaultdict(Record)
-    groups = {GLOO: dist.new_group(backend="gloo"), OURS: dist.new_group(backend="lockstep")}
+    groups = {GLOO: dist.new_group(backend="gloo"), OURS: dist.new_group(backend="samebits")}
     found = ddp_sides(models, data, groups, records.__getitem__)
-    own = [dist.new_group([one], backend="lockstep") for one in range(world_size)][rank]
+    own = [dist.new_group([one], backend="samebits") for one in range(world_size)][rank]
     found[ALONE] = plain_side(models.wrapped(own), data, models.batches, records[ALONE], exchange=True)
     times = slowest(measure(found, records, rounds))
     exchanged = {

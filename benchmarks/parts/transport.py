@@ -1,6 +1,6 @@
 """Collectives of the shared-memory transport beside Gloo's and beside the same work without a library: rows C1 to C4 and C9.
 
-lockstep run -n 2 -m benchmarks.parts.transport --rounds 24 --cases '[...]' --to times.json
+samebits run -n 2 -m benchmarks.parts.transport --rounds 24 --cases '[...]' --to times.json
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import lockstep.torch_backend  # noqa: F401 - registers the backend
+import samebits.torch_backend  # noqa: F401 - registers the backend
 from benchmarks.limits import (
     KIB,
     LEAST_COPIES,
@@ -52,7 +52,7 @@ from benchmarks.parts.collectives import (
 from benchmarks.parts.sides import GLOO, Turn, rank_parser, slowest, take_turns
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
-from lockstep.rank.transport.local.rendezvous import meet
+from samebits.rank.transport.local.rendezvous import meet
 
 WARM_UP, TRIED = 4, 3
 """Rounds that do not count, and those that choose a way of copying."""
@@ -93,7 +93,7 @@ class Bench:
     def __init__(self, cases: list[Case], bare: Bare) -> None:
         dist.init_process_group("gloo")
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
-        self.gloo, self.lockstep = dist.group.WORLD, dist.new_group(backend="lockstep")
+        self.gloo, self.samebits = dist.group.WORLD, dist.new_group(backend="samebits")
         store = dist.PrefixStore("benchmarks", dist.group.WORLD.get_group_store())
         self.handle = meet(store, self.rank, self.num_ranks, lambda: "benchmarks")
         most = max(pool_bytes(case, self.count(case), self.num_ranks) for case in cases)
@@ -116,7 +116,7 @@ class Bench:
             GLOO: [by_torch(self.gloo, name, buffer) for buffer in ordinary],
             WINDOWS: [by_handle(self.handle, name, buffer) for buffer in placed],
             ORDINARY: [by_handle(self.handle, name, buffer) for buffer in ordinary],
-            BY_TORCH: [by_torch(self.lockstep, name, buffer) for buffer in ordinary],
+            BY_TORCH: [by_torch(self.samebits, name, buffer) for buffer in ordinary],
         }
         if name != "barrier" and case.num_bytes >= LEAST_COPIED:
             found[LEAST_COPIES] = self._least_copies(case, ordinary)

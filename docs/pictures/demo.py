@@ -1,9 +1,9 @@
 """The README's picture: the loss of the demo, whose ranks were killed, over that of the same training undisturbed.
 
     python docs/pictures/demo.py                       draws demo.png from demo.json
-    python docs/pictures/demo.py RUN UNDISTURBED       reads the two run folders of a `lockstep demo` first
+    python docs/pictures/demo.py RUN UNDISTURBED       reads the two run folders of a `samebits demo` first
 
-Needs matplotlib: pip install "lockstep[plot]".
+Needs matplotlib: pip install "samebits[plot]".
 """
 
 import argparse

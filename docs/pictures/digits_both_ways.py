@@ -1,8 +1,8 @@
-"""What the README's picture measures: the digits of examples/digits.py, trained under plain DDP and under lockstep.
+"""What the README's picture measures: the digits of examples/digits.py, trained under plain DDP and under samebits.
 
-    lockstep run -n 2 docs/pictures/digits_both_ways.py ddp
-    lockstep run -n 2 docs/pictures/digits_both_ways.py lockstep
-    lockstep verify --ranks 1,2,4 docs/pictures/digits_both_ways.py lockstep --bug
+    samebits run -n 2 docs/pictures/digits_both_ways.py ddp
+    samebits run -n 2 docs/pictures/digits_both_ways.py samebits
+    samebits verify --ranks 1,2,4 docs/pictures/digits_both_ways.py samebits --bug
 
 The DDP half is written with care: DistributedSampler and set_epoch, one seed, and a batch of 64 / ranks each, so every
 number of ranks takes the same 64 samples in a step. `--bug` plants what a clumsy merge would: a loss that is multiplied by
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-import lockstep
+import samebits
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from digits import Net, data
@@ -54,9 +54,9 @@ def under_ddp(epochs: int, bug: bool) -> list[float]:
     return losses if is_main else []
 
 
-def under_lockstep(epochs: int, bug: bool) -> list[float]:
+def under_samebits(epochs: int, bug: bool) -> list[float]:
     """The loss of every step."""
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     loader = DataLoader(data()[0], batch_size=BATCH, shuffle=True)
@@ -75,10 +75,10 @@ def under_lockstep(epochs: int, bug: bool) -> list[float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=["ddp", "lockstep"])
+    parser.add_argument("way", choices=["ddp", "samebits"])
     parser.add_argument("--bug", action="store_true", help="multiply the loss by the number of ranks")
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
-    losses = (under_ddp if options.way == "ddp" else under_lockstep)(options.epochs, options.bug)
+    losses = (under_ddp if options.way == "ddp" else under_samebits)(options.epochs, options.bug)
     if os.environ.get("RANK", "0") == "0":
         Path("losses.json").write_text(json.dumps(losses))

@@ -1,9 +1,9 @@
-"""The picture of the guide to verify: the same training on 1, 2 and 4 ranks, under plain DDP and under lockstep, and a planted bug.
+"""The picture of the guide to verify: the same training on 1, 2 and 4 ranks, under plain DDP and under samebits, and a planted bug.
 
     python docs/pictures/drift.py              draws drift.png from drift.json
     python docs/pictures/drift.py --measure    trains and verifies again first (a minute on two cores)
 
-Needs matplotlib: pip install "lockstep[plot,examples]". What is trained: digits_both_ways.py.
+Needs matplotlib: pip install "samebits[plot,examples]". What is trained: digits_both_ways.py.
 """
 
 import argparse
@@ -38,23 +38,23 @@ WINDOW = 9
 
 def measure() -> dict[str, Any]:
     """Train on each number of ranks in both ways; the losses of all steps, and what verify says to the bug."""
-    found = {way: {ranks: losses_of(ranks, way) for ranks in RANKS} for way in ("ddp", "lockstep")}
+    found = {way: {ranks: losses_of(ranks, way) for ranks in RANKS} for way in ("ddp", "samebits")}
     with tempfile.TemporaryDirectory() as place:
-        arguments = ["verify", "--ranks", "1,2", "--steps", "20", str(SCRIPT), "lockstep", "--bug"]
-        verify = subprocess.run(lockstep(*arguments), cwd=place, capture_output=True, text=True, check=False)
+        arguments = ["verify", "--ranks", "1,2", "--steps", "20", str(SCRIPT), "samebits", "--bug"]
+        verify = subprocess.run(samebits(*arguments), cwd=place, capture_output=True, text=True, check=False)
     bug = {"ddp on 2 ranks": losses_of("2", "ddp", "--bug"), "verify": verify.stdout.splitlines()}
     return {**found, "bug": bug}
 
 
 def losses_of(ranks: str, *arguments: str) -> list[float]:
     with tempfile.TemporaryDirectory() as place:
-        command = lockstep("run", "-q", "-n", ranks, "--threads", "1", str(SCRIPT), *arguments)
+        command = samebits("run", "-q", "-n", ranks, "--threads", "1", str(SCRIPT), *arguments)
         subprocess.run(command, cwd=place, check=True)
         return json.loads((Path(place) / "losses.json").read_text())
 
 
-def lockstep(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "lockstep", *arguments]
+def samebits(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "samebits", *arguments]
 
 
 def smooth(losses: list[float]) -> list[float]:
@@ -67,14 +67,14 @@ def draw(found: dict[str, Any], target: Path) -> None:
     figure, (top, bottom) = plt.subplots(2, 2, figsize=(12, 8), dpi=120, facecolor="white")
     top[1].sharey(top[0])
     bottom[0].sharey(top[0])
-    ddp, ours, bug = found["ddp"], found["lockstep"], found["bug"]
+    ddp, ours, bug = found["ddp"], found["samebits"], found["bug"]
 
     curves(top[0], "Plain DDP", "same data, seed and global batch: three models")
     for ranks in RANKS:
         line(top[0], ddp[ranks], COLOURS[ranks], label=name(ranks))
 
     same = ours["1"] == ours["2"] == ours["4"]
-    curves(top[1], "lockstep", f"1, 2 and 4 ranks: {'one line, equal to the last bit' if same else 'not equal'}")
+    curves(top[1], "samebits", f"1, 2 and 4 ranks: {'one line, equal to the last bit' if same else 'not equal'}")
     for ranks, width in zip(RANKS, (6.5, 3.6, 1.3), strict=True):
         line(top[1], ours[ranks], COLOURS[ranks], label=name(ranks), linewidth=width)
 
@@ -125,10 +125,10 @@ def line(axes: Axes, losses: list[float], colour: str, **look: Any) -> None:
 
 def told(axes: Axes, said: list[str]) -> None:
     """What verify printed about the same bug, shortened to what differs and why."""
-    heading(axes, "lockstep verify, the same bug", "compares every bit and says what it is")
+    heading(axes, "samebits verify, the same bug", "compares every bit and says what it is")
     axes.set_axis_off()
     axes.add_patch(plt.Rectangle((0, 0), 1, 1, transform=axes.transAxes, facecolor="#f6f8fa", edgecolor="#d0d7de"))
-    text = "\n".join(["$ lockstep verify --ranks 1,2 \\", "    digits_both_ways.py lockstep --bug", "", *excerpt(said)])
+    text = "\n".join(["$ samebits verify --ranks 1,2 \\", "    digits_both_ways.py samebits --bug", "", *excerpt(said)])
     look = {"family": "DejaVu Sans Mono", "fontsize": 9.2, "linespacing": 1.42, "va": "top"}
     axes.text(0.035, 0.95, text, transform=axes.transAxes, **look)
 

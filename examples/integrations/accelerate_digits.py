@@ -1,7 +1,7 @@
 """Handwritten digits with Accelerate: the same weights on any number of processes, by the import below.
 
-lockstep run -n 2 examples/integrations/accelerate_digits.py
-lockstep verify --ranks 1,2,4 examples/integrations/accelerate_digits.py
+samebits run -n 2 examples/integrations/accelerate_digits.py
+samebits verify --ranks 1,2,4 examples/integrations/accelerate_digits.py
 """
 
 import torch
@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lockstep.integrations.accelerate import Accelerator  # the one line that differs
+from samebits.integrations.accelerate import Accelerator  # the one line that differs
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A small GPT-2 with Hugging Face's Trainer, on the text of this Python's own library, without a download.
 
-lockstep run -n 2 examples/integrations/trainer_gpt2.py
+samebits run -n 2 examples/integrations/trainer_gpt2.py
 """
 
 import inspect
@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_seed
 
-from lockstep.integrations.transformers import Trainer  # the one line that differs
+from samebits.integrations.transformers import Trainer  # the one line that differs
 
 LENGTH = 64
 

@@ -1,6 +1,6 @@
-"""Digits in lockstep: what ddp_before.py, accelerate_before.py and fabric_before.py become.
+"""Digits in samebits: what ddp_before.py, accelerate_before.py and fabric_before.py become.
 
-lockstep run -n 2 examples/migration/after.py
+samebits run -n 2 examples/migration/after.py
 """
 
 import torch
@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 digits = load_digits()
 dataset = TensorDataset(torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target))
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 loader = DataLoader(dataset, batch_size=64, shuffle=True)

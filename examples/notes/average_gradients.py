@@ -1,6 +1,6 @@
 """Data parallelism by hand (note d): all_reduce of every gradient, divided by the world size, against DDP.
 
-    $ lockstep run -n 2 --threads 1 examples/notes/average_gradients.py
+    $ samebits run -n 2 --threads 1 examples/notes/average_gradients.py
     averaged after every backward: the bits of DDP: True
     averaged once per epoch: the ranks hold one model: False
 

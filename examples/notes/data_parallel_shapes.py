@@ -1,6 +1,6 @@
 """DataParallel's shapes (note c): 100 samples in batches of 30; outside the model 30, inside each replica 15.
 
-    $ lockstep run -n 2 --strategy dp examples/notes/data_parallel_shapes.py
+    $ samebits run -n 2 --strategy dp examples/notes/data_parallel_shapes.py
         In Model: input size torch.Size([15, 5]) output size torch.Size([15, 2])
         In Model: input size torch.Size([15, 5]) output size torch.Size([15, 2])
     Outside: input size torch.Size([30, 5]) output_size torch.Size([30, 2])
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 
 class Model(nn.Module):
@@ -36,7 +36,7 @@ class Model(nn.Module):
         return output
 
 
-run = lockstep.init(seed=0, threads=1)
+run = samebits.init(seed=0, threads=1)
 model = Model(5, 2)
 loader = DataLoader(TensorDataset(torch.randn(100, 5)), batch_size=30)
 model, loader = run.prepare(model, loader)

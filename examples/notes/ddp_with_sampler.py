@@ -1,13 +1,13 @@
 """DistributedDataParallel with a DistributedSampler (note a): 90 samples on 2 ranks, 45 + 45, in batches of 30 and 15.
 
-    $ lockstep run -n 2 --threads 1 examples/notes/ddp_with_sampler.py
+    $ samebits run -n 2 --threads 1 examples/notes/ddp_with_sampler.py
     the number of cpu threads: 1
     Model 0, input size: torch.Size([30, 5]), output size: torch.Size([30, 2])
     Model 0, input size: torch.Size([15, 5]), output size: torch.Size([15, 2])
     Model 1, input size: torch.Size([30, 5]), output size: torch.Size([30, 2])
     Model 1, input size: torch.Size([15, 5]), output size: torch.Size([15, 2])
 
-Plain torch: `torchrun --standalone --nproc-per-node=2` runs the same file. `ddp_with_sampler_lockstep.py` is the same
+Plain torch: `torchrun --standalone --nproc-per-node=2` runs the same file. `ddp_with_sampler_samebits.py` is the same
 without sampler and wrapper.
 """
 

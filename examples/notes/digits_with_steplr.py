@@ -1,8 +1,8 @@
 """The MNIST example with StepLR (note d) on scikit-learn's digits, its lines, and its bits on 1, 2 and 4 ranks.
 
-    $ lockstep run -n 1 examples/notes/digits_with_steplr.py --epochs 1
-    $ lockstep run -n 2 examples/notes/digits_with_steplr.py --epochs 1
-    $ lockstep run -n 4 examples/notes/digits_with_steplr.py --epochs 1
+    $ samebits run -n 1 examples/notes/digits_with_steplr.py --epochs 1
+    $ samebits run -n 2 examples/notes/digits_with_steplr.py --epochs 1
+    $ samebits run -n 4 examples/notes/digits_with_steplr.py --epochs 1
     Train Epoch: 1 [0/1437 (0%)]	Loss: ...
     Train Epoch: 1 [640/1437 (45%)]	Loss: ...
     Train Epoch: 1 [1280/1437 (89%)]	Loss: ...
@@ -21,15 +21,15 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--gamma", type=float, default=0.7)
 options = parser.parse_args()
 
-run = lockstep.init(seed=1, lanes=4, threads=1)
+run = samebits.init(seed=1, lanes=4, threads=1)
 digits = load_digits()
 images, labels = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(digits.target)
 model = nn.Sequential(

@@ -1,7 +1,7 @@
 """Hogwild (note c): processes train one model in shared memory, without locks; a Queue carries their losses back.
 
     $ python examples/notes/hogwild.py
-    $ lockstep run -n 1 examples/notes/hogwild.py
+    $ samebits run -n 1 examples/notes/hogwild.py
     worker 0: the loss fell: True
     worker 1: the loss fell: True
     at least 80 % of the test pictures are right: True

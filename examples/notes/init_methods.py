@@ -1,8 +1,8 @@
 """The three meeting places of `init_process_group` (note e): env://, tcp:// and file://.
 
-    $ lockstep run -n 2 examples/notes/init_methods.py env
-    $ lockstep run -n 2 examples/notes/init_methods.py tcp
-    $ lockstep run -n 2 examples/notes/init_methods.py file
+    $ samebits run -n 2 examples/notes/init_methods.py env
+    $ samebits run -n 2 examples/notes/init_methods.py tcp
+    $ samebits run -n 2 examples/notes/init_methods.py file
     rank 0 of 2, the sum of ranks + 1 is 3
     rank 1 of 2, the sum of ranks + 1 is 3
 

@@ -1,13 +1,13 @@
-"""One script, four launchers (notes a, b, d, e): the old torch.distributed.launch, torchrun, spawn, lockstep.
+"""One script, four launchers (notes a, b, d, e): the old torch.distributed.launch, torchrun, spawn, samebits.
 
     $ python -m torch.distributed.launch --standalone --nproc-per-node=2 examples/notes/launchers.py
     $ torchrun --standalone --nproc-per-node=2 examples/notes/launchers.py
     $ python examples/notes/launchers.py --spawn 2
-    $ lockstep run -n 2 examples/notes/launchers.py
+    $ samebits run -n 2 examples/notes/launchers.py
     rank 0 of 2, local rank 0, sum 3
     rank 1 of 2, local rank 1, sum 3
 
-The old launcher passes `--local-rank` (since torch 2.0 with a dash), and lockstep does for scripts that declare it; the
+The old launcher passes `--local-rank` (since torch 2.0 with a dash), and samebits does for scripts that declare it; the
 others set LOCAL_RANK. This script accepts either.
 """
 

@@ -1,6 +1,6 @@
 """A batch in pieces through a model on two devices (note c): with one piece on the second, the next is on the first.
 
-    $ lockstep run -n 1 examples/notes/pipelined_network.py
+    $ samebits run -n 1 examples/notes/pipelined_network.py
     split_size 20: 6 pieces of 120 samples
     the outputs are those of the undivided batch: True
 

@@ -1,6 +1,6 @@
 """Weights of a DDP model (note b): saved without the wrapper, loaded by all ranks to go on, loaded alone to test.
 
-    $ lockstep run -n 2 --threads 1 examples/notes/save_and_load.py
+    $ samebits run -n 2 --threads 1 examples/notes/save_and_load.py
     keys of model.state_dict(): module.0.weight, module.0.bias, module.2.weight, module.2.bias
     keys of model.module.state_dict(): 0.weight, 0.bias, 2.weight, 2.bias
     rank 0 resumes with the saved weights: True

@@ -1,7 +1,7 @@
-"""Seeds and flags (note e): what each call does, and `lockstep.init(seed=0)`, which makes them all.
+"""Seeds and flags (note e): what each call does, and `samebits.init(seed=0)`, which makes them all.
 
-    $ lockstep run -n 1 examples/notes/seeds.py
-    $ lockstep run -n 2 examples/notes/seeds.py
+    $ samebits run -n 1 examples/notes/seeds.py
+    $ samebits run -n 2 examples/notes/seeds.py
     cudnn.deterministic without a seed: two draws are equal: False
     torch.manual_seed(0) twice: two draws are equal: True
     torch.manual_seed(0) covers NumPy: False
@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 
 
 def draws_after(prepare) -> bool:
@@ -47,7 +47,7 @@ print(f"torch.manual_seed(0) covers NumPy: {not np.array_equal(numpy_before, np.
 gpu_seeds = {torch.cuda.default_generators[i].initial_seed() for i in range(torch.cuda.device_count())}
 print(f"torch.manual_seed(0) covers the {torch.cuda.device_count()} GPUs here: {gpu_seeds <= {0}}")
 
-run = lockstep.init(seed=0, lanes=2, threads=1)
+run = samebits.init(seed=0, lanes=2, threads=1)
 cudnn, exact = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
 print(f"after init: cudnn.deterministic {cudnn.deterministic}, cudnn.benchmark {cudnn.benchmark}, ", end="")
 print(f"deterministic algorithms {exact}")

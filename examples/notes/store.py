@@ -1,6 +1,6 @@
 """The TCPStore under torch.distributed (note d): set, get that waits, add, wait with a time limit.
 
-    $ lockstep run -n 2 examples/notes/store.py
+    $ samebits run -n 2 examples/notes/store.py
     rank 1 asks for a key that nobody has set yet
     rank 0 sets it
     rank 1 got b'from rank 0'

@@ -1,6 +1,6 @@
 """One model over two devices (note c's ToyModel): the first layer on one, the second on the other.
 
-    $ lockstep run -n 1 examples/notes/toy_model_on_two_devices.py
+    $ samebits run -n 1 examples/notes/toy_model_on_two_devices.py
     net1 on ...
     net2 on ...
     the outputs are those of one device: True

@@ -1,6 +1,6 @@
 """Stochastic weight averaging: update_bn makes the average's BatchNorm statistics anew.
 
-lockstep run -n 2 examples/recipes/averaged_weights.py
+samebits run -n 2 examples/recipes/averaged_weights.py
 """
 
 import torch
@@ -10,13 +10,13 @@ from torch import nn
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 train_set, test_set = TensorDataset(images[:1400], labels[:1400]), TensorDataset(images[1400:], labels[1400:])
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scheduler = SWALR(optimizer, swa_lr=0.05, anneal_epochs=2)

@@ -1,6 +1,6 @@
 """Truncated backpropagation through time: a GRU reads 32 streams of text and keeps its state from step to step.
 
-lockstep run -n 2 examples/recipes/carried_state.py
+samebits run -n 2 examples/recipes/carried_state.py
 
 The states of all streams are one tensor in `run.state`, the same on every rank: so each saved state holds them, and a run
 that has lost a rank goes on with the same bits. A variable of the script would begin anew.
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 
 STREAMS, WINDOW = 32, 16
 
@@ -36,7 +36,7 @@ class Reader(nn.Module):
         return self.head(seen), state
 
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = Reader()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 # Step k has window k of each stream, so a stream is always in the same lane.

@@ -1,6 +1,6 @@
 """Optimizers that evaluate the loss several times in a step (LBFGS, SAM): the closure goes through the step's lanes.
 
-lockstep run -n 2 examples/recipes/closures.py
+samebits run -n 2 examples/recipes/closures.py
 """
 
 import torch
@@ -9,12 +9,12 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Linear(64, 10)
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn="strong_wolfe")
 loader = DataLoader(TensorDataset(images, labels), batch_size=len(images))  # LBFGS wants the same loss each time

@@ -1,6 +1,6 @@
 """A VQ-VAE whose code book follows the codes' means (EMA): buffers that are sums over the lanes.
 
-lockstep run -n 2 examples/recipes/code_book.py
+samebits run -n 2 examples/recipes/code_book.py
 """
 
 import torch
@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 images = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 
@@ -57,7 +57,7 @@ class Autoencoder(nn.Module):
         return F.mse_loss(self.decoder(codes), x) + 0.25 * distance
 
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = Autoencoder()
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 loader = DataLoader(TensorDataset(images), batch_size=64, shuffle=True)

@@ -1,6 +1,6 @@
 """A loss that compares all samples of a batch (SimCLR, CLIP): features in lanes, the loss over the batch.
 
-lockstep run -n 2 examples/recipes/contrastive.py
+samebits run -n 2 examples/recipes/contrastive.py
 """
 
 import torch
@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
@@ -28,7 +28,7 @@ def info_nce(views):
     return F.cross_entropy(scores, torch.arange(len(left)))
 
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 loader = DataLoader(TensorDataset(images), batch_size=256, shuffle=True, drop_last=True)

@@ -1,6 +1,6 @@
 """A student that learns from its own average (DINO): the teacher follows after each step, and so does its centre.
 
-lockstep run -n 2 examples/recipes/ema_teacher.py
+samebits run -n 2 examples/recipes/ema_teacher.py
 """
 
 import copy
@@ -11,11 +11,11 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 images = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 32))
 teacher = copy.deepcopy(model).requires_grad_(False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -1,6 +1,6 @@
 """Reinforcement learning: a batch is a set of environments, and each lane plays its own (REINFORCE, a pole on a cart).
 
-lockstep run -n 2 examples/recipes/environments.py
+samebits run -n 2 examples/recipes/environments.py
 """
 
 import math
@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Categorical
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 
 ENVIRONMENTS, MOMENTS = 16, 40
 
@@ -46,7 +46,7 @@ def episode(policy, number):
     return -(torch.stack(chances) * advantage).sum(0).mean(), torch.stack(rewards).sum(0)
 
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 policy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
 optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 loader = DataLoader(range(ENVIRONMENTS), batch_size=ENVIRONMENTS)  # a sample is the number of an environment

@@ -1,6 +1,6 @@
 """A classifier that learns five digits, then all ten: its head grows, its backbone is unfrozen, its optimizer is made anew.
 
-lockstep run -n 2 --name grown --save-every epoch examples/recipes/grown_classifier.py
+samebits run -n 2 --name grown --save-every epoch examples/recipes/grown_classifier.py
 """
 
 import torch
@@ -9,9 +9,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes=4)
+run = samebits.init(seed=0, lanes=4)
 digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16
 dataset = TensorDataset(images, torch.tensor(digits.target))

@@ -1,6 +1,6 @@
 """Mixup over the whole data: the partner of a sample is drawn in the data set, not in the batch.
 
-lockstep run -n 2 examples/recipes/mixup.py
+samebits run -n 2 examples/recipes/mixup.py
 """
 
 import torch
@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
@@ -30,7 +30,7 @@ class Mixup(Dataset):
         return tuple(torch.lerp(each[partner], each[index], part) for each in (self.images, self.labels))
 
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 loader = DataLoader(Mixup(images, labels, alpha=0.4), batch_size=64, shuffle=True)

@@ -1,6 +1,6 @@
 """get_batch() without a DataLoader: a data set whose samples are random crops.
 
-lockstep run -n 2 examples/recipes/random_crops.py
+samebits run -n 2 examples/recipes/random_crops.py
 """
 
 import inspect
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 
 LENGTH, STEPS, BATCH = 16, 60, 32
 
@@ -30,7 +30,7 @@ class Crops(Dataset):
         return crop[:-1], crop[1:]
 
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Sequential(nn.Embedding(256, 64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 256))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 loader = DataLoader(Crops(torch.tensor(list(inspect.getsource(inspect).encode()))), batch_size=BATCH)

@@ -1,6 +1,6 @@
 """Two loaders of different length (FixMatch): each labelled sample brings unlabelled ones along.
 
-lockstep run -n 2 examples/recipes/two_data_sets.py
+samebits run -n 2 examples/recipes/two_data_sets.py
 """
 
 import torch
@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
@@ -35,7 +35,7 @@ def strong(batch):
     return (batch + 0.2 * torch.randn_like(batch)) * (torch.rand_like(batch) > 0.2)
 
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 data = WithUnlabelled((images[LABELLED], labels[LABELLED]), images[UNLABELLED], ratio=7)

@@ -9,7 +9,7 @@
 
 #include "waiting.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 inline Nanoseconds seconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e9) * 1e9)); }
 
@@ -32,4 +32,4 @@ void define_table(nanobind::module_& module);
 void define_tuning(nanobind::module_& module);
 void define_parameters(nanobind::module_& module);
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace lockstep::dlpack {
+namespace samebits::dlpack {
 
 // As dlpack.h lays them out, version 1.
 struct Exchange {
@@ -40,4 +40,4 @@ inline Read read_of(nanobind::object exchange) {
   return found->major_version == 1 ? found->read : nullptr;
 }
 
-}  // namespace lockstep::dlpack
+}  // namespace samebits::dlpack

@@ -1,4 +1,4 @@
-// The Python module lockstep._native: the shared-memory transport without torch. Tensors come as addresses and counts.
+// The Python module samebits._native: the shared-memory transport without torch. Tensors come as addresses and counts.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
@@ -24,7 +24,7 @@
 #include "tuning.hpp"
 
 namespace nb = nanobind;
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 
@@ -160,7 +160,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);  // a process may end while it still holds groups
   module.doc() = "The shared-memory transport: memory, groups of ranks, collectives, messages.";
 
-  group_error = nb::steal(PyErr_NewException("lockstep._native.GroupError", PyExc_RuntimeError, nullptr));
+  group_error = nb::steal(PyErr_NewException("samebits._native.GroupError", PyExc_RuntimeError, nullptr));
   module.attr("GroupError") = group_error;
   nb::register_exception_translator([](const std::exception_ptr& raised, void*) {
     try {

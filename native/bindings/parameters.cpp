@@ -13,7 +13,7 @@
 
 namespace nb = nanobind;
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 using dlpack::Tensor;
@@ -173,4 +173,4 @@ void define_parameters(nb::module_& module) {
   module.def("are_apart", &are_apart, nb::arg("reader"), nb::arg("tensors"));
 }
 
-}  // namespace lockstep
+}  // namespace samebits

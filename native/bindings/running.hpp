@@ -8,7 +8,7 @@
 
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // Lets other Python threads run only where that takes less time than the operation.
 inline void run(Group& group, Request&& request) {
@@ -16,4 +16,4 @@ inline void run(Group& group, Request&& request) {
   group.run(std::move(request), [&released] { released.emplace(); });
 }
 
-}  // namespace lockstep
+}  // namespace samebits

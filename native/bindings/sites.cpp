@@ -5,7 +5,7 @@
 
 namespace nb = nanobind;
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 std::size_t mixed(std::size_t seed, std::size_t value) { return (seed ^ value) * 0x9e3779b97f4a7c15u ^ (seed >> 29); }
@@ -113,4 +113,4 @@ Sites::Places Sites::places_of(std::size_t number) const {
   return found;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

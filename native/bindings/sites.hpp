@@ -13,14 +13,14 @@
 
 #include "site.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // Looks at Python's frames, from the innermost one outwards. A Python function is asked about each place once:
 // `describe(code, lasti)` returns (kind, label, where). Needs the GIL; one object per process, forever.
 class Sites {
  public:
   enum Kind : int {
-    passed_over = 0,  // lockstep's own, and torch's functions for collectives
+    passed_over = 0,  // samebits's own, and torch's functions for collectives
     users = 1,
     inner = 2,  // the rest of torch, which calls collectives itself
   };
@@ -69,4 +69,4 @@ class Sites {
   std::vector<Chain> chains_;  // by the number of the site
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -13,7 +13,7 @@
 
 namespace nb = nanobind;
 
-namespace lockstep {
+namespace samebits {
 
 void define_table(nb::module_& module) {
   nb::class_<Table>(module, "Table")
@@ -89,4 +89,4 @@ void define_table(nb::module_& module) {
       .def("repairs", &Table::repairs, Released());
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -8,7 +8,7 @@
 
 namespace nb = nanobind;
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 using namespace dlpack;
@@ -183,4 +183,4 @@ bool Tensors::move(Group& group, int kind, nb::handle output, nb::handle input, 
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

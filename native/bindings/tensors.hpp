@@ -11,7 +11,7 @@
 
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // Where the numbers of a tensor are, when they are in this process's memory, one after the other and unchanged.
 struct Plain {
@@ -54,4 +54,4 @@ class Tensors {
   nanobind::str is_neg_, async_op_, reduce_op_;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -5,7 +5,7 @@
 
 namespace nb = nanobind;
 
-namespace lockstep {
+namespace samebits {
 
 // A value: what does not make sense is brought within limits where it is used.
 void define_tuning(nb::module_& module) {
@@ -27,4 +27,4 @@ void define_tuning(nb::module_& module) {
           nb::arg("swapped_bytes") = usual.pieces.swapped_bytes);
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -104,7 +104,7 @@ def run(check: Check) -> Verdict:
     """Generate the verifier, compile it, search all states."""
     numbers = [f"-D{each}" for each in check.numbers.split()]
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
+    with tempfile.TemporaryDirectory(prefix="samebits-model-") as folder:
         said = _do(folder, "spin", "-a", *numbers, str(FOLDER / f"{check.model}.pml"))
         if not Path(folder, "pan.c").exists():
             raise SystemExit(said)

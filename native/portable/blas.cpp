@@ -15,18 +15,18 @@
 
 namespace {
 
-constexpr const char* place = "LOCKSTEP_PORTABLE_BLAS";  // where the library is, as in protocol/portable.py
+constexpr const char* place = "SAMEBITS_PORTABLE_BLAS";  // where the library is, as in protocol/portable.py
 
 void* of_openblas(const char* name) {
   // Loaded by the first call, in the process that computes: OpenBLAS makes its threads when it is loaded.
   static void* const openblas = [] {
     const char* const path = std::getenv(place);
     void* const found = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-    if (found == nullptr) lockstep::portable::give_up("OpenBLAS cannot be loaded from", path != nullptr ? path : place);
+    if (found == nullptr) samebits::portable::give_up("OpenBLAS cannot be loaded from", path != nullptr ? path : place);
     return found;
   }();
   void* const found = dlsym(openblas, name);
-  if (found == nullptr) lockstep::portable::give_up("this OpenBLAS does not export", name);
+  if (found == nullptr) samebits::portable::give_up("this OpenBLAS does not export", name);
   return found;
 }
 
@@ -114,17 +114,17 @@ void gemm_batch(int layout, const int* transposes_a, const int* transposes_b, co
 
 }  // namespace
 
-void lockstep::portable::give_up(const char* what, const char* name) {
-  std::fprintf(stderr, "lockstep: numerics=\"portable\": %s %s.\n", what, name);
+void samebits::portable::give_up(const char* what, const char* name) {
+  std::fprintf(stderr, "samebits: numerics=\"portable\": %s %s.\n", what, name);
   _exit(2);
 }
 
 extern "C" {
 
 // What Python asks: whether this library is before torch in this process, and what the processor lacks.
-int lockstep_portable_version() { return 1; }
+int samebits_portable_version() { return 1; }
 
-const char* lockstep_portable_lacks() {
+const char* samebits_portable_lacks() {
 #ifdef __x86_64__
   constexpr unsigned fma = 1U << 12, osxsave = 1U << 27, avx2 = 1U << 5;
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -136,17 +136,17 @@ const char* lockstep_portable_lacks() {
 #endif
 }
 
-void lockstep_portable_set_threads(int threads) {
+void samebits_portable_set_threads(int threads) {
   static const auto function = reinterpret_cast<void (*)(int)>(of_openblas("scipy_openblas_set_num_threads"));
   function(threads);
 }
 
-const char* lockstep_portable_kernels() {
+const char* samebits_portable_kernels() {
   static const auto function = reinterpret_cast<const char* (*)()>(of_openblas("scipy_openblas_get_corename"));
   return function();
 }
 
-#define LOCKSTEP_BLAS(LETTER, VALUE)                                                                                  \
+#define SAMEBITS_BLAS(LETTER, VALUE)                                                                                  \
   void LETTER##gemm_(const char* ta, const char* tb, const int* m, const int* n, const int* k, const VALUE* alpha,    \
                      const VALUE* a, const int* lda, const VALUE* b, const int* ldb, const VALUE* beta, VALUE* c,     \
                      const int* ldc) {                                                                                \
@@ -176,6 +176,6 @@ const char* lockstep_portable_kernels() {
     gemm_batch(layout, tas, tbs, ms, ns, ks, alphas, as, ldas, bs, ldbs, betas, cs, ldcs, groups, sizes);             \
   }
 
-LOCKSTEP_BLAS(s, float)
-LOCKSTEP_BLAS(d, double)
+SAMEBITS_BLAS(s, float)
+SAMEBITS_BLAS(d, double)
 }

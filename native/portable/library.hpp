@@ -1,8 +1,8 @@
 #pragma once
 
-namespace lockstep::portable {
+namespace samebits::portable {
 
 // Ends the process with exit code 2 and a sentence: nothing that comes after would have the portable bits.
 [[noreturn]] void give_up(const char* what, const char* name);
 
-}  // namespace lockstep::portable
+}  // namespace samebits::portable

@@ -19,7 +19,7 @@ namespace {
 void* of_torch(const char* name) {
   static void* const torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
   void* const found = torch != nullptr ? dlsym(torch, name) : nullptr;
-  if (found == nullptr) lockstep::portable::give_up("this torch does not export", name);
+  if (found == nullptr) samebits::portable::give_up("this torch does not export", name);
   return found;
 }
 
@@ -95,7 +95,7 @@ double inverse_erf(double y) {
 // torch.
 extern "C" {
 
-#define LOCKSTEP_SLEEF(NAME, SLEEF, ULP)                                                                              \
+#define SAMEBITS_SLEEF(NAME, SLEEF, ULP)                                                                              \
   void vms##NAME(int count, const float* from, float* to, long long) {                                                \
     static const auto function = reinterpret_cast<__m256 (*)(__m256)>(of_torch("Sleef_" #SLEEF "f8_" #ULP "avx2"));   \
     each(count, from, to, function);                                                                                  \
@@ -105,19 +105,19 @@ extern "C" {
     each(count, from, to, function);                                                                                  \
   }
 
-LOCKSTEP_SLEEF(Acos, acos, u10)
-LOCKSTEP_SLEEF(Asin, asin, u10)
-LOCKSTEP_SLEEF(Atan, atan, u10)
-LOCKSTEP_SLEEF(Cos, cos, u10)
-LOCKSTEP_SLEEF(Erf, erf, u10)
-LOCKSTEP_SLEEF(Erfc, erfc, u15)
-LOCKSTEP_SLEEF(Exp, exp, u10)
-LOCKSTEP_SLEEF(Ln, log, u10)
-LOCKSTEP_SLEEF(Log10, log10, u10)
-LOCKSTEP_SLEEF(Log2, log2, u10)
-LOCKSTEP_SLEEF(Sin, sin, u10)
-LOCKSTEP_SLEEF(Tan, tan, u10)
-LOCKSTEP_SLEEF(Tanh, tanh, u10)
+SAMEBITS_SLEEF(Acos, acos, u10)
+SAMEBITS_SLEEF(Asin, asin, u10)
+SAMEBITS_SLEEF(Atan, atan, u10)
+SAMEBITS_SLEEF(Cos, cos, u10)
+SAMEBITS_SLEEF(Erf, erf, u10)
+SAMEBITS_SLEEF(Erfc, erfc, u15)
+SAMEBITS_SLEEF(Exp, exp, u10)
+SAMEBITS_SLEEF(Ln, log, u10)
+SAMEBITS_SLEEF(Log10, log10, u10)
+SAMEBITS_SLEEF(Log2, log2, u10)
+SAMEBITS_SLEEF(Sin, sin, u10)
+SAMEBITS_SLEEF(Tan, tan, u10)
+SAMEBITS_SLEEF(Tanh, tanh, u10)
 
 void vsLn(int count, const float* from, float* to) { vmsLn(count, from, to, 0); }
 void vdLn(int count, const double* from, double* to) { vmdLn(count, from, to, 0); }

@@ -6,7 +6,7 @@
 
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 inline const std::byte* bytes(const void* data) { return static_cast<const std::byte*>(data); }
 inline std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
@@ -150,4 +150,4 @@ struct Algorithms {
   void reduce_slice(std::uint32_t piece, std::uint64_t start, std::uint64_t capacity, Slice slice) const;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string_view>
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
@@ -65,4 +65,4 @@ std::size_t available_memory() {
   return left;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-namespace lockstep {
+namespace samebits {
 
 class Group;
 
@@ -51,4 +51,4 @@ inline BusyGroups& busy_groups() {
   return *instance;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

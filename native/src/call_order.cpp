@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 // What a pair of ranks are to the root: nothing, or one of them is it.
@@ -93,4 +93,4 @@ void CallOrder::accept(const Circle& circle) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -14,7 +14,7 @@
 
 #include "site.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 class CallOrder {
  public:
@@ -54,4 +54,4 @@ class CallOrder {
   std::vector<std::pair<std::size_t, std::size_t>> accepted_;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

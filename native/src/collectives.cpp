@@ -6,7 +6,7 @@
 
 #include "algorithms.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 bool is_reduction(Kind kind) {
@@ -57,7 +57,7 @@ void Algorithms::tiny_reduce() {
       }
     }
     void* const output = request.outputs[0];
-    lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
+    samebits::reduce(reduction(), inputs, {&output, 1}, request.count);
   }
   has_worked();
 }
@@ -94,7 +94,7 @@ Task Algorithms::reduce_in_windows() {
     const bool gets = request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(peer);
     if (gets) outputs.push_back(placed(peer, leaves(peer)) + mine.start * size);
   }
-  lockstep::reduce(reduction(), inputs, outputs, mine.size);
+  samebits::reduce(reduction(), inputs, outputs, mine.size);
   has_worked();
   co_await everyone(Counter::worked, number);
   trust_windows();
@@ -124,7 +124,7 @@ void Algorithms::reduce_slice(std::uint32_t piece, std::uint64_t start, std::uin
   }
   std::vector<void*> outputs{staging(rank, piece) + slice.start * size};
   if (gets_result()) outputs.push_back(bytes(request.outputs[0]) + (start + slice.start) * size);
-  lockstep::reduce(reduction(), inputs, outputs, slice.size);
+  samebits::reduce(reduction(), inputs, outputs, slice.size);
 }
 
 // Piece by piece through staging, in two steps: everybody's values, then the sums. The next piece is staged meanwhile.
@@ -143,7 +143,7 @@ Task Algorithms::reduce_staged() {
           inputs.push_back(staging(peer, first) + leaf * capacity * size);
       }
       void* const output = request.outputs[0];
-      lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
+      samebits::reduce(reduction(), inputs, {&output, 1}, request.count);
     }
     has_worked();
     co_return;
@@ -193,7 +193,7 @@ Task Algorithms::reduce_swapped() {
     const void* inputs[] = {shared_input() + start * size, shared_input() + start * size};
     inputs[1 - rank] = staging(1 - rank, piece);
     void* const target = bytes(request.outputs[0]) + start * size;
-    lockstep::reduce(reduction(), inputs, {&target, 1}, count);
+    samebits::reduce(reduction(), inputs, {&target, 1}, count);
   }
   has_worked();
 }
@@ -206,7 +206,7 @@ Task Algorithms::reduce_scatter() {
       const bool one = row(peer).num_inputs == 1;
       inputs[peer] = placed(peer, one ? 0 : rank) + (one ? rank * request.count * size : 0);
     }
-    lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
+    samebits::reduce(reduction(), inputs, {&output, 1}, request.count);
     has_worked();
     co_await everyone(Counter::worked, number);
     trust_windows();
@@ -234,7 +234,7 @@ Task Algorithms::reduce_scatter() {
       inputs[peer] = peer == rank ? input(rank, start) : part_of(peer, rank, piece, capacity);
     }
     void* const target = bytes(output) + start * size;
-    lockstep::reduce(reduction(), inputs, {&target, 1}, count);
+    samebits::reduce(reduction(), inputs, {&target, 1}, count);
   }
   has_worked();
 }
@@ -247,12 +247,12 @@ void Algorithms::broadcast_in_windows() const {
   const std::byte* const source = placed(root, 0);
   if (rank != root) {
     const std::uint64_t start = all_placed(rank) ? pushed : 0;
-    return lockstep::copy(output(root, start / size), source + start, whole - start, whole);
+    return samebits::copy(output(root, start / size), source + start, whole - start, whole);
   }
   for (std::size_t peer = 0; peer < world; ++peer) {
-    if (peer != root && all_placed(peer)) lockstep::copy(placed(peer, 1), source, pushed, whole);
+    if (peer != root && all_placed(peer)) samebits::copy(placed(peer, 1), source, pushed, whole);
   }
-  if (output(root, 0) != source) lockstep::copy(output(root, 0), source, whole);
+  if (output(root, 0) != source) samebits::copy(output(root, 0), source, whole);
 }
 
 // broadcast, all_gather, gather: sources show one tensor, readers copy it.
@@ -266,7 +266,7 @@ Task Algorithms::share() {
     for (std::size_t peer = 0; request.kind != Kind::broadcast && is_reader() && peer < world; ++peer) {
       const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
       if (source != nullptr && source != output(peer, 0))
-        lockstep::copy(output(peer, 0), source, request.count * size, written);
+        samebits::copy(output(peer, 0), source, request.count * size, written);
     }
     has_worked();
     co_await everyone(Counter::worked, number);
@@ -283,7 +283,7 @@ Task Algorithms::share() {
     set_pieces(2 * piece);
     // Now, while the caches have the piece.
     if (is_reader() && is_source(rank) && output(rank, 0) != shared_input())
-      lockstep::copy(output(rank, start), shared_input() + start * size, count * size, written);
+      samebits::copy(output(rank, start), shared_input() + start * size, count * size, written);
   };
   if (num_pieces > 0) stage(0);
   for (std::uint64_t index = 0; index < num_pieces; ++index) {
@@ -293,7 +293,7 @@ Task Algorithms::share() {
     co_await everyone(Counter::pieces, 2 * piece);
     for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
       if (peer != rank && is_source(peer))
-        lockstep::copy(output(peer, start), staging(peer, piece), count * size, written);
+        samebits::copy(output(peer, start), staging(peer, piece), count * size, written);
     }
   }
   has_worked();
@@ -323,14 +323,14 @@ Task Algorithms::deal() {
     std::byte* const target = bytes(request.outputs[is_scatter ? 0 : rank]);
     const std::byte* const source = bytes(request.inputs[rank]);
     const bool apart = target + own <= source || source + own <= target;
-    apart ? lockstep::copy(target, source, own, written) : static_cast<void>(std::memmove(target, source, own));
+    apart ? samebits::copy(target, source, own, written) : static_cast<void>(std::memmove(target, source, own));
   };
   bool placed_sources = true;
   for (std::size_t from = 0; from < world; ++from) placed_sources = placed_sources && (!has(from) || all_placed(from));
   if (placed_sources) {
     for (std::size_t from = 0; from < world; ++from) {
       if (from == rank || sent(from, rank) == 0) continue;
-      lockstep::copy(bytes(request.outputs[is_scatter ? 0 : from]), placed(from, rank), sent(from, rank) * size,
+      samebits::copy(bytes(request.outputs[is_scatter ? 0 : from]), placed(from, rank), sent(from, rank) * size,
                      written);
     }
     if (!is_scatter) keep_own();
@@ -365,7 +365,7 @@ Task Algorithms::deal() {
     for (std::size_t from = 0; from < world; ++from) {
       const Slice slice = part(sent(from, rank), index);
       if (from == rank || slice.size == 0) continue;
-      lockstep::copy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
+      samebits::copy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
                      part_of(from, rank, piece, capacity), slice.size * size, written);
     }
   }
@@ -475,4 +475,4 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
   if (!fits) throw BadCall("the order of the sum does not fit its terms");
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -3,7 +3,7 @@
 
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // Throws BadCall when the request cannot be right on any rank.
 void check_request(const Request& request, std::size_t rank, std::size_t world_size);
@@ -23,4 +23,4 @@ Task start(Group& group, Operation& operation);
 // (((0 1) (2 3)) ...): the lane tree over `num_leaves` leaves, see docs/design/0001.
 std::vector<std::uint8_t> tree_program(std::size_t num_leaves);
 
-}  // namespace lockstep
+}  // namespace samebits

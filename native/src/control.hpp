@@ -12,7 +12,7 @@
 #include "tuning.hpp"
 #include "waiting.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 constexpr std::uint32_t control_magic = 0x4c6b530d;  // changes with the layout
 constexpr std::size_t num_rows = 16;
@@ -139,4 +139,4 @@ struct Layout {
 static_assert(sizeof(Header) <= 4096);
 static_assert((std::size_t{8} << 20) / max_blocks == 32 * 1024);
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace lockstep {
+namespace samebits {
 
 enum class Trouble : int {
   none = 0,
@@ -27,4 +27,4 @@ class BadCall : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace lockstep {
+namespace samebits {
 
 // Like a std::vector of pointers or numbers that only grows.
 template <typename T, std::size_t room = 4>
@@ -61,4 +61,4 @@ class Few {
   std::vector<T> more_;  // all of them, once they do not fit
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -8,7 +8,7 @@
 #include "busy_groups.hpp"
 #include "peer_process.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 std::atomic<std::uint32_t> forks = 0;
@@ -27,4 +27,4 @@ void begin_anew() {
 
 std::uint32_t num_forks() { return forks.load(std::memory_order_relaxed); }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace samebits {
 
 // How many forks lie between loading the library and this process: another number than before means another process.
 // Costs a load, where getpid() is a system call.
 std::uint32_t num_forks();
 
-}  // namespace lockstep
+}  // namespace samebits

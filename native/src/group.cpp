@@ -10,7 +10,7 @@
 #include "forks.hpp"
 #include "overlap.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 constexpr int most_looks = 64;  // about a microsecond
@@ -246,7 +246,7 @@ void Group::publish(Operation& operation) {
   mine.description = describe(request, operation.number, order);
   mine.is_crowded = settings_.tuning.waiting.is_crowded;
   mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
-  const bool is_tiny = lockstep::is_tiny(request, world_size());
+  const bool is_tiny = samebits::is_tiny(request, world_size());
   if (spoils_its_outputs(request, world_size())) redirect_outputs(operation, world_size());
   if (!is_tiny && spoils_its_inputs(request, rank_, world_size())) copy_inputs(operation, world_size());
   const bool spreads = request.range && request.range->spreads;
@@ -440,4 +440,4 @@ Place Group::place_of(const void* data, std::size_t bytes) const {
   return {Place::elsewhere, 0, 0};
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -16,7 +16,7 @@
 #include "peer_process.hpp"
 #include "wait_note.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // A memory of a group in which every rank has a region that all can read and write. It lives as long as somebody holds
 // it.
@@ -266,4 +266,4 @@ class Group {
   bool is_noted_busy_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

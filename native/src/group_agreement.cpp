@@ -6,7 +6,7 @@
 
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 // "rank 0: one; ranks 1, 2: other": ranks with the same text together, in their order.
@@ -157,4 +157,4 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
   return "The ranks call different operations. " + parts.text() + ".";
 }
 
-}  // namespace lockstep
+}  // namespace samebits

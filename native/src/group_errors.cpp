@@ -6,7 +6,7 @@
 #include "group.hpp"
 #include "shape.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 std::string_view name_of(Kind kind) {
@@ -132,7 +132,7 @@ std::string Group::sentence_of_lateness(const Pending& pending, std::size_t late
   if (message != nullptr) late = message->peer;
   const std::string who = late == world_size() ? "A message" : "Rank " + settings_.name_of(late);
   const std::string start =
-      who + " did not come within the timeout of " + lockstep::text_of(patience) + "; rank " + settings_.name_of(rank_);
+      who + " did not come within the timeout of " + samebits::text_of(patience) + "; rank " + settings_.name_of(rank_);
   if (message == nullptr) return start + " waits in " + text_of(static_cast<const Operation&>(pending)) + ".";
   return start + (message->incoming ? " waits for " : " sends ") + text_of(*message) + ".";
 }
@@ -186,4 +186,4 @@ void Group::look() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -7,7 +7,7 @@
 #include "forks.hpp"
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 // Between two looks whether ranks that have not joined still live. The last one that joins wakes all.
@@ -62,7 +62,7 @@ void Group::wait_until_joined(std::size_t peer, Clock::time_point deadline) {
       break_group(Trouble::timeout, "Rank " + settings_.name_of(peer) + " did not join the group in time.");
   }
   if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
-    break_group(Trouble::aborted, "Rank " + settings_.name_of(peer) + " runs another version of lockstep.");
+    break_group(Trouble::aborted, "Rank " + settings_.name_of(peer) + " runs another version of samebits.");
   }
   watch(peer);
 }
@@ -117,4 +117,4 @@ void Group::check_usable() const {
   throw_if_broken();
 }
 
-}  // namespace lockstep
+}  // namespace samebits

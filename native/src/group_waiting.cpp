@@ -8,7 +8,7 @@
 #include "busy_groups.hpp"
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 constexpr Nanoseconds longest_sleep = std::chrono::milliseconds(50);
@@ -152,4 +152,4 @@ bool Group::wait_a_while(const Awaited& awaited) {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 [[noreturn]] void fail(int error, const std::string& what) {
@@ -101,8 +101,8 @@ Memory Memory::map(int descriptor, std::size_t bytes) {
 Memory Memory::create(std::size_t bytes, bool reserve) {
   constexpr unsigned plain = MFD_CLOEXEC | MFD_ALLOW_SEALING, no_exec = 0x8;  // MFD_NOEXEC_SEAL, of Linux 6.3
   Descriptor made(
-      ::memfd_create("lockstep", plain | no_exec));  // else the kernel warns, or refuses (vm.memfd_noexec = 2)
-  if (made.get() < 0) made = Descriptor(::memfd_create("lockstep", plain));
+      ::memfd_create("samebits", plain | no_exec));  // else the kernel warns, or refuses (vm.memfd_noexec = 2)
+  if (made.get() < 0) made = Descriptor(::memfd_create("samebits", plain));
   if (made.get() < 0) fail(errno, "memfd_create");
   ::fchmod(made.get(), 0600);
   set_size(made.get(), bytes, reserve);
@@ -271,4 +271,4 @@ bool PrivateView::can_tell_writes() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace samebits

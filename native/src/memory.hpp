@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace samebits {
 
 // A mapping of a file that has no name, or no longer one. Move-only; unmaps and closes when it goes.
 class Memory {
@@ -16,7 +16,7 @@ class Memory {
   static Memory create(std::size_t bytes, bool reserve);
   // The same under /dev/shm/NAME, mode 0600; for ranks that cannot see each other's /proc. Call `unlink_name` soon.
   // Until its maker ends it is marked, so a name that a killed process has left is one that nobody has marked: the
-  // launcher and `lockstep doctor` find it by that (machine/leftovers.py).
+  // launcher and `samebits doctor` find it by that (machine/leftovers.py).
   static Memory create_named(const std::string& name, std::size_t bytes, bool reserve);
   // Another process's memory: "/proc/PID/fd/FD", or "/dev/shm/NAME".
   static Memory open(const std::string& path);
@@ -88,4 +88,4 @@ class PrivateView {
 std::size_t page_size();
 std::string mebibytes(std::size_t bytes);
 
-}  // namespace lockstep
+}  // namespace samebits

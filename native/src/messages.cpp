@@ -6,7 +6,7 @@
 #include "errors.hpp"
 #include "shape.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 constexpr std::uint32_t envelope_magic = 0x6d736732;
@@ -264,4 +264,4 @@ void Messages::fail_all(const std::exception_ptr& error) {
   num_pending_ = 0;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -12,7 +12,7 @@
 #include "control.hpp"
 #include "operation.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // What a call says about its message besides the numbers.
 struct About {
@@ -104,4 +104,4 @@ class Messages {
   std::deque<std::shared_ptr<Message>> posted_;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -16,7 +16,7 @@
 #include "few.hpp"
 #include "site.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // The elements of a sum that one rank adds up. Each rank has its own; together they cover the sum.
 struct Range {
@@ -115,4 +115,4 @@ struct Operation : Pending {
   Task task;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <functional>
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 struct Stretch {
@@ -144,4 +144,4 @@ void deliver(Operation& operation) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -3,7 +3,7 @@
 
 #include "operation.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // Whether `later` reads or writes what `earlier` writes, or writes what it reads: then it must not begin before
 // `earlier` is finished on this rank.
@@ -27,4 +27,4 @@ bool spoils_its_outputs(const Request& request, std::size_t world_size);
 void redirect_outputs(Operation& operation, std::size_t world_size);
 void deliver(Operation& operation);
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -14,7 +14,7 @@
 #include <new>
 #include <string>
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 struct Watched {
@@ -84,4 +84,4 @@ bool PeerProcess::means(pid_t process) const {
 
 void forget_peer_processes() { new (&watched()) Watched; }
 
-}  // namespace lockstep
+}  // namespace samebits

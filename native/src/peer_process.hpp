@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace lockstep {
+namespace samebits {
 
 class PeerProcess {
  public:
@@ -32,4 +32,4 @@ class PeerProcess {
 // In a forked process: forget what the parent's groups watch. A thread that was not copied may hold the lock.
 void forget_peer_processes();
 
-}  // namespace lockstep
+}  // namespace samebits

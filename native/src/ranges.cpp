@@ -5,7 +5,7 @@
 
 #include "algorithms.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // Every rank adds up what it wants of everybody's tensors, for itself.
 Task Algorithms::reduce_range() {
@@ -20,7 +20,7 @@ Task Algorithms::reduce_range() {
   if (everyone_placed()) {
     void* const target = mine.output;
     look_at([&](std::size_t peer, std::size_t leaf) { return placed(peer, leaf); }, mine.start);
-    if (mine.size != 0) lockstep::reduce(reduction(), inputs, {&target, 1}, mine.size);
+    if (mine.size != 0) samebits::reduce(reduction(), inputs, {&target, 1}, mine.size);
     has_worked();
     co_await everyone(Counter::worked, number);
     trust_windows();
@@ -49,7 +49,7 @@ Task Algorithms::reduce_range() {
     look_at([&](std::size_t peer, std::size_t leaf) { return staging(peer, piece) + leaf * capacity * size; },
             low - start);
     void* const target = bytes(mine.output) + (low - mine.start) * size;
-    lockstep::reduce(reduction(), inputs, {&target, 1}, high - low);
+    samebits::reduce(reduction(), inputs, {&target, 1}, high - low);
   }
   has_worked();
 }
@@ -61,7 +61,7 @@ Task Algorithms::spread_range() {
   std::vector<void*> outputs;
   if (everyone_placed()) {
     for (std::size_t peer = 0; peer < world; ++peer) outputs.push_back(placed(peer, 0) + mine.start * size);
-    lockstep::reduce(reduction(), inputs, outputs, mine.size);
+    samebits::reduce(reduction(), inputs, outputs, mine.size);
     has_worked();
     co_await everyone(Counter::worked, number);
     trust_windows();
@@ -85,7 +85,7 @@ Task Algorithms::spread_range() {
       inputs[i] = bytes(request.inputs[i]) + (slice.start - mine.start) * size;
     }
     outputs = {bytes(request.outputs[0]) + slice.start * size, staging(rank, piece) + (slice.start - start) * size};
-    if (slice.size != 0) lockstep::reduce(reduction(), inputs, outputs, slice.size);
+    if (slice.size != 0) samebits::reduce(reduction(), inputs, outputs, slice.size);
     set_pieces(2 * piece);
   };
   if (num_pieces > 0) stage(0);
@@ -104,4 +104,4 @@ Task Algorithms::spread_range() {
   has_worked();
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -1,6 +1,6 @@
 #include "shape.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 // Bit 63 says that the code can be read; then 4 bits for the number of dimensions, and equally many for each of them.
@@ -42,4 +42,4 @@ std::string text_of_shape(std::uint64_t code, std::uint64_t count) {
   return product == count ? text : plain;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

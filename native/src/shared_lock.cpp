@@ -13,7 +13,7 @@
 // and who waits then does not come back for as long.
 extern "C" int pthread_mutex_clocklock(pthread_mutex_t*, clockid_t, const timespec*) noexcept __attribute__((weak));
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 constexpr Nanoseconds shortest_pause = std::chrono::microseconds(1), longest_pause = std::chrono::milliseconds(1);
@@ -78,4 +78,4 @@ void SharedLock::mended() { pthread_mutex_consistent(&mutex_); }
 
 void SharedLock::release() { pthread_mutex_unlock(&mutex_); }
 
-}  // namespace lockstep
+}  // namespace samebits

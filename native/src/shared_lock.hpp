@@ -5,7 +5,7 @@
 
 #include "waiting.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 // Lives in shared memory. Zeros and a call of `initialise` by each process make a free lock.
 class SharedLock {
@@ -24,4 +24,4 @@ class SharedLock {
   pthread_mutex_t mutex_;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

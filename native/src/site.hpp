@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep {
+namespace samebits {
 
 // One for each place; it lives as long as the process.
 struct Site {
@@ -16,4 +16,4 @@ struct Site {
   std::size_t number = 0;  // by which the judge of sites knows it
 };
 
-}  // namespace lockstep
+}  // namespace samebits

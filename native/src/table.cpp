@@ -9,7 +9,7 @@
 
 #include "shared_lock.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 constexpr std::size_t num_slots = 1024, granule = 64, num_sizes = 32;
@@ -330,4 +330,4 @@ std::uint64_t Table::repairs() {
   return header().repairs;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -13,7 +13,7 @@
 #include "memory.hpp"
 #include "waiting.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 struct TableHeader;
 struct TableEntry;
@@ -68,4 +68,4 @@ class Table {
   std::function<void()> while_waiting_;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

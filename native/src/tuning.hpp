@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep {
+namespace samebits {
 
 // How a rank waits: it looks, then offers its CPU to others where it shares one, then sleeps. Each rank may have its
 // own; see docs/design/0032.
@@ -52,4 +52,4 @@ struct Tuning {
   std::size_t streamed_from_bytes = std::size_t{32} << 20;
 };
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -5,7 +5,7 @@
 
 #include "control.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 std::atomic<WaitNote*> place = nullptr;
@@ -56,4 +56,4 @@ void NotedWait::write(const std::vector<std::size_t>& behind, const std::string*
   end_writing(*note_);
 }
 
-}  // namespace lockstep
+}  // namespace samebits

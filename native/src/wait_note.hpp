@@ -1,5 +1,5 @@
 // What a rank waits for, written into its journal, where others can read it even when this process is stopped or dead.
-// src/lockstep/protocol/journal/gauges.py has the same layout, waiting_note.py the other writer.
+// src/samebits/protocol/journal/gauges.py has the same layout, waiting_note.py the other writer.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace samebits {
 
 struct WaitNote {
   static constexpr std::size_t text_bytes = 368;
@@ -43,4 +43,4 @@ class NotedWait {
   WaitNote* note_ = nullptr;  // null: another thread has it
 };
 
-}  // namespace lockstep
+}  // namespace samebits

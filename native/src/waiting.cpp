@@ -8,7 +8,7 @@
 #include <climits>
 #include <ctime>
 
-namespace lockstep {
+namespace samebits {
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -45,4 +45,4 @@ void Bell::ring() {
   wake_all(rings);
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace lockstep {
+namespace samebits {
 
 constexpr std::size_t cache_line = 128;  // two lines: neighbours are fetched in pairs
 
@@ -85,4 +85,4 @@ bool yield(std::uint32_t times, Done done) {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -12,7 +12,7 @@
 #include "available_memory.hpp"
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 constexpr std::size_t largest_window = std::size_t{1} << 46;  // so that sizes can be multiplied and rounded up
@@ -57,7 +57,7 @@ void note_failure(Offer& offer, const std::system_error& error) {
 
 std::string random_name() {
   std::random_device source;
-  std::string name = "lockstep-";
+  std::string name = "samebits-";
   for (int i = 0; i < 32; ++i) name += "0123456789abcdef"[source() % 16];
   return name;
 }
@@ -137,4 +137,4 @@ void Group::release(const Window& window) {
   windows_.at(window.number - 1) = nullptr;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -12,7 +12,7 @@
 
 namespace arrays {
 
-using lockstep::Dtype;
+using samebits::Dtype;
 using reference::Raw;
 
 inline std::mt19937_64 random_bits(20240607);
@@ -23,7 +23,7 @@ inline std::size_t random_below(std::size_t limit) { return random_bits() % limi
 class Array {
  public:
   Array(Dtype dtype, std::size_t count)
-      : size_(lockstep::size_of(dtype)),
+      : size_(samebits::size_of(dtype)),
         count_(count),
         skip_(random_below(9)),
         bytes_((skip_ + count + 1) * size_, 0xa5) {}
@@ -50,7 +50,7 @@ class Array {
 // Zeros, infinities, quiet and signalling NaNs, subnormals, the greatest and their neighbours, of either sign; for
 // integers these are as good as any others.
 inline Raw random_special(Dtype dtype) {
-  const int bits = static_cast<int>(lockstep::size_of(dtype)) * 8;
+  const int bits = static_cast<int>(samebits::size_of(dtype)) * 8;
   const int mantissa = dtype == Dtype::float64 ? 52 : dtype == Dtype::float32 ? 23 : dtype == Dtype::float16 ? 10 : 7;
   const Raw sign = random_below(2) << (bits - 1);
   if (dtype > Dtype::bfloat16) {
@@ -77,7 +77,7 @@ inline Raw random_special(Dtype dtype) {
 inline Raw random_element(Dtype dtype) {
   if (random_below(3) == 0) return random_special(dtype);
   if (dtype == Dtype::boolean) return random_below(2);
-  Raw raw = random_bits() >> (64 - 8 * lockstep::size_of(dtype));
+  Raw raw = random_bits() >> (64 - 8 * samebits::size_of(dtype));
   // Numbers around 1, so that most sums have something to round.
   if (dtype == Dtype::float64 && random_below(2)) raw = std::bit_cast<Raw>(1.0 + static_cast<double>(raw) * 0x1p-63);
   if (dtype == Dtype::float32 && random_below(2)) raw = 0x3f000000 + (raw & 0x00ffffff);

@@ -11,9 +11,9 @@
 
 namespace reference {
 
-using lockstep::Dtype;
-using lockstep::ReduceOp;
-using lockstep::Scale;
+using samebits::Dtype;
+using samebits::ReduceOp;
+using samebits::Scale;
 using Raw = std::uint64_t;
 
 // A binary floating-point format of `size` bits with `mantissa` stored bits.
@@ -98,10 +98,10 @@ Int combine_integers(ReduceOp op, Int left, Int right) {
 }
 
 template <class Value, class Combine>
-Value evaluate(lockstep::Program program, const std::vector<Value>& leaves, Combine combine) {
+Value evaluate(samebits::Program program, const std::vector<Value>& leaves, Combine combine) {
   std::vector<Value> stack;
   for (const auto byte : program) {
-    if (byte != lockstep::combine) {
+    if (byte != samebits::combine) {
       stack.push_back(leaves.at(byte));
       continue;
     }
@@ -120,7 +120,7 @@ std::vector<Value> decode_all(const std::vector<Raw>& raws, Decode decode) {
 }
 
 template <class Float, class Decode>
-Float reduce_floats(const lockstep::Reduction& r, const std::vector<Raw>& leaves, Decode decode) {
+Float reduce_floats(const samebits::Reduction& r, const std::vector<Raw>& leaves, Decode decode) {
   const auto combine = [&](Float left, Float right) { return combine_floats(r.op, left, right); };
   const Float value = evaluate<Float>(r.program, decode_all<Float>(leaves, decode), combine);
   const auto factor = static_cast<Float>(r.factor);
@@ -129,18 +129,18 @@ Float reduce_floats(const lockstep::Reduction& r, const std::vector<Raw>& leaves
 }
 
 template <class Int>
-Raw reduce_integers(const lockstep::Reduction& r, const std::vector<Raw>& leaves) {
+Raw reduce_integers(const samebits::Reduction& r, const std::vector<Raw>& leaves) {
   const auto combine = [&](Int left, Int right) { return combine_integers(r.op, left, right); };
   Int value = evaluate<Int>(r.program, decode_all<Int>(leaves, [](Raw raw) { return raw; }), combine);
   if (r.op == ReduceOp::average) value = static_cast<Int>(value / static_cast<std::int64_t>(r.factor));
   return static_cast<std::make_unsigned_t<Int>>(value);
 }
 
-inline Raw reduce_small_floats(const lockstep::Reduction& r, Format format, const std::vector<Raw>& leaves) {
+inline Raw reduce_small_floats(const samebits::Reduction& r, Format format, const std::vector<Raw>& leaves) {
   return encode(format, reduce_floats<float>(r, leaves, [&](Raw raw) { return decode(format, raw); }));
 }
 
-inline Raw reduce_booleans(const lockstep::Reduction& r, const std::vector<Raw>& leaves) {
+inline Raw reduce_booleans(const samebits::Reduction& r, const std::vector<Raw>& leaves) {
   const bool all = r.op == ReduceOp::product || r.op == ReduceOp::minimum || r.op == ReduceOp::bit_and;
   const auto combine = [&](bool left, bool right) {
     return r.op == ReduceOp::bit_xor ? left != right : all ? left && right : left || right;
@@ -151,7 +151,7 @@ inline Raw reduce_booleans(const lockstep::Reduction& r, const std::vector<Raw>&
 }
 
 // The bits that the result must have.
-inline Raw reduce(const lockstep::Reduction& r, const std::vector<Raw>& leaves) {
+inline Raw reduce(const samebits::Reduction& r, const std::vector<Raw>& leaves) {
   const bool scaled = r.op == ReduceOp::average || (r.scale != Scale::none && r.dtype <= Dtype::bfloat16);
   if (leaves.size() == 1 && (!scaled || r.dtype == Dtype::boolean)) return leaves[0];
   switch (r.dtype) {

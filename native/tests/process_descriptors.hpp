@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace samebits {
 
 inline std::vector<int> descriptors_of_processes() {
   std::vector<int> found;
@@ -21,4 +21,4 @@ inline std::vector<int> descriptors_of_processes() {
   return found;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -11,7 +11,7 @@
 #include "checks.hpp"
 #include "group.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 class Block {
  public:
@@ -65,4 +65,4 @@ inline void on_ranks(
   for (auto& thread : threads) thread.join();
 }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -9,7 +9,7 @@
 #include "process_descriptors.hpp"
 #include "ranks.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 

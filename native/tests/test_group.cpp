@@ -4,7 +4,7 @@
 
 #include "ranks.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 

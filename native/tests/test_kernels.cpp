@@ -13,7 +13,7 @@
 #include "kernels_arrays.hpp"
 #include "kernels_reference.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 using arrays::Array, arrays::Arrays, arrays::random_arrays, arrays::random_below, arrays::random_bits;
 using reference::Raw;
 

@@ -11,7 +11,7 @@
 #include "checks.hpp"
 #include "memory.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 
@@ -72,7 +72,7 @@ void huge_pages_are_told_apart_page_by_page(bool huge) {
 
 // What was read from files counts as used until the kernel needs the room.
 void files_in_the_cache_are_no_used_memory() {
-  char folder[] = "/tmp/lockstep-test-XXXXXX";
+  char folder[] = "/tmp/samebits-test-XXXXXX";
   CHECK(::mkdtemp(folder) != nullptr);
   const auto write = [&](const char* name, const std::string& text) {
     std::ofstream(std::string(folder) + name) << text;

@@ -5,7 +5,7 @@
 
 #include "ranks.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "peer_process.hpp"
 #include "process_descriptors.hpp"
 
-namespace lockstep {
+namespace samebits {
 namespace {
 
 // A script has closed the descriptor, and its number means another process now; or the process has ended.
@@ -35,6 +35,6 @@ void a_descriptor_is_used_again_only_as_long_as_it_means_the_living_process() {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace samebits
 
-int main() { lockstep::a_descriptor_is_used_again_only_as_long_as_it_means_the_living_process(); }
+int main() { samebits::a_descriptor_is_used_again_only_as_long_as_it_means_the_living_process(); }

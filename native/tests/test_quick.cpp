@@ -7,7 +7,7 @@
 #include "few.hpp"
 #include "ranks.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 

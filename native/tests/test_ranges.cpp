@@ -8,7 +8,7 @@
 #include "algorithms.hpp"
 #include "ranks.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 

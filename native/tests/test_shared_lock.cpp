@@ -10,7 +10,7 @@
 #include "checks.hpp"
 #include "shared_lock.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 using namespace std::chrono_literals;
 using Taken = SharedLock::Taken;
 

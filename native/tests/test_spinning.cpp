@@ -2,7 +2,7 @@
 #include "checks.hpp"
 #include "waiting.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "checks.hpp"
 #include "table.hpp"
 
-using namespace lockstep;
+using namespace samebits;
 using namespace std::chrono_literals;
 
 namespace {
@@ -218,7 +218,7 @@ void write_for_ever(Table& table, std::atomic<std::int64_t>& done, unsigned seed
       write_for_ever(own, done, static_cast<unsigned>(kills));
     });
     while (done.load() == done_before) std::this_thread::yield();
-    for (unsigned i = random() % 20'000; i != 0; --i) lockstep::pause();
+    for (unsigned i = random() % 20'000; i != 0; --i) samebits::pause();
     CHECK(::kill(process, SIGKILL) == 0);
     const std::int64_t sum = table.add("done", 0) - sum_before;  // before the dead child is buried
     CHECK(::waitpid(process, nullptr, 0) == process);

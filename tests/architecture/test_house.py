@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import lockstep
+import samebits
 from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "lockstep"
+SOURCE = ROOT / "src" / "samebits"
 OUTSIDE = ("errors", "notices", "machine", "protocol", "launcher", "verify", "bench", "cli")
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "core", "manager", "misc", "base", "tools", "api"}
 
@@ -29,9 +29,9 @@ sys.meta_path.insert(0, Blocker())
 
 def modules_of(package):
     if not (SOURCE / package).is_dir():
-        return [f"lockstep.{package}"]
-    found = pkgutil.walk_packages([str(SOURCE / package)], f"lockstep.{package}.")
-    return [f"lockstep.{package}", *(module.name for module in found)]
+        return [f"samebits.{package}"]
+    found = pkgutil.walk_packages([str(SOURCE / package)], f"samebits.{package}.")
+    return [f"samebits.{package}", *(module.name for module in found)]
 
 
 @pytest.mark.ranks
@@ -53,7 +53,7 @@ def test_help_works_where_there_is_no_torch():
         ["checkpoint", "ls"],
         ["--version"],
     ):
-        program = f"{BLOCKER}\nsys.argv = ['lockstep', *{arguments!r}]\nfrom lockstep.cli.main import main\nmain()"
+        program = f"{BLOCKER}\nsys.argv = ['samebits', *{arguments!r}]\nfrom samebits.cli.main import main\nmain()"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stdout
@@ -61,15 +61,15 @@ def test_help_works_where_there_is_no_torch():
 
 @pytest.mark.ranks
 def test_a_launcher_of_one_node_imports_neither_tls_nor_an_event_loop():
-    program = "import sys, lockstep.launcher.launcher; print(*sorted({'asyncio', 'ssl'} & set(sys.modules)))"
+    program = "import sys, samebits.launcher.launcher; print(*sorted({'asyncio', 'ssl'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "\n", "they cost every start of every run 20 ms"
 
 
 def test_the_facade_is_small_and_complete():
-    assert len(lockstep.__all__) <= 25
-    assert sorted(lockstep.__all__) == lockstep.__all__
-    assert all(getattr(lockstep, name) is not None for name in lockstep.__all__)
+    assert len(samebits.__all__) <= 25
+    assert sorted(samebits.__all__) == samebits.__all__
+    assert all(getattr(samebits, name) is not None for name in samebits.__all__)
 
 
 def test_files_and_folders_have_names_that_say_something():
@@ -156,8 +156,8 @@ def test_no_class_calls_a_method_past_its_parent():
 
 
 def test_a_strategy_around_another_one_leaves_nothing_to_its_own_defaults():
-    from lockstep.rank.strategy.contract import Strategy
-    from lockstep.rank.strategy.delegating import DelegatingStrategy
+    from samebits.rank.strategy.contract import Strategy
+    from samebits.rank.strategy.delegating import DelegatingStrategy
 
     offered = {name for name, value in vars(Strategy).items() if callable(value) or isinstance(value, property)}
     assert {name for name in offered if not name.startswith("_")} - set(vars(DelegatingStrategy)) == set()

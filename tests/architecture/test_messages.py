@@ -8,7 +8,7 @@ import pytest
 
 from tests.architecture.parsed import nodes
 
-SOURCE = Path(__file__).parents[2] / "src" / "lockstep"
+SOURCE = Path(__file__).parents[2] / "src" / "samebits"
 STUMBLES = {
     r"\bfor ever\b": "forever",
     r"\bback ends?\b": "backend, as torch spells it",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-STUB = Path(__file__).parents[2] / "src" / "lockstep" / "_native.pyi"
+STUB = Path(__file__).parents[2] / "src" / "samebits" / "_native.pyi"
 
 
 def offers(body, prefix=""):
@@ -27,11 +27,11 @@ def offers(body, prefix=""):
 
 
 def test_the_stub_says_what_the_compiled_module_offers():
-    if importlib.util.find_spec("lockstep._native") is None:
+    if importlib.util.find_spec("samebits._native") is None:
         pytest.skip("this installation has no compiled part")
     from nanobind.stubgen import StubGen
 
-    from lockstep import _native
+    from samebits import _native
 
     built = StubGen(_native, include_docstrings=False)
     built.put(_native)

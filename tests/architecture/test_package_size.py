@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "lockstep"
+SOURCE = ROOT / "src" / "samebits"
 MOST_LINES, MOST_FILES = 75_000, 462
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,500 of them are integrations/."""
 
@@ -51,7 +51,7 @@ def test_the_package_does_not_grow_unsaid(capsys):
     tests = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py"))
     with capsys.disabled():
         print(
-            f"\nsrc/lockstep: {lines} lines (most {MOST_LINES}) in {len(files)} files (most {MOST_FILES}), "
+            f"\nsrc/samebits: {lines} lines (most {MOST_LINES}) in {len(files)} files (most {MOST_FILES}), "
             f"{folders} folders and {sum(path.suffix == '.py' for path in tops)} files at the top, "
             f"{100 * imports / lines:.1f} % imports, a line of comment in {lines // max(remarks, 1)}; tests: {tests} lines"
         )
@@ -63,8 +63,8 @@ def test_the_package_does_not_grow_unsaid(capsys):
 
 
 def test_the_state_of_a_loop_and_a_launch_request_stay_in_parts():
-    from lockstep.launcher.request import LaunchRequest
-    from lockstep.rank.run.loop_state import LoopState
+    from samebits.launcher.request import LaunchRequest
+    from samebits.rank.run.loop_state import LoopState
 
     assert len(fields(LoopState)) <= 20
     assert len(fields(LaunchRequest)) <= 12
@@ -74,10 +74,10 @@ def _modules(text):
     """The modules of ours that a file imports, anywhere in it."""
     found = set()
     for node in nodes(text):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lockstep":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "samebits":
             found.add(node.module)
         elif isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names if alias.name.split(".")[0] == "lockstep")
+            found.update(alias.name for alias in node.names if alias.name.split(".")[0] == "samebits")
     return found
 
 
@@ -97,7 +97,7 @@ def test_a_file_is_a_subject_not_a_scrap():
 
 
 def test_a_file_with_a_thread_or_a_process_of_its_own_says_so_in_a_line():
-    """`Runs in: a thread of rank 0, named lockstep-writer.`"""
+    """`Runs in: a thread of rank 0, named samebits-writer.`"""
     begins = re.compile(r"threading\.Thread\(|BackgroundThread\(|os\.fork\(\)")
     silent = [
         str(path.relative_to(SOURCE))

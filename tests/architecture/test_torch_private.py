@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import EnvironmentFailure
-from lockstep.machine import torch_private, torch_versions
+from samebits.errors import EnvironmentFailure
+from samebits.machine import torch_private, torch_versions
 from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
-THE_PLACE = ROOT / "src" / "lockstep" / "machine" / "torch_private.py"
+THE_PLACE = ROOT / "src" / "samebits" / "machine" / "torch_private.py"
 FILES = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").rglob("*.py")]
 ROOTS = {"torch", "dist", "c10d", "distributed_c10d", "nn", "F", "optim", "cuda"}
 NOT_TORCHS = {
@@ -84,7 +84,7 @@ def test_private_places_of_torch_are_named_in_one_file_only():
 
 
 def defined_here(files):
-    """Private names that classes and modules of lockstep define."""
+    """Private names that classes and modules of samebits define."""
     for found in files:
         for node in found:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -121,7 +121,7 @@ def test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first
     told = [str(each) for each in torch_private.missing()]
     assert told == ["torch._C._no_such_thing (the trees of stages)"] * 2
     sentence = (
-        r"torch \S+ has no torch\._C\._no_such_thing, which is needed for the trees of stages\. lockstep was tested"
+        r"torch \S+ has no torch\._C\._no_such_thing, which is needed for the trees of stages\. samebits was tested"
     )
     pytree = torch_private.pytree
     assert not isinstance(1, pytree)

@@ -10,14 +10,14 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from lockstep.protocol.environment import encode_place
-from lockstep.protocol.meeting_place import InheritedFile, MeetingPlace
-from lockstep.rank.transport.local import native
+from samebits.protocol.environment import encode_place
+from samebits.protocol.meeting_place import InheritedFile, MeetingPlace
+from samebits.rank.transport.local import native
 
 if not native.available():
     pytest.skip(native.why_not(), allow_module_level=True)
 
-from lockstep.rank.transport.local.shared_store import SharedStore, has_inherited, inherited_store
+from samebits.rank.transport.local.shared_store import SharedStore, has_inherited, inherited_store
 
 SOON = dt.timedelta(milliseconds=30)
 

@@ -5,18 +5,18 @@ import re
 import pytest
 import torch
 
-from lockstep.errors import PeerLost, UsageError
-from lockstep.protocol.journal.spans import spans
-from lockstep.protocol.layout.placement import place, place_shares
-from lockstep.protocol.layout.tree import fold
-from lockstep.rank.run import start
-from lockstep.rank.transport.alone import AloneTransport
-from lockstep.rank.transport.local import native
-from lockstep.rank.transport.over_nodes import OverNodesTransport
-from lockstep.rank.transport.shared_memory import SharedMemoryTransport
-from lockstep.rank.transport.torch_group import GroupTransport
-from lockstep.testing.fake_transport import FakeWorld
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.errors import PeerLost, UsageError
+from samebits.protocol.journal.spans import spans
+from samebits.protocol.layout.placement import place, place_shares
+from samebits.protocol.layout.tree import fold
+from samebits.rank.run import start
+from samebits.rank.transport.alone import AloneTransport
+from samebits.rank.transport.local import native
+from samebits.rank.transport.over_nodes import OverNodesTransport
+from samebits.rank.transport.shared_memory import SharedMemoryTransport
+from samebits.rank.transport.torch_group import GroupTransport
+from samebits.testing.fake_transport import FakeWorld
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 
 
 def over_shared_memory(check, ranks, *args):
@@ -349,4 +349,4 @@ def tracks_of_a_sum(transport):
 @COMPILED
 @pytest.mark.ranks
 def test_a_trace_has_a_track_for_each_thread_that_exchanges():
-    assert over_two_nodes(tracks_of_a_sum, 4) == [{"waits", "lockstep sender", "lockstep waiter"}] * 4
+    assert over_two_nodes(tracks_of_a_sum, 4) == [{"waits", "samebits sender", "samebits waiter"}] * 4

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.rank.run.ending import state_hash
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.rank.run.ending import state_hash
+from samebits.testing.digests import digest_of
 
 
 class Pictures(torch.utils.data.Dataset):
@@ -19,7 +19,7 @@ class Pictures(torch.utils.data.Dataset):
 
 
 def train():
-    run = lockstep.init(seed=1)
+    run = samebits.init(seed=1)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Pictures(), batch_size=32, shuffle=True))
@@ -34,7 +34,7 @@ def train():
 
 def train_as(precision, workers, pass_count=1):
     """Two epochs with the copying stream, in a precision, with evaluation; a lane may be iterated twice."""
-    run = lockstep.init(seed=1, lanes=4, precision=precision)
+    run = samebits.init(seed=1, lanes=4, precision=precision)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     loader = DataLoader(Pictures(), batch_size=32, shuffle=True, num_workers=workers)
@@ -57,7 +57,7 @@ def train_as(precision, workers, pass_count=1):
 
 def synchronised_norm():
     """One lane per rank, as SyncBatchNorm needs."""
-    run = lockstep.init(seed=1, lanes=2)
+    run = samebits.init(seed=1, lanes=2)
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     loader = DataLoader(Pictures(), batch_size=32, shuffle=True, drop_last=True)
@@ -72,7 +72,7 @@ def synchronised_norm():
 
 def resumed(path, epochs):
     """Two epochs, the second of which may come after a load; the state holds what is on the GPU."""
-    run = lockstep.init(seed=1)
+    run = samebits.init(seed=1)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Pictures(), batch_size=32, shuffle=True))
@@ -92,7 +92,7 @@ def resumed(path, epochs):
 
 def state_before_prepare(kind, loads):
     """The optimizer has its state while the model is still on the CPU; another device is the default."""
-    run = lockstep.init(seed=1)
+    run = samebits.init(seed=1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
     if loads:
@@ -112,7 +112,7 @@ def state_before_prepare(kind, loads):
 
 def gathered_from_few():
     """The last rank has no sample, and so no row of which it could know the device."""
-    run = lockstep.init(seed=1)
+    run = samebits.init(seed=1)
     few = torch.utils.data.TensorDataset(torch.ones(1, 4))
     model, loader = run.prepare(nn.Linear(4, 1), DataLoader(few, batch_size=1))
     with torch.no_grad():
@@ -144,7 +144,7 @@ class Layered(nn.Module):
 
 def layered(path, epochs, dropped, *places):
     """Two epochs, the second of which may come after a load; with clipping and evaluation."""
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     model = Layered(dropped, *(torch.device("cuda", place + 2 * run.rank) for place in places))
     optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
     values = torch.randn(36, 8)
@@ -169,7 +169,7 @@ def layered(path, epochs, dropped, *places):
 
 def data_on(place):
     """Train on a data set that lies on "cpu" or "cuda"."""
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     values = torch.randn(32, 8)

@@ -37,14 +37,14 @@ def test_a_device_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 def test_spawn_works_after_cuda_was_used_and_refuses_cuda_tensors(tmp_path: Path) -> None:
     script = """
-        import torch, lockstep
+        import torch, samebits
         def train(rank, value):
             assert torch.ones(1).cuda().item() == 1
         on_device = torch.ones(1).cuda()
-        lockstep.spawn(train, args=(1,), nprocs=1)
+        samebits.spawn(train, args=(1,), nprocs=1)
         try:
-            lockstep.spawn(train, args=(on_device,), nprocs=1)
-        except lockstep.UsageError as error:
+            samebits.spawn(train, args=(on_device,), nprocs=1)
+        except samebits.UsageError as error:
             print(error)
     """
     ended = start_python(tmp_path, write_script(tmp_path, script)).finish()

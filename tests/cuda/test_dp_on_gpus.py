@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = [
     pytest.mark.ranks,
@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 def train():
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     model = Net()
     keys = list(model.state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -4,8 +4,8 @@ import pytest
 import scenarios_on_gpu
 import torch
 
-from lockstep.rank.data.device_copies import CopyStream
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.rank.data.device_copies import CopyStream
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = [
     pytest.mark.ranks,

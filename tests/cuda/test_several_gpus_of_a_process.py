@@ -1,11 +1,11 @@
-"""Models on several GPUs of one process: cut into stages by lockstep, or put there by their author."""
+"""Models on several GPUs of one process: cut into stages by samebits, or put there by their author."""
 
 import pytest
 import scenarios_on_gpu
 import torch
 
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = [
     pytest.mark.ranks,

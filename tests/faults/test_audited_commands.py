@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-import lockstep
+import samebits
 from tests.support.launching import start_python, write_script
 
 pytestmark = pytest.mark.ranks
 
 AUDITED = Path(__file__).parents[1] / "support" / "audited"
-SOURCE = Path(lockstep.__file__).parent
+SOURCE = Path(samebits.__file__).parent
 SCRIPT = """
-    import lockstep, torch
-    run = lockstep.init(lanes=2, seed=0)
+    import samebits, torch
+    run = samebits.init(lanes=2, seed=0)
     model = torch.nn.Linear(4, 1)
     data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.ones(8, 1))
     loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers={workers})
@@ -32,14 +32,14 @@ SCRIPT = """
             optimizer.zero_grad()
     run.save_state("saved")
     run.save_weights(model, "net.safetensors")
-    lockstep.load_weights(model, "net.safetensors")
+    samebits.load_weights(model, "net.safetensors")
 """
 SPAWNED = """
-    import lockstep
+    import samebits
     def task(rank):
-        lockstep.init(lanes=2)
+        samebits.init(lanes=2)
     if __name__ == "__main__":
-        lockstep.spawn(task, nprocs=2)
+        samebits.spawn(task, nprocs=2)
 """
 
 
@@ -66,7 +66,7 @@ class Audit:
         """The events of one command."""
         log = self.place / "events"
         log.unlink(missing_ok=True)
-        variables = {"PYTHONPATH": f"{AUDITED}:{SOURCE.parent}", "LOCKSTEP_TEST_AUDIT": str(log)}
+        variables = {"PYTHONPATH": f"{AUDITED}:{SOURCE.parent}", "SAMEBITS_TEST_AUDIT": str(log)}
         ended = start_python(self.place, *words, env=variables).finish()
         assert ended.code == code, ended.err + ended.out
         events = [Event(**told) for told in self._told(log)]
@@ -105,7 +105,7 @@ def executed(events: list[Event], place: Path) -> set[str]:
 @pytest.mark.thorough
 def test_a_run_and_the_commands_that_read_its_folder(audit: Audit) -> None:
     write_script(audit.place, SCRIPT.format(workers=0))
-    first = audit.run("-m", "lockstep", "run", "-n", "2", "--name", "exp1", "--save-every", "1steps", "script.py")
+    first = audit.run("-m", "samebits", "run", "-n", "2", "--name", "exp1", "--save-every", "1steps", "script.py")
     assert unpickled(first) == []
     assert set(of_the_internet(first)) == {("socket.bind", "('127.0.0.1', 0)")}, (
         "MASTER_PORT, which is kept and not served"
@@ -116,7 +116,7 @@ def test_a_run_and_the_commands_that_read_its_folder(audit: Audit) -> None:
         ("checkpoint", "export", "exp1", "out.safetensors"),
         *(("diagnose", "exp1"), ("watch", "exp1")),
     ):
-        events = audit.run("-m", "lockstep", *words)
+        events = audit.run("-m", "samebits", *words)
         assert unpickled(events) == []
         assert [event for event in events if event.event.startswith("socket")] == []
         assert executed(events, audit.place) == set()
@@ -125,7 +125,7 @@ def test_a_run_and_the_commands_that_read_its_folder(audit: Audit) -> None:
 @pytest.mark.thorough
 def test_a_run_that_goes_on_reads_its_state_without_unpickling(audit: Audit) -> None:
     write_script(audit.place, SCRIPT.format(workers=0))
-    words = ("-m", "lockstep", "run", "-n", "2", "--name", "exp1", "--save-every", "1steps", "script.py")
+    words = ("-m", "samebits", "run", "-n", "2", "--name", "exp1", "--save-every", "1steps", "script.py")
     audit.run(*words)
     again = audit.run(*words)
     assert unpickled(again) == []
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_reads_its_state_without_unpickling(audit: Audit) -> 
 @pytest.mark.thorough
 def test_ranks_unpickle_what_their_own_loader_workers_send(audit: Audit) -> None:
     write_script(audit.place, SCRIPT.format(workers=1))
-    events = audit.run("-m", "lockstep", "run", "-n", "2", "script.py")
+    events = audit.run("-m", "samebits", "run", "-n", "2", "script.py")
     assert unpickled(events, "multiprocessing/queues.py") == []
     assert unpickled(events) != [], "that of torch.multiprocessing"
     assert set(of_the_internet(events)) == {("socket.bind", "('127.0.0.1', 0)")}
@@ -156,14 +156,14 @@ def test_ranks_unpickle_the_function_of_a_spawn(audit: Audit) -> None:
 )
 def test_verify_and_bench_unpickle_nothing(audit: Audit, words: tuple[str, ...]) -> None:
     write_script(audit.place, SCRIPT.format(workers=0))
-    events = audit.run("-m", "lockstep", *words, "script.py")
+    events = audit.run("-m", "samebits", *words, "script.py")
     assert unpickled(events) == []
     assert set(of_the_internet(events)) == {("socket.bind", "('127.0.0.1', 0)")}
 
 
 @pytest.mark.thorough
 def test_the_doctor_connects_to_nobody(audit: Audit) -> None:
-    events = audit.run("-m", "lockstep", "doctor")
+    events = audit.run("-m", "samebits", "doctor")
     assert unpickled(events) == []
     assert of_the_internet(events) == []
 

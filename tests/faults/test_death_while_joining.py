@@ -10,9 +10,9 @@ import signal
 import pytest
 import torch.distributed as dist
 
-from lockstep.rank.transport.local import native
-from lockstep.rank.transport.local.native import compiled
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.rank.transport.local import native
+from samebits.rank.transport.local.native import compiled
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 

@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 
-from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.crashing_runs import cut_runs, failing_runs, killed_runs, lost_writers
 from tests.scripts.crashing_saves import ERRORS, failing_saves, killed_saves, power_cuts
 from tests.scripts.crashing_uploads import FULL, faulty_copies

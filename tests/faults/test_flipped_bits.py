@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import damage
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.errors import UsageError
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import damage
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.hostile_states import train_and_save
 
 pytestmark = [pytest.mark.ranks, pytest.mark.compiles]
@@ -23,7 +23,7 @@ def saved(tmp_path_factory):
 
 
 def said_of(path) -> str:
-    """As `run.load_state` and `lockstep checkpoint verify` find it."""
+    """As `run.load_state` and `samebits checkpoint verify` find it."""
     try:
         found = StateFolder(path).read_manifest()
         return "there is none" if found is None else str(damage(*found) or "")

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.journal.failure import Failure, FailureKind, decode_failure, shortened
-from lockstep.protocol.journal.ring import LOST_BYTES, JournalReader, JournalWriter, make_ring
-from lockstep.protocol.journal.signals import Event, News, read_news
-from lockstep.rank.run.position.metrics import append_line
+from samebits.protocol.journal.failure import Failure, FailureKind, decode_failure, shortened
+from samebits.protocol.journal.ring import LOST_BYTES, JournalReader, JournalWriter, make_ring
+from samebits.protocol.journal.signals import Event, News, read_news
+from samebits.rank.run.position.metrics import append_line
 from tests.support.launching import LIMIT_S, write_script
 
-SMALL_DISK = 'mkdir -p lockstep-runs && mount -t tmpfs -o size=2m none lockstep-runs && "$@"; code=$?; cp -r lockstep-runs kept; exit $code'
+SMALL_DISK = 'mkdir -p samebits-runs && mount -t tmpfs -o size=2m none samebits-runs && "$@"; code=$?; cp -r samebits-runs kept; exit $code'
 """A shell's text: a command with its run folders on a disk of 2 MB, which are copied when it has ended."""
 IN_A_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 TRAINING = """
-    import sys, torch, lockstep
-    run = lockstep.init(lanes=1, threads=1)
+    import sys, torch, samebits
+    run = samebits.init(lanes=1, threads=1)
     model = torch.nn.Linear(2, 1)
     data = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
     loader = torch.utils.data.DataLoader(data, batch_size=4)
@@ -37,7 +37,7 @@ TRAINING = """
                 run.log(loss=step.loss)
         print("epoch", epoch, "of some words which go into the log of the rank as well " * 20)
         if epoch == 1:
-            with open("lockstep-runs/filling", "wb", buffering=0) as file:
+            with open("samebits-runs/filling", "wb", buffering=0) as file:
                 try:
                     while True:
                         file.write(bytes(1000))
@@ -49,7 +49,7 @@ TRAINING = """
 
 
 def run_on_a_small_disk(place: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """Run TRAINING under `lockstep run -n 1`; return what it said, and a copy of its run folder."""
+    """Run TRAINING under `samebits run -n 1`; return what it said, and a copy of its run folder."""
     probe = subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("mount namespaces cannot be made here")
@@ -62,7 +62,7 @@ def run_on_a_small_disk(place: Path, *args: str) -> tuple[subprocess.CompletedPr
         "sh",
         sys.executable,
         "-m",
-        "lockstep",
+        "samebits",
         "run",
         "-n",
         "1",
@@ -113,12 +113,12 @@ def test_an_exception_is_told_although_its_record_cannot_be_written(tmp_path: Pa
 @pytest.mark.ranks
 def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print('lost'); print('lost too')")
-    command = [sys.executable, "-m", "lockstep", "run", "-q", "-n", "1", "--fresh", "x.py"]
+    command = [sys.executable, "-m", "samebits", "run", "-q", "-n", "1", "--fresh", "x.py"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False
         )
-    [log] = (tmp_path / "lockstep-runs").glob("*/logs/rank-00000.log")
+    [log] = (tmp_path / "samebits-runs").glob("*/logs/rank-00000.log")
     assert done.returncode == 1
     warning, headline, sentence = done.stderr.splitlines()
     assert warning.startswith("warning   standard output cannot be written (No space left on device)")
@@ -130,7 +130,7 @@ def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("err", ["/dev/full", pytest.param("closed", marks=pytest.mark.thorough)])
 def test_a_script_under_python_trains_to_its_end_where_notices_cannot_be_printed(tmp_path: Path, err: str) -> None:
-    script = write_script(tmp_path, TRAINING.replace('open("lockstep-runs/filling"', 'open("/dev/full"'))
+    script = write_script(tmp_path, TRAINING.replace('open("samebits-runs/filling"', 'open("/dev/full"'))
     command = f"exec {sys.executable} {script} 2>{'&-' if err == 'closed' else err}"
     done = subprocess.run(
         command, shell=True, cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False
@@ -141,7 +141,7 @@ def test_a_script_under_python_trains_to_its_end_where_notices_cannot_be_printed
 
 @pytest.mark.parametrize("arguments", ["--version", "run --help"])
 def test_a_command_says_that_its_output_cannot_be_written(arguments: str) -> None:
-    command = [sys.executable, "-m", "lockstep", *arguments.split()]
+    command = [sys.executable, "-m", "samebits", *arguments.split()]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (1, "error: the output cannot be used: No space left on device.\n")
@@ -150,15 +150,15 @@ def test_a_command_says_that_its_output_cannot_be_written(arguments: str) -> Non
     assert done.returncode == 2
 
 
-STATES = "lockstep-runs/exp1/states"
+STATES = "samebits-runs/exp1/states"
 BY_ITSELF = """
-    import os, select, subprocess, sys, torch, lockstep
+    import os, select, subprocess, sys, torch, samebits
     from pathlib import Path
-    from lockstep.protocol.state_files.whole_state import trouble_of
-    from lockstep.rank.checkpoint.store.store import Store
-    from lockstep.testing.digests import digest_of
-    states = Path("lockstep-runs/exp1/states")
-    run = lockstep.init(lanes=1, threads=1, name="exp1", save_every="1steps", keep=2)
+    from samebits.protocol.state_files.whole_state import trouble_of
+    from samebits.rank.checkpoint.store.store import Store
+    from samebits.testing.digests import digest_of
+    states = Path("samebits-runs/exp1/states")
+    run = samebits.init(lanes=1, threads=1, name="exp1", save_every="1steps", keep=2)
     model = torch.nn.Linear(100, 100)
     data = torch.utils.data.TensorDataset(torch.randn(36, 100))
     loader = torch.utils.data.DataLoader(data, batch_size=4)
@@ -197,7 +197,7 @@ BY_ITSELF = """
             optimizer.step()
             optimizer.zero_grad()
     print("bits", digest_of(model, optimizer))
-    lockstep.finish()
+    samebits.finish()
     print("left", *sorted(path.name for path in states.iterdir()))
 """
 
@@ -225,7 +225,7 @@ def test_a_full_or_read_only_place_of_states_is_said_at_once_and_older_states_st
     found = {int(line.split()[1]): [int(step) for step in line.split()[3:]] for line in lines if "are" in line}
     assert found == {2: [1], 3: [1, 2], 4: [1, 2], 5: [1, 2], 6: [2, 5], 7: [2, 5], 8: [2, 5], 9: [5, 8]}
     assert lines[-2:] == said["straight"].stdout.splitlines()[-2:]
-    begins = f"lockstep: The state could not be written to {tmp_path / 'small' / STATES}/step-0000000"
+    begins = f"samebits: The state could not be written to {tmp_path / 'small' / STATES}/step-0000000"
     told = [line.removeprefix(begins) for line in said["small"].stderr.splitlines() if "state" in line]
     full, read_only = "[Errno 28] No space left on device", "[Errno 30] Read-only file system"
     assert [line[: line.index(":")] for line in told] == ["3", "4", "6", "7"]
@@ -241,7 +241,7 @@ def with_small_files(program: str, *args: str) -> None:
 
 def test_a_log_ends_with_a_whole_line(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from lockstep.launcher.terminal.rank_output import RankLog\n"
+        "import sys; from pathlib import Path; from samebits.launcher.terminal.rank_output import RankLog\n"
         "log = RankLog(Path(sys.argv[1]))\n"
         "said = [log.write(data) for data in (b'x' * 600 + b'\\nha', b'lf\\n' + b'y' * 600, b'later\\n')]\n"
         "assert said == ['', 'File too large', ''], said"
@@ -254,7 +254,7 @@ def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     append_line(file, "first")
     program = (
-        "import sys; from pathlib import Path; from lockstep.rank.run.position.metrics import append_line\n"
+        "import sys; from pathlib import Path; from samebits.rank.run.position.metrics import append_line\n"
         "try: append_line(Path(sys.argv[1]), 'x' * 1000)\n"
         "except OSError: append_line(Path(sys.argv[1]), 'last')\n"
     )

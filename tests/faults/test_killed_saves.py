@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import damage
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import damage
 from tests.support.launching import kill
 
 pytestmark = pytest.mark.ranks
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.ranks
 SAVER = """
 import itertools, sys
 from pathlib import Path
-from lockstep.protocol.state_files.flushed import write_synced
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
+from samebits.protocol.state_files.flushed import write_synced
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile
 for number in itertools.count():
     folder = StateFolder(sys.argv[1])
     folder.begin()

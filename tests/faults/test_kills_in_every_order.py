@@ -24,8 +24,8 @@ PLAIN = """
             print("under way", flush=True)
 """
 TRAINS = """
-    import lockstep, torch
-    run = lockstep.init(lanes=2)
+    import samebits, torch
+    run = samebits.init(lanes=2)
     model = torch.nn.Linear(4, 1)
     data = torch.utils.data.TensorDataset(torch.ones(8, 4), torch.ones(8, 1))
     loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=1, persistent_workers=True)
@@ -76,7 +76,7 @@ def left_behind(run: Running, temporary: Path) -> list[str]:
     memory = [
         path for path in Path("/dev/shm").iterdir() if set(path.name.replace("-", "_").split("_")) & run_numbers(run)
     ]
-    files = [*temporary.glob("lockstep*"), *temporary.glob("lsmp-*")]  # torch has caches and folders of its own
+    files = [*temporary.glob("samebits*"), *temporary.glob("lsmp-*")]  # torch has caches and folders of its own
     return sorted(str(path) for path in (*memory, *files))
 
 

@@ -27,13 +27,13 @@ def test_an_exception_in_one_rank_is_one_block_and_the_last_thing_printed(tmp_pa
     assert block[1].endswith('script.py:5  raise ValueError("the second rank has had enough")')
     assert block[-2:] == ["  others  rank 0 was stopped because of this", f"  log     {_shown_log(ended.folder, 1)}"]
     assert (ended.out + ended.err).count("Traceback (most recent call last)") == 1
-    assert "lockstep/launch" not in ended.err
+    assert "samebits/launch" not in ended.err
     assert "the second rank has had enough" in ended.log(1)
 
 
 def _shown_log(folder: Path | None, rank: int) -> str:
     assert folder is not None
-    return f"lockstep-runs/{folder.name}/logs/rank-{rank:05d}.log"
+    return f"samebits-runs/{folder.name}/logs/rank-{rank:05d}.log"
 
 
 def test_the_same_exception_on_every_rank_is_said_once(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_the_same_exception_on_every_rank_is_said_once(tmp_path: Path) -> None:
     assert "the same on rank" in ended.err
 
 
-def test_a_mistake_in_the_use_of_lockstep_has_the_line_and_the_fix_and_no_traceback(tmp_path: Path) -> None:
+def test_a_mistake_in_the_use_of_samebits_has_the_line_and_the_fix_and_no_traceback(tmp_path: Path) -> None:
     script = """
-        from lockstep.errors import UsageError
+        from samebits.errors import UsageError
         raise UsageError("`lanes` must be at least 1, but is 0.", "Set lanes=1.")
     """
     ended = run_script(tmp_path, script, "-n", "2", "-q", "--fresh")
@@ -126,10 +126,10 @@ def test_a_crash_in_native_code_shows_its_stack(tmp_path: Path) -> None:
 def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path) -> None:
     script = """
         import os, signal
-        from lockstep.protocol.journal.ring import Phase
-        from lockstep.protocol.journal.ring import JournalWriter
-        from lockstep.protocol.environment import decode
-        from lockstep.protocol.run_folder import RunFolder
+        from samebits.protocol.journal.ring import Phase
+        from samebits.protocol.journal.ring import JournalWriter
+        from samebits.protocol.environment import decode
+        from samebits.protocol.run_folder import RunFolder
         place = decode(os.environ)
         journal = JournalWriter(RunFolder(place.settings.run_folder).journal(place.position.rank))
         journal.write(Phase.EXCHANGE, "all_reduce", step=12, epoch=1, file=__file__, line=11)
@@ -156,8 +156,8 @@ def test_torch_that_cannot_be_imported_is_one_error(tmp_path: Path) -> None:
 
 
 DRIFTING = """
-    import lockstep, torch
-    run = lockstep.init(lanes=2)
+    import samebits, torch
+    run = samebits.init(lanes=2)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + run.rank))
     data = torch.utils.data.TensorDataset(torch.randn(8, 2), torch.randn(8, 1))
@@ -185,8 +185,8 @@ def test_models_that_drift_apart_a_second_time_at_the_same_step_are_the_scripts_
 
 def test_an_exit_code_of_one_rank_is_the_runs(tmp_path: Path) -> None:
     script = """
-        import lockstep, sys
-        run = lockstep.init()
+        import samebits, sys
+        run = samebits.init()
         if run.rank == 1:
             sys.exit(5)
         run.barrier()

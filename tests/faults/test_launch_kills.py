@@ -171,7 +171,7 @@ def test_a_rank_killed_among_64_is_told_within_two_seconds(tmp_path: Path) -> No
         import os, signal, time
         from pathlib import Path
         import torch, torch.distributed as dist
-        dist.init_process_group("lockstep")
+        dist.init_process_group("samebits")
         for number in range(10**9):
             dist.all_reduce(torch.ones(100))
             if number == 3 and dist.get_rank() == 40:

@@ -19,10 +19,10 @@ COUNTS = """
     import torch.distributed as dist
     from pathlib import Path
 
-    dist.init_process_group("lockstep")
+    dist.init_process_group("samebits")
     before = len(os.listdir("/proc/self/fd"))
     groups = [dist.new_group() for _ in range(5)]
-    launcher = os.environ["LOCKSTEP_NURSERY"].partition("-")[0]
+    launcher = os.environ["SAMEBITS_NURSERY"].partition("-")[0]
     open_files = [len(os.listdir(f"/proc/{pid}/fd")) for pid in (launcher, os.getppid())]
     told = [None] * dist.get_world_size()
     dist.all_gather_object(told, [before, len(os.listdir("/proc/self/fd"))])
@@ -59,7 +59,7 @@ ENDLESS = """
     import torch, torch.distributed as dist
     from pathlib import Path
 
-    dist.init_process_group("lockstep")
+    dist.init_process_group("samebits")
     value = torch.ones(1)
     dist.all_reduce(value)
     Path(sys.argv[1], str(dist.get_rank())).touch()
@@ -90,7 +90,7 @@ def test_a_death_among_many_ranks_is_named_and_nothing_is_left(tmp_path: Path, r
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), "the end of all processes")
 
 
-LIMITED = "import resource, sys; resource.setrlimit(resource.{}, ({}, {})); from lockstep.cli.main import main; main()"
+LIMITED = "import resource, sys; resource.setrlimit(resource.{}, ({}, {})); from samebits.cli.main import main; main()"
 
 
 @pytest.mark.parametrize(

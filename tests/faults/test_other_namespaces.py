@@ -16,11 +16,11 @@ from torch import nn
 from torch.distributed import PrefixStore
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.rank.transport.local import native
-from lockstep.rank.transport.shared_memory import SharedMemoryTransport
-from lockstep.testing.ranks import Started, run_ranks
-from lockstep.torch_backend import CollectivePeerLost
+import samebits
+from samebits.rank.transport.local import native
+from samebits.rank.transport.shared_memory import SharedMemoryTransport
+from samebits.testing.ranks import Started, run_ranks
+from samebits.torch_backend import CollectivePeerLost
 from tests.scripts import scenarios
 from tests.support.launching import stretched
 
@@ -51,7 +51,7 @@ def in_a_namespace(scenario, folder):
 def meets_and_dies(folder):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(f"{folder}/meeting", size)
-    dist.init_process_group("lockstep", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    dist.init_process_group("samebits", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     transport = SharedMemoryTransport(PrefixStore("engine", store), rank, size)
     shared = transport.allocate(1000, torch.float32, torch.device("cpu"))
     shared.fill_(rank)
@@ -88,7 +88,7 @@ def test_ranks_in_namespaces_of_their_own_share_memory_and_notice_a_death(tmp_pa
 def saves_by_itself(folder):
     """A state after steps 2 and 4, to the memory of rank 0 that no other rank can open."""
     os.chdir(folder)
-    run = lockstep.init(seed=3, lanes=2, threads=1, strategy="zero1", name="exp1", save_every="2steps")
+    run = samebits.init(seed=3, lanes=2, threads=1, strategy="zero1", name="exp1", save_every="2steps")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 300), nn.BatchNorm1d(300), nn.Linear(300, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(scenarios.digits(64), batch_size=16))
@@ -97,8 +97,8 @@ def saves_by_itself(folder):
             step.backward(lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()
             optimizer.zero_grad()
-    assert ("/memfd:lockstep-state-" in Path("/proc/thread-self/maps").read_text()) == run.is_main
-    lockstep.finish()
+    assert ("/memfd:samebits-state-" in Path("/proc/thread-self/maps").read_text()) == run.is_main
+    samebits.finish()
 
 
 def test_what_ranks_hold_that_cannot_reach_the_memory_of_a_state_travels(tmp_path):
@@ -108,7 +108,7 @@ def test_what_ranks_hold_that_cannot_reach_the_memory_of_a_state_travels(tmp_pat
         if None in codes:
             pytest.skip("PID namespaces cannot be made here")
         assert [path.read_text() for path in (tmp_path / str(number)).glob("error-*")] == []
-    files = sorted((tmp_path / "1" / "lockstep-runs/exp1/states").glob("*/*.safetensors"))
+    files = sorted((tmp_path / "1" / "samebits-runs/exp1/states").glob("*/*.safetensors"))
     assert len({one.parent.name for one in files}) == 2
     for one in files:
         assert one.read_bytes() == (tmp_path / "2" / one.relative_to(tmp_path / "1")).read_bytes(), one

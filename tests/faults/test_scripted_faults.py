@@ -1,4 +1,4 @@
-"""Faults of `lockstep.testing.faults` happen to real processes, once, and leave a file that says so."""
+"""Faults of `samebits.testing.faults` happen to real processes, once, and leave a file that says so."""
 
 import os
 import re
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.leftovers import descendants
-from lockstep.machine.processes import process_state
-from lockstep.testing import faults
+from samebits.machine.leftovers import descendants
+from samebits.machine.processes import process_state
+from samebits.testing import faults
 from tests.support.launching import killed_at_the_end, run_script, until
 
 SCRIPT = """
 import os, sys
-from lockstep.testing import faults
+from samebits.testing import faults
 for step in range(1, 4):
     told = faults.at(step)
     print(step, told, flush=True)
@@ -114,10 +114,10 @@ def test_what_would_harm_the_machine_is_refused(tmp_path):
 WITH_A_WORKER = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
-from lockstep.testing import faults
+import samebits
+from samebits.testing import faults
 
-run = lockstep.init(seed=0, lanes=2)
+run = samebits.init(seed=0, lanes=2)
 model = torch.nn.Linear(4, 1)
 loader = DataLoader(TensorDataset(torch.ones(64, 4)), 8, num_workers=1)
 model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader)
@@ -154,7 +154,7 @@ def test_the_line_where_a_rank_left_too_early_is_named(tmp_path):
 TRAIN = """
 import os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from lockstep.testing import faults
+from samebits.testing import faults
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
@@ -174,7 +174,7 @@ for step in range(1, 9):
     [
         ("kill", (), r"rank 1.*signal 9"),
         ("sleep", ("--on-stall", "stop"), r"rank 1 is at script.py:11 and uses no processor time"),
-        ("mismatch", ("--backend", "lockstep"), r"float64"),
+        ("mismatch", ("--backend", "samebits"), r"float64"),
     ],
 )
 def test_a_plain_script_under_the_launcher_is_hit_and_the_fault_is_said(tmp_path, kind, options, said):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lockstep.testing.ranks import preload
+from samebits.testing.ranks import preload
 from tests.golden import __doc__ as text
 from tests.golden.cases import CASES
 from tests.golden.records import differences, record_file, recorded, write

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.in_stages import ELSEWHERE, LOOKS_AT_ABSENT_GRADIENTS, without_digests
 from tests.scripts.recipes import RECIPES, learned
@@ -149,7 +149,7 @@ def of_states(way: Way) -> Digests:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         launched(place, way, "--name", "golden", "--save-every", "2steps", str(ROOT / "tests/golden/saving.py"))
-        runs = place / "lockstep-runs" / "golden"
+        runs = place / "samebits-runs" / "golden"
         [own] = [path for path in runs.iterdir() if (path / "result.json").exists()]
         digests = of_run(own)
         for state in [place / "state", *sorted((runs / "states").iterdir())]:

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 
 
 def prepared(run):
@@ -38,7 +38,7 @@ def train(run, model, optimizer, scheduler, loader, state=None):
 
 def resumed(path):
     """Go on from a state, on any number of ranks: what it held, and the bits at the end."""
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     model, optimizer, scheduler, loader = prepared(run)
     held = run.load_state(path)
     loaded = digest_of(model, optimizer, held.pop("best"))
@@ -47,5 +47,5 @@ def resumed(path):
 
 
 if __name__ == "__main__":
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     train(run, *prepared(run), state=Path("state"))

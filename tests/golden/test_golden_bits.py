@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.testing.ranks import Started, run_ranks
 from tests.golden.cases import ALONE, CASES, Case, Refused, Way, of_run, of_scenario
 from tests.golden.records import differences, record_file, recorded
 from tests.golden.saving import resumed
@@ -48,12 +48,12 @@ def test_an_old_state_still_loads_and_goes_on():
 @pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_run_goes_on_from_an_old_state_inside_an_epoch(tmp_path, ranks):
-    shutil.copytree(OLD_STATES / "step-00000004", tmp_path / "lockstep-runs/golden/states/step-00000004")
+    shutil.copytree(OLD_STATES / "step-00000004", tmp_path / "samebits-runs/golden/states/step-00000004")
     options = ("-n", str(ranks), "--threads", "1", "--name", "golden", "--save-every", "2steps")
     finished = start(tmp_path, *options, str(HERE / "saving.py")).finish()
     assert finished.code == 0, finished.err
     assert "step 4" in finished.err
-    [own] = [path.parent for path in (tmp_path / "lockstep-runs/golden").glob("*/result.json")]
+    [own] = [path.parent for path in (tmp_path / "samebits-runs/golden").glob("*/result.json")]
     if recorded():
         assert of_run(own)["bits"] == recorded()["states"]["digests"]["bits"]
 

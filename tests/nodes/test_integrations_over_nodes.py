@@ -36,7 +36,7 @@ def launchers(which: str, hosts: Sequence[Host], place: Path, script: str) -> li
     """The command on each host."""
     first, python = hosts[0].address, [sys.executable, "-m"]
     commands = {
-        "lockstep": ["lockstep", "run", "-n", "2", "--nnodes", "2", "--rdzv-endpoint", f"{first}:{PORT}", "--key-file", str(write_key(place)), "--node-rank"],
+        "samebits": ["samebits", "run", "-n", "2", "--nnodes", "2", "--rdzv-endpoint", f"{first}:{PORT}", "--key-file", str(write_key(place)), "--node-rank"],
         "torchrun": ["torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "2", "--master-addr", first, "--master-port", PORT, "--node-rank"],
         "accelerate": ["accelerate.commands.launch", "--cpu", "--num_processes", "4", "--num_machines", "2", "--main_process_ip", first, "--main_process_port", PORT, "--machine_rank"],
     }  # fmt: skip
@@ -60,7 +60,7 @@ def ended_on(hosts: Sequence[Host], place: Path, which: str, text: str, **more: 
 
 
 @pytest.mark.parametrize("library", SCRIPTS)
-@pytest.mark.parametrize("which", ["lockstep", "torchrun", "accelerate"])
+@pytest.mark.parametrize("which", ["samebits", "torchrun", "accelerate"])
 def test_two_hosts_have_the_bits_of_one_process(hosts: list[Host], tmp_path: Path, library: str, which: str) -> None:
     pytest.importorskip(library)
     (tmp_path / "alone").mkdir()

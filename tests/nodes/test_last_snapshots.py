@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.leftovers import SHARED_MEMORY
+from samebits.machine.leftovers import SHARED_MEMORY
 from tests.support.agents import Agents, bits_alone, bits_of, training
 from tests.support.hosts import network, why_not
 from tests.support.launching import kill, until
@@ -39,7 +39,7 @@ def test_a_killed_rank_costs_its_step(ranks: str, dies: str, at_steps: list[int]
         lambda: all(len(restarts(run.err)) == len(at_steps) for run in agents.running.values()), "all restarts", 100.0
     )
     for run in agents.running.values():
-        kept = sorted(SHARED_MEMORY.glob(f"lockstep-kept-{run.process.pid}-*/run-1/step-*"))
+        kept = sorted(SHARED_MEMORY.glob(f"samebits-kept-{run.process.pid}-*/run-1/step-*"))
         assert len(kept) == 1, f"older ones stay: {kept}"
     agents.go()
     done = agents.finish()

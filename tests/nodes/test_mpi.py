@@ -26,7 +26,7 @@ pytestmark = [
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 OVER = {OPEN_MPI: ["--oversubscribe"], MPICH: []}
 """More tasks than cores."""
-LOCKSTEP = (sys.executable, "-m", "lockstep", "run")
+SAMEBITS = (sys.executable, "-m", "samebits", "run")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
 INTO = """#!/bin/sh
 # what ssh would be: an option or none, the host's name, then a command
@@ -72,13 +72,13 @@ def test_a_core_binding_that_nobody_asked_for_is_undone_and_one_that_was_asked_f
 
 
 @pytest.mark.parametrize("name", [OPEN_MPI, MPICH])
-def test_around_lockstep_run_it_is_refused_with_the_right_command(tmp_path: Path, script: str, name: str) -> None:
-    done = mpirun(name, tmp_path, "-n", "2", *LOCKSTEP, script)
+def test_around_samebits_run_it_is_refused_with_the_right_command(tmp_path: Path, script: str, name: str) -> None:
+    done = mpirun(name, tmp_path, "-n", "2", *SAMEBITS, script)
     assert done.returncode == 2
     assert "error: mpirun started 2 tasks on this node, and each of them would start ranks of its own." in done.stderr
-    assert f"help: Start it without mpirun: lockstep run -n 2 {script}." in done.stderr
+    assert f"help: Start it without mpirun: samebits run -n 2 {script}." in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "lockstep-runs").exists()
+    assert not (tmp_path / "samebits-runs").exists()
 
 
 @pytest.mark.parametrize("name", [OPEN_MPI, MPICH])
@@ -92,7 +92,7 @@ def test_around_torchrun_it_is_refused_with_the_right_command(tmp_path: Path, sc
 
 @pytest.mark.parametrize("name", [OPEN_MPI, MPICH])
 def test_one_process_of_mpirun_may_be_a_launcher(tmp_path: Path, script: str, bits: str, name: str) -> None:
-    done = mpirun(name, tmp_path, "-n", "1", *LOCKSTEP, "-n", "2", script)
+    done = mpirun(name, tmp_path, "-n", "1", *SAMEBITS, "-n", "2", script)
     assert done.returncode == 0, done.stderr
     assert [rank["bits"] for rank in read(tmp_path)] == [bits, bits]
 

@@ -1,4 +1,4 @@
-"""`lockstep run --nnodes MIN:MAX`: nodes are killed, leave and join while the run goes on, and the bits stay those of one rank."""
+"""`samebits run --nnodes MIN:MAX`: nodes are killed, leave and join while the run goes on, and the bits stay those of one rank."""
 
 from __future__ import annotations
 

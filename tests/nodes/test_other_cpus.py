@@ -19,11 +19,11 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
 ]
 TRAIN = """
-    import torch, torch.nn.functional as F, lockstep
+    import torch, torch.nn.functional as F, samebits
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
 
-    run = lockstep.init(seed=3, lanes=4, numerics="portable")
+    run = samebits.init(seed=3, lanes=4, numerics="portable")
     model = nn.Sequential(nn.Linear(200, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.randn(160, 200), torch.randint(0, 3, (160,))), batch_size=16, shuffle=True)
@@ -48,7 +48,7 @@ def test_two_nodes_with_different_cpus_have_the_bits_of_one(tmp_path: Path, cpu:
             place = tmp_path / f"node-{number}"
             place.mkdir()
             where = ("--nnodes", "2", "--node-rank", str(number), "--rdzv-endpoint", f"{hosts[0].address}:29511")
-            other = {"LOCKSTEP_PYTHON": str(emulated(place, cpu))} if number else {}
+            other = {"SAMEBITS_PYTHON": str(emulated(place, cpu))} if number else {}
             options = (*where, "--key-file", str(key), "-n", "1", "--fresh", write_script(place, TRAIN))
             runs.append(host.launch(place, *options, env=other, is_cold=True))
         for run in runs:

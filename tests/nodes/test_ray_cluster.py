@@ -40,13 +40,13 @@ CLUSTER = """
     cluster.shutdown()
 """
 DRIVER = """
-    import json, sys, ray, lockstep.ray
+    import json, sys, ray, samebits.ray
     ray.init(address=sys.argv[1], runtime_env={"working_dir": sys.argv[2]})
     try:
-        told = list(lockstep.ray.run(**json.loads(sys.argv[3])).codes)
-    except lockstep.ray.UsageError as error:
+        told = list(samebits.ray.run(**json.loads(sys.argv[3])).codes)
+    except samebits.ray.UsageError as error:
         told = str(error)
-    except lockstep.ray.EnvironmentFailure as error:
+    except samebits.ray.EnvironmentFailure as error:
         told = f"world: {error}"
     print("told", json.dumps(told), flush=True)
 """
@@ -59,12 +59,12 @@ class Cluster:
         self.address, self.mark, self.folder = address, mark, folder
 
     def start(self, place: Path, **arguments: Any) -> subprocess.Popen[str]:
-        """Start a program that calls `lockstep.ray.run` with these arguments, for a script in the folder `place`."""
+        """Start a program that calls `samebits.ray.run` with these arguments, for a script in the folder `place`."""
         words = ["-c", textwrap.dedent(DRIVER), self.address, str(place), json.dumps(arguments)]
         return started(self.mark, words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def run(self, place: Path, **arguments: Any) -> tuple[Any, str]:
-        """What `lockstep.ray.run` returned or raised, and all that was printed."""
+        """What `samebits.ray.run` returned or raised, and all that was printed."""
         with self.start(place, **arguments) as driver:
             out = driver.communicate(timeout=100)[0]
         (line,) = (
@@ -110,7 +110,7 @@ def running() -> Iterator[Cluster]:
 
 def agents(mark: str) -> list[int]:
     """The launchers that Ray has started."""
-    ours = ["-m", "lockstep", "run"]
+    ours = ["-m", "samebits", "run"]
     return [process for process in marked_processes(mark) if words_of(process)[1:4] == ours]
 
 
@@ -221,7 +221,7 @@ def test_a_node_whose_agent_was_killed_comes_back_and_all_train_again(cluster: C
     with killed(cluster.start(tmp_path, **arguments, options=["--max-restarts", "3"])) as driver:
         until(lambda: len(notes_of(notes)) == 4, "the ranks of both nodes")
         (second,) = (agent for agent in agents(cluster.mark) if word_after(agent, "--node-rank") == "1")
-        key = variables_of(second)["LOCKSTEP_KEY"]
+        key = variables_of(second)["SAMEBITS_KEY"]
         assert len(key) >= 32
         assert not any(key in " ".join(words_of(process)) for process in marked_processes(cluster.mark))
         assert subprocess.run(["grep", "-rlsF", key, cluster.folder], capture_output=True, text=True).stdout == ""

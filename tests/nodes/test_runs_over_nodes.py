@@ -1,4 +1,4 @@
-"""`lockstep run --nnodes` on one machine: two agents train one job, fail as one, and leave nothing."""
+"""`samebits run --nnodes` on one machine: two agents train one job, fail as one, and leave nothing."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_
     what: str, tmp_path: Path, want: str, begun: list[Agents]
 ) -> None:
     agents = held(tmp_path, begun, "--name", "exp", "--save-every", "4steps")
-    states = tmp_path / "node-0" / "lockstep-runs" / "exp"
+    states = tmp_path / "node-0" / "samebits-runs" / "exp"
     known = "a state on the disk, of which the other node was told"
     until(lambda: any(time.time() - path.stat().st_mtime > 2.0 for path in states.rglob("step-*8")), known)
     first, second = agents.running[0], agents.running[1]

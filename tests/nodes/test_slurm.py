@@ -1,4 +1,4 @@
-"""Real SLURM on two hosts, whose own names mean 127.0.1.1 there: a task per rank, one `lockstep run` per node, requeue."""
+"""Real SLURM on two hosts, whose own names mean 127.0.1.1 there: a task per rank, one `samebits run` per node, requeue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
 ]
 
-LOCKSTEP = (sys.executable, "-m", "lockstep")
+SAMEBITS = (sys.executable, "-m", "samebits")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
@@ -84,25 +84,25 @@ def test_a_batch_script_of_several_nodes_without_srun_is_one_node(
     slurm: Cluster, tmp_path: Path, script: str, bits: str
 ) -> None:
     job = tmp_path / "job.sh"
-    job.write_text(f"#!/bin/sh\n{' '.join(LOCKSTEP)} run -n 2 {script}\n")
+    job.write_text(f"#!/bin/sh\n{' '.join(SAMEBITS)} run -n 2 {script}\n")
     done = slurm.run("sbatch", "--wait", "-N", "2", "--ntasks-per-node=2", str(job), cwd=tmp_path)
     assert done.returncode == 0, "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
     assert [(rank["bits"], rank["world"]) for rank in read(tmp_path)] == [(bits, 2), (bits, 2)]
 
 
-def test_a_task_per_rank_around_lockstep_run_is_refused_with_the_right_command(
+def test_a_task_per_rank_around_samebits_run_is_refused_with_the_right_command(
     slurm: Cluster, tmp_path: Path, script: str
 ) -> None:
-    done = slurm.run("srun", "-N", "2", "-n", "8", *LOCKSTEP, "run", script, cwd=tmp_path)
+    done = slurm.run("srun", "-N", "2", "-n", "8", *SAMEBITS, "run", script, cwd=tmp_path)
     assert done.returncode == 2
     assert "srun started 8 tasks on 2 nodes, and each of them would start ranks of its own." in done.stderr
-    assert f"srun -N 2 -n 2 -c 4 lockstep run -n 4 {script}" in done.stderr
+    assert f"srun -N 2 -n 2 -c 4 samebits run -n 4 {script}" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "lockstep-runs").exists()
+    assert not (tmp_path / "samebits-runs").exists()
 
 
-def test_one_lockstep_run_per_node_finds_the_others(slurm: Cluster, tmp_path: Path, script: str, bits: str) -> None:
-    done = slurm.run("srun", "-N", "2", "-n", "2", *LOCKSTEP, "run", "-n", "2", script, cwd=tmp_path)
+def test_one_samebits_run_per_node_finds_the_others(slurm: Cluster, tmp_path: Path, script: str, bits: str) -> None:
+    done = slurm.run("srun", "-N", "2", "-n", "2", *SAMEBITS, "run", "-n", "2", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 nodes with 4 ranks" in done.stderr
     assert [(rank["bits"], rank["world"]) for rank in read(tmp_path)] == [(bits, 4)] * 4
@@ -134,8 +134,8 @@ def test_torchrun_that_knows_of_one_node_only_is_refused(
 
 
 def stopped_job(slurm: Cluster, place: Path, script: str, stop: str) -> None:
-    """Submit a job that lockstep wrote, stop it as SLURM would, and wait until it has gone on and ended."""
-    own = (*LOCKSTEP, "sbatch", "-n", "2", "--time", "10", "--save-every", "1h", "-o", "job.sbatch", script)
+    """Submit a job that samebits wrote, stop it as SLURM would, and wait until it has gone on and ended."""
+    own = (*SAMEBITS, "sbatch", "-n", "2", "--time", "10", "--save-every", "1h", "-o", "job.sbatch", script)
     written = slurm.run(*own, cwd=place)
     assert written.returncode == 0, written.stderr
     assert written.stdout == "wrote job.sbatch; submit it with: sbatch job.sbatch\n"

@@ -1,4 +1,4 @@
-"""`torchrun --nnodes 2` on two hosts with two ranks each: a script with lockstep.init gives the bits of one rank, others train one job."""
+"""`torchrun --nnodes 2` on two hosts with two ranks each: a script with samebits.init gives the bits of one rank, others train one job."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ WITH_INIT = """
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(seed=3, lanes=4, threads=1, strategy=sys.argv[1])
+    run = samebits.init(seed=3, lanes=4, threads=1, strategy=sys.argv[1])
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(99, 20, generator=generator), torch.randint(0, 5, (99,), generator=generator))
     model = nn.Sequential(nn.Linear(20, 40), nn.BatchNorm1d(40), nn.Dropout(0.2), nn.Linear(40, 5))
@@ -41,13 +41,13 @@ WITH_INIT = """
             optimizer.step()
             optimizer.zero_grad()
             losses.append(step.loss)
-    from lockstep.rank.run import start
+    from samebits.rank.run import start
     nodes = start._present[0].components.transport.nodes
     numbers = [*model.state_dict().values(), torch.tensor(losses, dtype=torch.float64), torch.rand(4)]
     bits = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in numbers)).hexdigest()
     with open(f"bits-{os.environ.get('RANK', 0)}.json", "w") as file:
         json.dump({"bits": bits, "world": int(os.environ.get("WORLD_SIZE", 1)), "nodes": nodes and nodes.sizes}, file)
-    lockstep.finish()
+    samebits.finish()
 """
 
 

@@ -7,7 +7,7 @@ from tests.support.launching import until, write_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
-KEY = {"LOCKSTEP_KEY": "0123456789abcdef0123456789abcdef"}
+KEY = {"SAMEBITS_KEY": "0123456789abcdef0123456789abcdef"}
 SCRIPT = "import pathlib\npathlib.Path('started').touch()\n"
 
 

@@ -1,1 +1,1 @@
-"""Other people's libraries and the shapes of their examples under torchrun and under lockstep: `make test-peers`."""
+"""Other people's libraries and the shapes of their examples under torchrun and under samebits: `make test-peers`."""

@@ -1,7 +1,7 @@
 """`make test-peers`, or `python -m tests.peers [WORD...]`: all programs, or those whose title has one of the words.
 
 An environment is made in `build/peers/` with the versions of `tests/peers/constraints.txt`, never with torchvision.
-Each program runs on two ranks under torchrun, `lockstep run` and `lockstep run --backend lockstep`, in a folder of its
+Each program runs on two ranks under torchrun, `samebits run` and `samebits run --backend samebits`, in a folder of its
 own, and offline. What our scripts compute must agree between the three.
 """
 
@@ -25,8 +25,8 @@ CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 PEERS = ("accelerate", "lightning", "torchdata", "transformers")
 LAUNCHERS = {
     "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-    "lockstep run": ("lockstep", "run", "-n", "2", "-q"),
-    "lockstep run --backend lockstep": ("lockstep", "run", "-n", "2", "-q", "--backend", "lockstep"),
+    "samebits run": ("samebits", "run", "-n", "2", "-q"),
+    "samebits run --backend samebits": ("samebits", "run", "-n", "2", "-q", "--backend", "samebits"),
 }
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 ENOUGH_S = 300.0
@@ -50,7 +50,7 @@ def run(program: Program, launcher: Sequence[str], place: Environment) -> Outcom
     variables: Mapping[str, str] = {**os.environ, **OFFLINE, **program.variables}
     command = [place.python, "-m", *launcher, *program.words]
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lockstep-peer-") as folder:
+    with tempfile.TemporaryDirectory(prefix="samebits-peer-") as folder:
         process = subprocess.Popen(
             command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,

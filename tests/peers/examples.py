@@ -95,7 +95,7 @@ SCRIPTS = (
     Script("trl/scripts/reward.py", ("--model_name_or_path", "MADE/bert", "--dataset_name", "MADE/data/dpo", *TRAINER[2:]), "RewardTrainer"),
 )  # fmt: skip
 MIXED = """
-from lockstep.integrations.transformers import TrainerMixin
+from samebits.integrations.transformers import TrainerMixin
 import trl
 class {name}(TrainerMixin, trl.{name}): pass
 trl.{name} = {name}
@@ -103,13 +103,13 @@ trl.{name} = {name}
 
 
 def ours(text: str, script: Script) -> str:
-    """The script with lockstep's class."""
+    """The script with samebits's class."""
     if script.mixin:
         return MIXED.format(name=script.mixin) + text
     if script.own_loop:
         return changed(text)
     name = "Seq2SeqTrainer" if "Seq2SeqTrainer(" in text else "Trainer"
-    line = f"from lockstep.integrations.transformers import {name}\n"
+    line = f"from samebits.integrations.transformers import {name}\n"
     return text.replace(
         "from transformers.utils import check_min_version\n",
         f"from transformers.utils import check_min_version\n{line}",
@@ -157,9 +157,9 @@ class Trial:
         time = (re.findall(r"^milliseconds (\S+)", err, re.MULTILINE) or ["-"])[-1]
         return f"{weights(out)} {time}", out
 
-    def lockstep(self, ranks: int, *more: str, **variables: str) -> tuple[str, Path]:
+    def samebits(self, ranks: int, *more: str, **variables: str) -> tuple[str, Path]:
         lanes = ("--lanes", variables.pop("LANES")) if "LANES" in variables else ()
-        return self.run("ours", ("lockstep", "run", "-q", *lanes, "-n", str(ranks)), *more, **variables)
+        return self.run("ours", ("samebits", "run", "-q", *lanes, "-n", str(ranks)), *more, **variables)
 
     def torchrun(self, ranks: int, *more: str) -> tuple[str, Path]:
         port = ("--master-port", str(29600 + self._number))
@@ -183,17 +183,17 @@ def columns(trial: Trial) -> Iterator[tuple[str, str]]:
     found = {}
     folders = {}
     for ranks in (1, 2, 4):
-        found[ranks], folders[ranks] = trial.lockstep(ranks)
+        found[ranks], folders[ranks] = trial.samebits(ranks)
         yield f"on {ranks}", found[ranks]
     if found[1].startswith("exit code"):
         return
     yield "theirs on 4", trial.torchrun(4)[0]
     checkpoint = str(folders[2] / trial.script.checkpoint)
     for ranks in (1, 4):
-        yield f"resumed on {ranks}", trial.lockstep(ranks, "--resume_from_checkpoint", checkpoint)[0]
-    yield "killed", trial.lockstep(2, KILL_AT=str(SAVED - 1))[0]
+        yield f"resumed on {ranks}", trial.samebits(ranks, "--resume_from_checkpoint", checkpoint)[0]
+    yield "killed", trial.samebits(2, KILL_AT=str(SAVED - 1))[0]
     batch = ("--per_device_train_batch_size", "16")
-    yield "ours, 2 lanes", trial.lockstep(2, *batch, LANES="2")[0]
+    yield "ours, 2 lanes", trial.samebits(2, *batch, LANES="2")[0]
     yield "theirs on 2", trial.torchrun(2, *batch)[0]
 
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from tests.support.launching import MARK, marked_processes
 
 ROOT = Path(__file__).parents[2]
-OURS = "from lockstep.integrations.accelerate import Accelerator"
+OURS = "from samebits.integrations.accelerate import Accelerator"
 IMPORT = re.compile(r"^from accelerate import (.*)\bAccelerator\b(?:, )?(.*)$", re.MULTILINE)
 ENOUGH_S = 60.0
 
 
 def changed(text: str) -> str:
-    """The script with lockstep's Accelerator."""
+    """The script with samebits's Accelerator."""
 
     def replaced(found: re.Match[str]) -> str:
         rest = (found[1] + found[2]).strip(", ")
@@ -81,8 +81,8 @@ def main(scripts: list[str]) -> int:
         text, found = script.read_text(), {}
         with tempfile.TemporaryDirectory() as folder:
             for ranks in ("1", "2", "4"):
-                found[ranks] = run(Path(folder), changed(text), "lockstep", "run", "-q", "-n", ranks)
-            found["killed"] = run(Path(folder), changed(text), "lockstep", "run", "-q", "-n", "2", KILL_AT="9")
+                found[ranks] = run(Path(folder), changed(text), "samebits", "run", "-q", "-n", ranks)
+            found["killed"] = run(Path(folder), changed(text), "samebits", "run", "-q", "-n", "2", KILL_AT="9")
             plain = run(Path(folder), text, "torch.distributed.run", "--nproc-per-node", "4")
         same = len(set(found.values())) == 1
         apart |= not same and not all("exit code 2" in one for one in found.values())

@@ -24,11 +24,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.protocol.portable import BLAS, HELD, LIBRARY, NUMPY, PRELOAD, portable_variables
+from samebits.protocol.portable import BLAS, HELD, LIBRARY, NUMPY, PRELOAD, portable_variables
 from tests.portable.verdict import Results, compare, verdict
 
 ROOT = Path(__file__).parents[2]
-COVERED = ROOT / "src" / "lockstep" / "rank" / "portable" / "covered.txt"
+COVERED = ROOT / "src" / "samebits" / "rank" / "portable" / "covered.txt"
 RECORDED = Path(__file__).with_name("recorded.json")
 LONGEST_S = {False: 20, True: 90}
 """For one operator and dtype: natively, and emulated."""
@@ -76,8 +76,8 @@ def prepare() -> None:
     """Set torch as a rank of the portable mode does."""
     import torch
 
-    from lockstep.rank.portable.operators import lift
-    from lockstep.rank.portable.process import hold
+    from samebits.rank.portable.operators import lift
+    from samebits.rank.portable.process import hold
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.set_deterministic_debug_mode("warn")

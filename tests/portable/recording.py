@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lockstep.machine.torch_private import has_kernel, operator_names
+from samebits.machine.torch_private import has_kernel, operator_names
 
 NAMESPACE = "aten"
 KEYS = ("CPU", "SparseCPU", "NestedTensorCPU")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.portable import portable_variables
-from lockstep.rank.portable import known_answers as answers
+from samebits.protocol.portable import portable_variables
+from samebits.rank.portable import known_answers as answers
 from tests.support.portable import CPUS, emulated, needs_emulator, needs_portable
 
 pytestmark = [needs_portable, needs_emulator, pytest.mark.ranks]
@@ -18,7 +18,7 @@ BITS_OF_TWO_EPOCHS = "ddf7c8de896a"
 """Of torch 2.13, on every CPU that was ever asked."""
 UNHELD = """
 import json
-from lockstep.rank.portable import known_answers as answers
+from samebits.rank.portable import known_answers as answers
 del answers._kernels["LSTM (without oneDNN)"]  # the emulator dies in oneDNN's
 print(json.dumps(answers.answers()))
 """
@@ -35,9 +35,9 @@ def run(command: list[str | Path], **variables: str | Path) -> str:
 
 def digits(folder: Path, *words: str, python: Path | None = None) -> str:
     """The beginning of the hash that two epochs leave."""
-    command = [sys.executable, "-m", "lockstep", "run", "--numerics", "portable", *words, DIGITS, "--epochs", "2"]
+    command = [sys.executable, "-m", "samebits", "run", "--numerics", "portable", *words, DIGITS, "--epochs", "2"]
     weights = ("--weights", folder / "digits.safetensors")
-    variables = {"LOCKSTEP_RUNS": folder / "runs", **({"LOCKSTEP_PYTHON": python} if python is not None else {})}
+    variables = {"SAMEBITS_RUNS": folder / "runs", **({"SAMEBITS_PYTHON": python} if python is not None else {})}
     run([*command, *weights], **variables)
     (result,) = (folder / "runs").glob("*/result.json")
     return str(json.loads(result.read_text())["bits"]).removeprefix("sha256:")[: len(BITS_OF_TWO_EPOCHS)]
@@ -48,7 +48,7 @@ def digits(folder: Path, *words: str, python: Path | None = None) -> str:
 )
 def test_an_emulated_cpu_gives_the_same_bits(tmp_path, cpu):
     # Started with the variables, or torch would be imported twice, at 8 s each.
-    told = run([emulated(tmp_path, cpu), "-m", "lockstep.rank.portable.known_answers"], **portable_variables({}))
+    told = run([emulated(tmp_path, cpu), "-m", "samebits.rank.portable.known_answers"], **portable_variables({}))
     found = json.loads(told)["answers"]
     assert found == answers.recorded()[answers.torch_version()]
 

@@ -26,7 +26,7 @@ IMPOSSIBLE = {
 """The beginning of a test's name after its folder, and what is missing on the pretended device or in the test."""
 
 BUGS: dict[str, str] = {}
-"""What lockstep gets wrong on a GPU today; whoever mends one takes its line away."""
+"""What samebits gets wrong on a GPU today; whoever mends one takes its line away."""
 
 
 def reason_in(exceptions: dict[str, str], test: str) -> str:

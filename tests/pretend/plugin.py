@@ -1,6 +1,6 @@
 """pytest with pretended GPUs: ranks of the test kit compute on them, unless a test says otherwise.
 
-Under `lockstep run` nothing has to be said: it finds the GPUs, and takes them where there is one for each rank. Exceptions
+Under `samebits run` nothing has to be said: it finds the GPUs, and takes them where there is one for each rank. Exceptions
 are in `tests.pretend.exceptions`.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.testing import ranks
+from samebits.testing import ranks
 from tests.pretend.exceptions import BUGS, IMPOSSIBLE, reason_in
 
 THROW_AWAY = {"large_layers", "hooks_that_fire_twice"}

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.errors import PeerLost
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.run import start
-from lockstep.rank.transport.torch_group import GroupTransport
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.errors import PeerLost
+from samebits.protocol.layout.placement import place
+from samebits.rank.run import start
+from samebits.rank.transport.torch_group import GroupTransport
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.support.launching import until
 
 pytestmark = pytest.mark.ranks

@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.errors import PeerLost
-from lockstep.machine.own_sockets import own_sockets
-from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.layout.placement import place, sized
-from lockstep.rank.strategy.agreement import tensor_hash
-from lockstep.rank.transport.across import Across
-from lockstep.rank.transport.local import native
-from lockstep.rank.transport.over_nodes import OverNodesTransport
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.errors import PeerLost
+from samebits.machine.own_sockets import own_sockets
+from samebits.protocol.layout.mesh import Form
+from samebits.protocol.layout.placement import place, sized
+from samebits.rank.strategy.agreement import tensor_hash
+from samebits.rank.transport.across import Across
+from samebits.rank.transport.local import native
+from samebits.rank.transport.over_nodes import OverNodesTransport
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 from tests.scripts.staged_models import MODELS, train
@@ -89,7 +89,7 @@ EVERYWHERE = [
 
 def one_epoch(going_on, state):
     """Train one epoch from a state, if any; evaluate; save. Returns all numbers, the same on every rank."""
-    run = lockstep.init(seed=3, lanes=8, threads=1)
+    run = samebits.init(seed=3, lanes=8, threads=1)
     build, data, loss_of = MODELS["tokens"]
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -153,7 +153,7 @@ def use(transport):
 
 def held():
     """What a transport must not leave behind."""
-    return len(own_sockets()), sorted(thread.name for thread in threading.enumerate() if "lockstep" in thread.name)
+    return len(own_sockets()), sorted(thread.name for thread in threading.enumerate() if "samebits" in thread.name)
 
 
 def loses_a_rank(folder, victim, sleeper):

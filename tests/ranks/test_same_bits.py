@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 HANGING = """
 import os, signal, sys, threading
 from pathlib import Path
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.testing.ranks import Started, run_ranks
 from tests.support.launching import start, write_script
 
 BEGUN = Path(__file__).parent / "begun"
@@ -53,7 +53,7 @@ def test_a_test_that_hangs_shows_the_stack_of_every_rank(tmp_path, name, stack):
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-s", "--rootdir"]
     hanging = subprocess.Popen(
         [*command, tmp_path, "-k", name, f"--basetemp={tmp_path / 'base'}", tmp_path / "test_hanging.py"],
-        env=os.environ | {"LOCKSTEP_TEST_LIMIT_S": "77"},
+        env=os.environ | {"SAMEBITS_TEST_LIMIT_S": "77"},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """An S3 server with one bucket, and a door in front of it that a test may shut.
 
-The packages lie in a folder of their own (`build/s3`, or what LOCKSTEP_TEST_S3 names), which only the server and the runs
+The packages lie in a folder of their own (`build/s3`, or what SAMEBITS_TEST_S3 names), which only the server and the runs
 of these tests have on their path.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-PACKAGES = Path(os.environ.get("LOCKSTEP_TEST_S3") or Path(__file__).parents[2] / "build" / "s3").absolute()
+PACKAGES = Path(os.environ.get("SAMEBITS_TEST_S3") or Path(__file__).parents[2] / "build" / "s3").absolute()
 BUCKET = "bucket"
 SERVER = """
 import sys

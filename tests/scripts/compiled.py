@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts import scenarios
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
@@ -69,7 +69,7 @@ WAYS = (
 def train(way, backend, precision="32"):
     """100 samples in steps of 32 over 4 lanes: lanes of 8, and one of 4 in the last step; evaluation has 8 and 2."""
     torch._dynamo.reset()
-    run = lockstep.init(seed=3, lanes=4, precision=precision)
+    run = samebits.init(seed=3, lanes=4, precision=precision)
     made, owner, after = way(backend)
     optimizer = torch.optim.AdamW(owner.parameters(), lr=1e-2)
     train_loader = DataLoader(scenarios.digits(100), batch_size=32, shuffle=True)
@@ -93,7 +93,7 @@ def train(way, backend, precision="32"):
     run.save_weights(model, Path(folder) / "net.safetensors")
     keys = sorted(load_file(Path(folder) / "net.safetensors"))
     assert keys == sorted(Small().state_dict()), "the keys of the model on a single device, not compiled"
-    lockstep.load_weights(Small(), Path(folder) / "net.safetensors")
+    samebits.load_weights(Small(), Path(folder) / "net.safetensors")
     run.barrier()
     if run.is_main:
         shutil.rmtree(folder)
@@ -139,7 +139,7 @@ class Sequences(torch.utils.data.Dataset):
 def many_sizes():
     """Each lane is padded to its longest sequence: 24 sizes, of which a rank sees some."""
     torch._dynamo.reset()
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     plain = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(plain.parameters(), lr=1.0)
     loader = DataLoader(Sequences(), batch_size=16, shuffle=True, collate_fn=nn.utils.rnn.pad_sequence)

@@ -6,8 +6,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts.registration import scenario
 from tests.scripts.scenarios import Cnn, digits, mlp, train
 
@@ -82,7 +82,7 @@ def hooks_that_fire_twice():
 @scenario
 def peeking_on_one_rank():
     """Rank 0 looks at a batch on its own; the evaluation that follows is the same on every rank."""
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     first = run.prepare(DataLoader(digits(60), batch_size=16, shuffle=True))
     second = run.prepare(DataLoader(digits(60), batch_size=16, shuffle=True))
     if run.is_main:
@@ -101,7 +101,7 @@ def peeking_on_one_rank():
 @scenario
 def lanes_without_items():
     """A lane whose loss is 0 / 0 weighs nothing; a step that is not used leaves no trace in the random streams."""
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=16, shuffle=True))
@@ -122,7 +122,7 @@ def lanes_without_items():
 @scenario
 def leaving_early_and_going_on():
     """Every rank leaves a step's lanes before any backward; the next step has the buffers and logs of a clean start."""
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = Cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(96), batch_size=32))
@@ -142,7 +142,7 @@ def leaving_early_and_going_on():
 @scenario
 def taking_turns():
     """A GAN's trick: freeze one half in each pass."""
-    run = lockstep.init(seed=4, lanes=4)
+    run = samebits.init(seed=4, lanes=4)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 700), nn.Tanh(), nn.Linear(700, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(96), batch_size=16, shuffle=True))
@@ -198,7 +198,7 @@ def a_stream():
 
 
 def closures(make, epochs=2):
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model = mlp()
     optimizer = make(model.parameters())
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=64, shuffle=True))
@@ -266,7 +266,7 @@ class Counting(nn.Module):
 
 @scenario
 def buffers_with_rules():
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = Counting()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(
@@ -303,7 +303,7 @@ class Sums(nn.Module):
 
 @scenario
 def buffers_and_tensors_that_are_sums():
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = Sums()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rules = dict.fromkeys(("seen", "total", "halves", "rare"), "sum")

@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.rank.checkpoint.store.checkpointer import AT_END, LATE
-from lockstep.rank.checkpoint.store.writer_handle import PROGRAM
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.rank.checkpoint.store.checkpointer import AT_END, LATE
+from samebits.rank.checkpoint.store.writer_handle import PROGRAM
+from samebits.testing.digests import digest_of
 from tests.scripts.crashing_saves import ERRORS, changes_now, is_change
 from tests.scripts.power_cut import ORDERS, Disk
 from tests.support.notices import Heard
 from tests.support.system_calls import Killed, Made, watch
 
-STATES = Path("lockstep-runs/exp1/states")
+STATES = Path("samebits-runs/exp1/states")
 KEPT = ["step-00000007", "step-00000008"]
 """What is left at the end of a run, which keeps two states."""
 
@@ -35,7 +35,7 @@ class Prepared:
     def __init__(self, place):
         place.mkdir()
         os.chdir(place)
-        self.run = lockstep.init(seed=1, lanes=4, threads=1, name="exp1", save_every="1steps", keep=2)
+        self.run = samebits.init(seed=1, lanes=4, threads=1, name="exp1", save_every="1steps", keep=2)
         model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.3), nn.Linear(4, 2))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         data = TensorDataset(torch.randn(24, 3), torch.randint(0, 2, (24,)))
@@ -45,7 +45,7 @@ class Prepared:
     def train(self, last=8):
         """Up to two epochs of four steps; the bits, the first step that was made, and what was said about states."""
         heard = Heard()
-        logging.getLogger("lockstep").handlers = [heard]
+        logging.getLogger("samebits").handlers = [heard]
         first, is_over = None, False
         for _ in self.run.epochs(2):
             for step in self.run.steps(self.loader):
@@ -57,7 +57,7 @@ class Prepared:
                 self.optimizer.zero_grad()
             if is_over:
                 break
-        lockstep.finish()  # the last state is on the disk
+        samebits.finish()  # the last state is on the disk
         return [
             digest_of(self.model, self.optimizer),
             first,
@@ -338,7 +338,7 @@ def cut_runs(place, after, num_images):
 def part_of_a_history(place, strategy, last):
     """Go on from the newest state; a rank dies in the step after `last`. The bits at the end, if it is reached."""
     os.chdir(place)
-    run = lockstep.init(seed=1, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps", keep=2)
+    run = samebits.init(seed=1, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps", keep=2)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.3), nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = TensorDataset(torch.randn(30, 3), torch.randint(0, 2, (30,)))

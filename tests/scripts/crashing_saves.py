@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import damage
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import damage
+from samebits.testing.digests import digest_of
 from tests.scripts.power_cut import ORDERS, Disk
 from tests.support.system_calls import CHANGES, Killed, Made, watch
 
@@ -27,7 +27,7 @@ class Training:
     """A small run of one rank; each `epoch` changes its bits."""
 
     def __init__(self):
-        self.run = lockstep.init(seed=1, lanes=1, threads=1)
+        self.run = samebits.init(seed=1, lanes=1, threads=1)
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         data = TensorDataset(torch.randn(8, 3), torch.randn(8, 1))
@@ -262,7 +262,7 @@ def _save_fails_and_works(scene):
     said = ""
     try:
         scene.save()
-    except lockstep.EnvironmentFailure as error:
+    except samebits.EnvironmentFailure as error:
         said = str(error)
     try:
         Path(HEALED).open().close()

@@ -5,11 +5,11 @@ import shutil
 from itertools import count
 from pathlib import Path
 
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import damage
-from lockstep.protocol.state_files.remote_files import RemoteFiles
-from lockstep.protocol.state_files.remote_state import RemoteState
-from lockstep.rank.checkpoint.store.store import Store
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import damage
+from samebits.protocol.state_files.remote_files import RemoteFiles
+from samebits.protocol.state_files.remote_state import RemoteState
+from samebits.rank.checkpoint.store.store import Store
 from tests.support.system_calls import CHANGES, Killed, watch
 
 FULL = errno.ENOSPC

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 EVERY = 4
 
@@ -18,7 +18,7 @@ def flip(tensor, bit):
 
 
 def train(rank, number, what, bit, check_every=f"{EVERY}steps"):
-    run = lockstep.init(seed=1, lanes=6, check_every=check_every)
+    run = samebits.init(seed=1, lanes=6, check_every=check_every)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
     model.register_buffer("table", torch.arange(5))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -42,7 +42,7 @@ def train(rank, number, what, bit, check_every=f"{EVERY}steps"):
             run.backward(F.cross_entropy(model(inputs), labels))
         optimizer.step()
         optimizer.zero_grad()
-    lockstep.finish()
+    samebits.finish()
 
 
 class Strange(nn.Module):
@@ -75,7 +75,7 @@ class Strange(nn.Module):
 
 
 def strange(optimizer_of, strategy):
-    run = lockstep.init(seed=2, lanes=4, check_every="1step", strategy=strategy)
+    run = samebits.init(seed=2, lanes=4, check_every="1step", strategy=strategy)
     model = Strange()
     optimizer = optimizer_of([one for one in model.parameters() if one.requires_grad and one.numel()])
     data = TensorDataset(torch.randn(48, 6), torch.randint(0, 4, (48,)))
@@ -88,12 +88,12 @@ def strange(optimizer_of, strategy):
             with torch.no_grad():
                 model.zeros.neg_()
     every = run._run.loop_state.checks.every
-    lockstep.finish()
+    samebits.finish()
     return every
 
 
 def two_stages():
-    run = lockstep.init(seed=2, lanes=4, check_every="1step")
+    run = samebits.init(seed=2, lanes=4, check_every="1step")
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.Adam(model.parameters())
     data = TensorDataset(torch.randn(48, 6), torch.randint(0, 4, (48,)))
@@ -103,5 +103,5 @@ def two_stages():
         optimizer.step()
         optimizer.zero_grad()
     every = run._run.loop_state.checks.every
-    lockstep.finish()
+    samebits.finish()
     return every

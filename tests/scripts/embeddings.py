@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts.registration import scenario
 from tests.scripts.scenarios import digits, train
 
@@ -66,7 +66,7 @@ def word_vectors():
 @scenario
 def rows_in_several_backwards():
     """Gradients stay over steps, lanes call backward twice, and some weigh nothing."""
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     model = Words()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=14, shuffle=True))
@@ -91,7 +91,7 @@ def sparse_model():
 
 def trained_sparsely(optimizers_of, lanes=4, max_norm=1.0):
     """The ordinary loop; returns bits, and what the gradients looked like."""
-    run = lockstep.init(seed=3, lanes=lanes)
+    run = samebits.init(seed=3, lanes=lanes)
     model = sparse_model()
     optimizers = optimizers_of(model)
     model, loader, *optimizers = run.prepare(model, DataLoader(digits(), batch_size=32, shuffle=True), *optimizers)

@@ -2,7 +2,7 @@
 
 STRANGERS = """
 import os, socket, sys
-from lockstep.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
+from samebits.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
 
 port, each = int(sys.argv[1]), int(sys.argv[2])
 here, replayed = address_bytes("127.0.0.1", port), []

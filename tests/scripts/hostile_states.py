@@ -1,4 +1,4 @@
-"""States that somebody changed and sealed again: their checksums are right, but lockstep writes no such content."""
+"""States that somebody changed and sealed again: their checksums are right, but samebits writes no such content."""
 
 import copy
 import hashlib
@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.protocol.state_files.manifest import _checksum
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.protocol.state_files.manifest import _checksum
+from samebits.testing.digests import digest_of
 
 JUNK = (
     None, True, -1, 1 << 70, 2.5, math.inf, "x\x1b[2J\nFAILED", [], {}, [[1]],
@@ -65,7 +65,7 @@ def write_manifest(folder, manifest):
 
 def started():
     """A run with a model, an optimizer that has a state, a scheduler, and an object of the script's own."""
-    run = lockstep.init(seed=1, lanes=1, threads=1)
+    run = samebits.init(seed=1, lanes=1, threads=1)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = OneCycleLR(optimizer, 0.05, total_steps=8)
@@ -96,7 +96,7 @@ def load_each(path, make, numbers):
         try:
             run.load_state(path, average=average)
             refused = False
-        except lockstep.UsageError as error:
+        except samebits.UsageError as error:
             refused = True
             if digest_of(model) != kept or run._run.components.step_timer.step:
                 wrong.append(f"{name}: refused after the model was changed: {error}")

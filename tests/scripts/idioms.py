@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes=2, threads=1)
+run = samebits.init(seed=0, lanes=2, threads=1)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = TensorDataset(torch.randn(32, 4))

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 
 def parts():
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(TensorDataset(torch.randn(40, 64), torch.randint(0, 10, (40,))), batch_size=16)
@@ -174,7 +174,7 @@ def rank_order():
 
 
 def rank_seed():
-    lockstep.init(seed=int(os.environ["RANK"]))
+    samebits.init(seed=int(os.environ["RANK"]))
 
 
 def rank_branch():
@@ -251,7 +251,7 @@ def wrong_rows():
 
 
 def few_lanes():
-    lockstep.init(lanes=1)
+    samebits.init(lanes=1)
 
 
 def step_loss_too_early():
@@ -300,7 +300,7 @@ def zipped():
 def old_loader():
     run, model, optimizer, loader = parts()
     model, optimizer, loader = run.prepare(model, optimizer, loader)
-    again = lockstep.init(lanes=4)
+    again = samebits.init(lanes=4)
     again.prepare(nn.Linear(2, 2))
     for _ in again.steps(loader):
         pass
@@ -356,7 +356,7 @@ def rate_of_rank():
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
         optimizer.step()
         optimizer.zero_grad()
-    lockstep.finish()
+    samebits.finish()
 
 
 def text_to_log():
@@ -370,7 +370,7 @@ MISTAKES = {
     hidden_write: "A parameter (one of them) was changed inside a step's lanes",
     skipped_on_one_rank: "is at 'step 2 pass 1'",
     zipped: "run.steps was started inside another step",
-    old_loader: "This loader belongs to an earlier lockstep.init",
+    old_loader: "This loader belongs to an earlier samebits.init",
     growing_buffer: "The buffer 'cache' changed from (2,) torch.float32 to (3,)",
     no_step: "The epoch has no step",
     negative_norm: "`norm_type` must be above 0",

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts import scenarios
 
 FLOATS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -23,7 +23,7 @@ class Numbered(TensorDataset):
 
 
 def prepared(precision, *, lanes=4, model=None, numerics=None):
-    run = lockstep.init(seed=3, lanes=lanes, precision=precision, numerics=numerics)
+    run = samebits.init(seed=3, lanes=lanes, precision=precision, numerics=numerics)
     model = (model or scenarios.Cnn)()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
@@ -153,7 +153,7 @@ def own_scaler():
 
 def two_optimizers():
     """A pass for each optimizer, one of which overflows; the other's update counts."""
-    run = lockstep.init(seed=3, lanes=4, precision="16-mixed")
+    run = samebits.init(seed=3, lanes=4, precision="16-mixed")
     first, second = scenarios.mlp(), scenarios.mlp()
     one, two = (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (first, second))
     loader = DataLoader(Numbered(), batch_size=30, shuffle=True)
@@ -197,7 +197,7 @@ def leaving_early():
 
 def as_torch_does():
     """One lane under 16-mixed, and torch's own loop with autocast and GradScaler, over an overflow."""
-    run = lockstep.init(seed=0, lanes=1, precision="16-mixed")
+    run = samebits.init(seed=0, lanes=1, precision="16-mixed")
     made = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -230,7 +230,7 @@ def as_torch_does():
 
 def in_stages(precision):
     """A model that strategies may cut, with clipping and an overflow; the parameters that this rank has."""
-    run = lockstep.init(seed=3, lanes=4, precision=precision)
+    run = samebits.init(seed=3, lanes=4, precision=precision)
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 32), nn.Linear(32, 10)
     )

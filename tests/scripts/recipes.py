@@ -5,8 +5,8 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {
@@ -30,15 +30,15 @@ def learned(recipes: list[str]) -> dict[str, tuple[str, float]]:
     results = {}
     for recipe in recipes:
         last: dict[str, float] = {}
-        log = lockstep.Run.log
+        log = samebits.Run.log
 
-        def keep(run: lockstep.Run, log: Any = log, last: dict[str, float] = last, **values: Any) -> None:
+        def keep(run: samebits.Run, log: Any = log, last: dict[str, float] = last, **values: Any) -> None:
             last.update({name: float(value) for name, value in values.items()})
             log(run, **values)
 
-        lockstep.Run.log = keep  # type: ignore[method-assign]
+        samebits.Run.log = keep  # type: ignore[method-assign]
         names = runpy.run_path(str(ROOT / f"examples/recipes/{recipe}.py"))
-        lockstep.Run.log = log  # type: ignore[method-assign]
+        samebits.Run.log = log  # type: ignore[method-assign]
         trained = names.get("average", names.get("model", names.get("policy")))
         results[recipe] = digest_of(trained), last[RECIPES[recipe][0]]
     return results

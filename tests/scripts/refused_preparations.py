@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 from tests.scripts.mistakes import parts
 
 
@@ -109,7 +109,7 @@ def synchronised_norm():
 
 
 def synchronised_norm_on_cpu():
-    lockstep.init(lanes=2).prepare(nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3)))
+    samebits.init(lanes=2).prepare(nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3)))
 
 
 REFUSED = {

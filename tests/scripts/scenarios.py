@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts.registration import scenario
 
 
@@ -44,7 +44,7 @@ def train(
     model, *, optimizer=None, loader=None, epochs=2, loss_of=None, after_step=lambda _: None, buffers=None, **init
 ):
     """The ordinary loop; the hashes of everything at the end."""
-    run = lockstep.init(**({"seed": 3, "lanes": 4} | init))
+    run = samebits.init(**({"seed": 3, "lanes": 4} | init))
     model = model()
     optimizer = (optimizer or (lambda p: torch.optim.AdamW(p, lr=1e-2)))(model.parameters())
     loader = loader() if loader else DataLoader(digits(), batch_size=32, shuffle=True)
@@ -188,7 +188,7 @@ def two_forwards():
 
 @scenario
 def several_backwards():
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     model = Cnn()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True))
@@ -219,7 +219,7 @@ class Wide(nn.Module):
 @scenario
 def large_layers():
     """Backward calls per lane change from step to step: buckets that began too early are reduced again."""
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     model = Wide()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=16, shuffle=True))
@@ -290,7 +290,7 @@ def activation_checkpointing():
 @scenario
 def gan():
     """Two optimizers; a pass over the step's lanes for each."""
-    run = lockstep.init(seed=5, lanes=4)
+    run = samebits.init(seed=5, lanes=4)
     maker = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 64))
     judge = nn.Sequential(nn.Linear(64, 32), nn.LeakyReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
     maker_optimizer = torch.optim.Adam(maker.parameters(), lr=1e-3)
@@ -336,7 +336,7 @@ def moving_average():
 @scenario
 def token_weights():
     """A loss over unequal numbers of items, weighted by them."""
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True))
@@ -353,7 +353,7 @@ def token_weights():
 @scenario
 def accumulation_over_steps():
     """optimizer.step() every third step: gradients add up, as in a plain loop."""
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=16, shuffle=True))
@@ -385,7 +385,7 @@ def sparse_embedding():
 @scenario
 def evaluation():
     """Tallies, gathered rows, and a model that stays in training mode."""
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = Cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True))
@@ -410,7 +410,7 @@ def evaluation():
 
 @scenario
 def logged():
-    run = lockstep.init(seed=2, lanes=4)
+    run = samebits.init(seed=2, lanes=4)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True))

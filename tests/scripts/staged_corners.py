@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.rank.run import start
-from lockstep.rank.strategy.stages.results import tensors_of
+import samebits
+from samebits.rank.run import start
+from samebits.rank.strategy.stages.results import tensors_of
 from tests.scripts.staged_models import held, images_data, tokens_data
 
 
@@ -30,7 +30,7 @@ def fit(
     **init,
 ):
     """Two epochs, each with an evaluation; `lane(run, model, batch)` instead of the plain step."""
-    run = lockstep.init(seed=3, lanes=4, threads=1, **init)
+    run = samebits.init(seed=3, lanes=4, threads=1, **init)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(data(), batch_size=16, shuffle=True)
     cut = cut if start._present[0].config.mesh.stages > 1 else ()

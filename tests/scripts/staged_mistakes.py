@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.protocol.layout.mesh import Form
+import samebits
+from samebits.protocol.layout.mesh import Form
 from tests.scripts.staged_models import images_data
 
 MP, PP = Form("model_parallel"), Form("pipeline")
 
 
 def loop(model, loss_of=None, data=None, cut=(), lanes=4, in_one_call=True):
-    run = lockstep.init(lanes=lanes, threads=1)
+    run = samebits.init(lanes=lanes, threads=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader((data or images_data)(), batch_size=16)
     run.prepare(model, optimizer, cut=cut)
@@ -57,12 +57,12 @@ def pipeline_in_the_plain_loop():
 
 
 def two_models():
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     run.prepare(nn.Linear(2, 2), nn.Linear(2, 2))
 
 
 def compiled():
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     run.prepare(torch.compile(nn.Linear(2, 2)))
 
 
@@ -79,7 +79,7 @@ def compiled_after_the_cut():
 
 def clips_by_torch():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(images_data(), batch_size=16))
     for step in run.steps(loader):
@@ -88,7 +88,7 @@ def clips_by_torch():
 
 
 def cut_under_ddp():
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     run.prepare(nn.Linear(2, 2), cut=["0"])
 
 
@@ -176,7 +176,7 @@ def forward_that_looks_at_the_rank():
 
 def keeps_a_loss_for_later():
     model, kept = small(), []
-    run = lockstep.init(lanes=4, threads=1)
+    run = samebits.init(lanes=4, threads=1)
     model, loader = run.prepare(model, DataLoader(images_data(), batch_size=16))
     for step in run.steps(loader):
         for images, labels in step:
@@ -200,7 +200,7 @@ class Lamb(torch.optim.Optimizer):
 
 def optimizer_that_nobody_knows():
     model = small()
-    lockstep.init(lanes=4, threads=1).prepare(model, Lamb(model.parameters()))
+    samebits.init(lanes=4, threads=1).prepare(model, Lamb(model.parameters()))
 
 
 def small():
@@ -266,7 +266,7 @@ def calls_other_layers_later():
 
 
 def gradients_by_hand():
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     model = small()
     model, loader = run.prepare(model, DataLoader(images_data(), batch_size=16))
     for step in run.steps(loader):
@@ -280,7 +280,7 @@ ELSEWHERE = "which another stage holds"
 
 def evaluates_on_one_rank(number):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
-    run = lockstep.init(lanes=4, threads=1)
+    run = samebits.init(lanes=4, threads=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(images_data(), batch_size=16)
     model, optimizer, loader = run.prepare(model, optimizer, loader)

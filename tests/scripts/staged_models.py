@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.rank.strategy.agreement import tensor_hash
+import samebits
+from samebits.rank.strategy.agreement import tensor_hash
 
 
 class Block(nn.Module):
@@ -130,7 +130,7 @@ def held(model, optimizer):
 
 
 def run_holds(buffer):
-    from lockstep.rank.run import start
+    from samebits.rank.run import start
 
     strategy = start._present[0].components.strategy
     holder = strategy.holder_of(buffer)
@@ -140,7 +140,7 @@ def run_holds(buffer):
 
 def train(which, in_one_call=True, clip=True, epochs=2, folder=None):
     """`folder`: where the state goes; all ranks see it."""
-    run = lockstep.init(seed=3, lanes=4, threads=1)
+    run = samebits.init(seed=3, lanes=4, threads=1)
     build, data, loss_of = MODELS[which]
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -6,18 +6,18 @@ TASK = """
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
-    from lockstep.rank.run import start
+    import samebits
+    from samebits.rank.run import start
 
     def asked():
         # whether the launcher was sent a signal, and asks the run to save and end
-        from lockstep.protocol.environment import decode
-        from lockstep.protocol.run_folder import RunFolder
-        from lockstep.protocol.journal.signals import Asking
+        from samebits.protocol.environment import decode
+        from samebits.protocol.run_folder import RunFolder
+        from samebits.protocol.journal.signals import Asking
 
         return Asking(RunFolder(decode(os.environ).settings.run_folder).journal(0)).asked
 
-    run = lockstep.init(seed=3, lanes=4, threads=1 if "THREADS" not in os.environ else None)
+    run = samebits.init(seed=3, lanes=4, threads=1 if "THREADS" not in os.environ else None)
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(99, 20, generator=generator), torch.randint(0, 5, (99,), generator=generator))
     model = nn.Sequential(nn.Linear(20, 40), nn.BatchNorm1d(40), nn.Dropout(0.2), nn.Linear(40, 5))

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts.scenarios import digits
 
 
 def begin(lanes=4):
-    run = lockstep.init(seed=3, lanes=lanes)
+    run = samebits.init(seed=3, lanes=lanes)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return run, model, optimizer, DataLoader(digits(), batch_size=32, shuffle=True)

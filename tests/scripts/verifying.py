@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.trials.trials import PRELOADED, Program, Trials
-from lockstep.verify.result import Result
-from lockstep.verify.saved_bits import read_saved
-from lockstep.verify.verify import Proof, verify
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.trials.trials import PRELOADED, Program, Trials
+from samebits.verify.result import Result
+from samebits.verify.saved_bits import read_saved
+from samebits.verify.verify import Proof, verify
 
 SCRIPT = """
 import copy
@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes={lanes})
+run = samebits.init(seed=0, lanes={lanes})
 inputs = torch.randn(44, 6)
 targets = inputs[:, :3].argmax(1)
 {before_loader}
@@ -67,7 +67,7 @@ lengths = torch.arange(1, 45) % 7 + 1
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[NurseryHandle]:
-    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
+    with NurseryHandle(1, ("samebits.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 

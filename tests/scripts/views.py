@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts.scenarios import digits
 
 
@@ -22,7 +22,7 @@ def mlp():
 
 
 def train(model, after_step=lambda: None, epochs=2, between=lambda _: None):
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loader = DataLoader(digits(), batch_size=32, shuffle=True)
     model, optimizer, loader = run.prepare(model, optimizer, loader)
@@ -151,7 +151,7 @@ class WithAside(nn.Module):
 
 def unused_result():
     """The graph of a result that no backward goes through is alive when the model is cut."""
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model = WithAside()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32))
@@ -191,6 +191,6 @@ def views_taken_while_training():
 
 
 def num_that_stay():
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     run.prepare(seeded(mlp))
     return len(run._run.components.strategy.layout.stay)

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts.scenarios import digits
 
 
@@ -36,7 +36,7 @@ def contrast(model, features):
 
 def train(lanes=4, batch_size=30, precision=None, norm=False, drops=False):
     """Steps of 30 and a short one; with `norm` and `drops` a model with BatchNorm and dropout."""
-    run = lockstep.init(seed=3, lanes=lanes, precision=precision)
+    run = samebits.init(seed=3, lanes=lanes, precision=precision)
     model = Encoder()
     if norm:
         model.body.insert(2, nn.BatchNorm1d(32))
@@ -56,8 +56,8 @@ def train(lanes=4, batch_size=30, precision=None, norm=False, drops=False):
 
 
 def plain():
-    """The same steps without lockstep."""
-    lockstep.init(seed=3)
+    """The same steps without samebits."""
+    samebits.init(seed=3)
     model = Encoder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
@@ -73,7 +73,7 @@ def plain():
 
 def with_other_losses():
     """A pass over the whole batch and one of lanes add up; the first function may log."""
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model, head = Encoder(), nn.Linear(16, 10)
     optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
     model, head, optimizer, loader = run.prepare(model, head, optimizer, DataLoader(digits(100), 32, shuffle=True))
@@ -95,7 +95,7 @@ def with_other_losses():
 
 def partly_without_gradient():
     """Only some lanes have features that need a gradient, and one of three steps has a lane fewer than ranks."""
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model = Encoder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(65), 32))
@@ -112,7 +112,7 @@ def partly_without_gradient():
 
 
 def wrong(what):
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model = Encoder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(100), 32))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import optim
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 from tests.scripts import scenarios
 from tests.scripts.zero1_scripts import Lamb, adamw, one_step, prepared
 
@@ -97,7 +97,7 @@ def state_after_the_end():
     run, model, optimizer, loader = prepared(adamw)
     for step in run.steps(loader):
         one_step(step, model, optimizer)
-    lockstep.finish()
+    samebits.finish()
     optimizer.state_dict()
 
 
@@ -105,7 +105,7 @@ def prepared_by_the_next_run():
     run, model, optimizer, loader = prepared(adamw)
     for step in run.steps(loader):
         one_step(step, model, optimizer)
-    lockstep.init(lanes=4).prepare(model, optimizer, DataLoader(scenarios.digits(96), batch_size=32))
+    samebits.init(lanes=4).prepare(model, optimizer, DataLoader(scenarios.digits(96), batch_size=32))
 
 
 def a_state_that_cannot_travel():
@@ -166,7 +166,7 @@ def keeps_a_state_without_a_gradient():
 
 
 def with_a_table(make):
-    run = lockstep.init(lanes=4)
+    run = samebits.init(lanes=4)
     table = torch.nn.Embedding(10, 4, sparse=True)
     run.prepare(table, make(table.parameters()))
 

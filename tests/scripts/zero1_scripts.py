@@ -9,8 +9,8 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.testing.digests import digest_of
 from tests.scripts import scenarios
 
 OPTIMIZERS = {
@@ -27,7 +27,7 @@ OPTIMIZERS = {
 
 
 def prepared(make, model=None, **options):
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = model or scenarios.mlp()
     optimizer = make(model)
     loader = DataLoader(scenarios.digits(96), batch_size=32)
@@ -269,7 +269,7 @@ def states():
 
 def groups_come_later():
     """A layer is frozen and joins the optimizer after some steps, when everything is shared out anew."""
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = scenarios.Cnn()
     optimizer = optim.AdamW(model.head.parameters(), lr=1e-2)
     early = StepLR(optimizer, 1, gamma=0.9)
@@ -371,7 +371,7 @@ def two_optimizers_of_one_model():
             extra = self.coarse(hidden.bfloat16()).float().square().mean() + self.nothing.sum()
             return self.two(hidden.double()).float() * self.scalar + extra
 
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = Mixed()
     first = optim.Adam([*model.one.parameters(), *model.coarse.parameters(), model.nothing], lr=1e-2)
     second = optim.Adagrad([*model.two.parameters(), model.scalar, model.one.weight], lr=1e-2)

@@ -3,7 +3,7 @@
 import torch
 from torch import optim
 
-from lockstep.testing.digests import digest_of
+from samebits.testing.digests import digest_of
 from tests.scripts.zero1_scripts import one_step, prepared
 
 

@@ -1,4 +1,4 @@
-"""The agents of one run on several nodes, on this machine or on hosts of `tests.support.hosts`: `lockstep run --nnodes ...`.
+"""The agents of one run on several nodes, on this machine or on hosts of `tests.support.hosts`: `samebits run --nnodes ...`.
 
     agents = Agents(tmp_path, "2", "-n", "2", training(tmp_path))
     agents.start(0), agents.start(1)
@@ -26,10 +26,10 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
 place, steps, restarts = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-run = lockstep.init(seed=1, lanes=8, threads=1)
+run = samebits.init(seed=1, lanes=8, threads=1)
 numbers = torch.Generator().manual_seed(0)
 data = TensorDataset(torch.randn(64, 20, generator=numbers), torch.randint(0, 4, (64,), generator=numbers))
 model = nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.Dropout(0.2), nn.Linear(32, 4))

@@ -1,4 +1,4 @@
-"""Many calls of `lockstep` from one process that has imported it: each is forked, as a command of its own would run."""
+"""Many calls of `samebits` from one process that has imported it: each is forked, as a command of its own would run."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 CALLS = """
 import contextlib, importlib, json, os, sys
 from pathlib import Path
-from lockstep.cli import main
+from samebits.cli import main
 
 for module, _ in main.COMMANDS.values():
     importlib.import_module(module)
@@ -24,7 +24,7 @@ for number, words in enumerate(json.load(sys.stdin)):
         os.chdir(place)
         while words[0].partition("=")[0].isupper():
             name, _, os.environ[name] = words.pop(0).partition("=")
-        sys.argv = ["lockstep", *words]
+        sys.argv = ["samebits", *words]
         try:
             main.main()
         except SystemExit as ending:

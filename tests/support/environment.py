@@ -34,7 +34,7 @@ class Environment:
         """From the Python that runs this, with `src/` on its path."""
         subprocess.run([sys.executable, "-m", "venv", str(self.folder)], check=True)
         (found,) = self.folder.glob("lib/python3*/site-packages")
-        (found / "_lockstep_checkout.pth").write_text(f"{ROOT / 'src'}\n")
+        (found / "_samebits_checkout.pth").write_text(f"{ROOT / 'src'}\n")
 
     def install(self, requirements: Sequence[str], constraints: Sequence[str]) -> None:
         """Install as pip does, in one resolution.

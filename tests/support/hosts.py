@@ -130,7 +130,7 @@ class Host:
     def launch(
         self, place: Path, *options: str, env: Mapping[str, str] | None = None, is_cold: bool = False
     ) -> Running:
-        """Start `lockstep run OPTIONS` here, in a folder which no other host's run has."""
+        """Start `samebits run OPTIONS` here, in a folder which no other host's run has."""
         run = start(place, *options, env=env, is_cold=is_cold, holder=self.holder)
         self.started.append(run.process)
         return run

@@ -1,4 +1,4 @@
-"""Run a script under `lockstep run` in a test, and count what it leaves behind.
+"""Run a script under `samebits run` in a test, and count what it leaves behind.
 
 Every process of a run inherits a variable with a value of its own, so a test finds exactly its processes.
 """
@@ -24,7 +24,7 @@ from typing import Any
 from tests.support.warm import Process, Server
 
 LIMIT_S = 60.0
-MARK = "LOCKSTEP_TEST_MARK"
+MARK = "SAMEBITS_TEST_MARK"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Running:
             code = self.process.wait(LIMIT_S)
         finally:
             self.clean_up()
-        folders = sorted((self.place / "lockstep-runs").glob("*"))
+        folders = sorted((self.place / "samebits-runs").glob("*"))
         return Finished(code, self.out, self.err, folders[0] if folders else None)
 
     def clean_up(self) -> None:
@@ -108,14 +108,14 @@ def start(
     is_cold: bool = False,
     holder: int | None = None,
 ) -> Running:
-    """Start `lockstep run OPTIONS` in the folder `place`; where `is_cold`, as a program that imports everything itself.
+    """Start `samebits run OPTIONS` in the folder `place`; where `is_cold`, as a program that imports everything itself.
 
     `holder` is a process of the host (`tests.support.hosts`) on which it is to be.
     """
     mark = uuid.uuid4().hex
     variables = _variables(mark, env)
     if is_cold or stdin != subprocess.DEVNULL or not server().can_start({**os.environ, **(env or {})}):
-        return start_python(place, "-m", "lockstep", "run", *options, env=env, stdin=stdin, holder=holder)
+        return start_python(place, "-m", "samebits", "run", *options, env=env, stdin=stdin, holder=holder)
     with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err, Path(os.devnull).open() as null:
         streams = [null.fileno(), out.fileno(), err.fileno()]
         return Running(server().start(["run", *options], place, variables, streams, holder), mark, place)

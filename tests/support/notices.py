@@ -1,4 +1,4 @@
-"""What lockstep says to a script, for a test to look at."""
+"""What samebits says to a script, for a test to look at."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 class Heard(logging.Handler):
-    """The notices of this process; add it to the logger `lockstep`."""
+    """The notices of this process; add it to the logger `samebits`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.portable import LIBRARY
+from samebits.protocol.portable import LIBRARY
 
 CPUS = {
     "Haswell": "Haswell",
@@ -26,7 +26,7 @@ needs_emulator = pytest.mark.skipif(
 
 
 def emulated(folder: Path, cpu: str, *, only_rank: int | None = None) -> Path:
-    """A program that is this Python on another CPU, for LOCKSTEP_PYTHON.
+    """A program that is this Python on another CPU, for SAMEBITS_PYTHON.
 
     Args:
         folder: where to write it.

@@ -11,7 +11,7 @@ from tests.support.launching import MARK, Finished
 SCRIPT = """
     import atexit, ctypes, gc, json, multiprocessing, os, signal, sys, tempfile, threading
     from pathlib import Path
-    import torch, lockstep
+    import torch, samebits
 
     def process(pid):
         folder = Path(f"/proc/{pid}")
@@ -21,7 +21,7 @@ SCRIPT = """
 
     nursery = os.getppid()
     launcher = int(Path(f"/proc/{nursery}/stat").read_text().rpartition(")")[2].split()[1])
-    run = lockstep.init(seed=1, lanes=2)
+    run = samebits.init(seed=1, lanes=2)
     told = {
         "variables": dict(os.environ),
         "path": sys.path,
@@ -63,7 +63,7 @@ SCRIPT = """
     sys.exit(int(sys.argv[2]))
 """
 ENDS = ("thread", "handler", "object", "buffered in C")
-OF_ONE_RUN = (MARK, "LOCKSTEP_", "TORCHELASTIC_", "MASTER_PORT")
+OF_ONE_RUN = (MARK, "SAMEBITS_", "TORCHELASTIC_", "MASTER_PORT")
 
 
 def seen(place: Path, ended: Finished) -> dict[str, Any]:

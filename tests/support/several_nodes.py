@@ -46,7 +46,7 @@ def start_nodes(place: Path, count: int, port: int, *options: str) -> Iterator[l
 
 
 def nodes(place: Path, count: int, *options: str) -> contextlib.AbstractContextManager[list[Running]]:
-    """`lockstep run --nnodes COUNT OPTIONS` on each of `count` nodes; what still runs is killed at the end.
+    """`samebits run --nnodes COUNT OPTIONS` on each of `count` nodes; what still runs is killed at the end.
 
     Args:
         place: has a folder `node0` and so on for each afterwards.

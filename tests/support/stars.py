@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.launcher.nodes.address import Place
-from lockstep.launcher.nodes.interfaces import listen
-from lockstep.launcher.nodes.key import Key
-from lockstep.launcher.nodes.node_star import NodeStar
-from lockstep.launcher.nodes.star import HostStar, Star
+from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.interfaces import listen
+from samebits.launcher.nodes.key import Key
+from samebits.launcher.nodes.node_star import NodeStar
+from samebits.launcher.nodes.star import HostStar, Star
 
 LIMIT_S = 20.0
 

@@ -1,7 +1,7 @@
-"""`lockstep run` in a test without importing torch: a server imports it once, and forks launchers and nurseries.
+"""`samebits run` in a test without importing torch: a server imports it once, and forks launchers and nurseries.
 
     the test            -> start     a launcher is forked: its folder, environment and standard streams are the test's
-    the launcher forks a spare process and becomes `python -m lockstep run ...`
+    the launcher forks a spare process and becomes `python -m samebits run ...`
     it starts a nursery -> the spare process becomes that nursery, with torch, as if it had imported it
 
 Importing takes 2 to 5 s of a core for each run, and there are hundreds. Everything after the imports is the real thing:
@@ -9,7 +9,7 @@ the same programs in the same tree of processes; /proc shows their own command l
 server cannot stand for (fresh interpreters, options of Python) is started as always, and so is a launcher
 when variables that are read at imports are set.
 
-Only the end is shorter, see `lockstep.testing.short_end`; runs that are started cold end as they do for users.
+Only the end is shorter, see `samebits.testing.short_end`; runs that are started cold end as they do for users.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-NURSERY = "lockstep.rank.start.nursery"
+NURSERY = "samebits.rank.start.nursery"
 MODULES = (
-    "lockstep.testing.short_end",
+    "samebits.testing.short_end",
     "torch",
     "torch._dynamo",
-    "lockstep.rank.run.start",
-    "lockstep.cli.main",
-    "lockstep.cli.run",
+    "samebits.rank.run.start",
+    "samebits.cli.main",
+    "samebits.cli.run",
     NURSERY,
 )
 READ_AT_IMPORT = (
@@ -56,10 +56,10 @@ READ_AT_IMPORT = (
     "TORCH",
     "PYTORCH",
     "CUDA",
-    "LOCKSTEP_",
+    "SAMEBITS_",
 )
 """What variables begin with that a library, or Python, may have read when the server was started."""
-OURS = ("LOCKSTEP_TEST_", "LOCKSTEP_KEY")
+OURS = ("SAMEBITS_TEST_", "SAMEBITS_KEY")
 """But these, which are read when a run begins."""
 ROOM = 1 << 16
 """Bytes for another command line, and for another environment, where the kernel shows them."""
@@ -95,7 +95,7 @@ class Launched:
     def wait(self, timeout: float | None = None) -> int:
         self.returncode = self._server.code_of(self.pid, timeout)
         if self.returncode is None:
-            raise subprocess.TimeoutExpired("lockstep run", timeout or 0.0)
+            raise subprocess.TimeoutExpired("samebits run", timeout or 0.0)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -120,7 +120,7 @@ class Server:
         command = [sys.executable, "-P", __file__, str(theirs.fileno()), "x" * ROOM]
         self._environment = {**os.environ}
         variables = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        variables["LOCKSTEP_TEST_ROOM"] = "x" * ROOM
+        variables["SAMEBITS_TEST_ROOM"] = "x" * ROOM
         self._process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
 
@@ -149,7 +149,7 @@ class Server:
         """Fork a launcher.
 
         Args:
-            arguments: those of `python -m lockstep`.
+            arguments: those of `python -m samebits`.
             place: its working directory.
             variables: its environment.
             streams: descriptors of its standard input, output and error.
@@ -240,14 +240,14 @@ def _launcher(order: list[Any], streams: Sequence[int]) -> Task:
 
     def posix_spawn(path: str, words: list[str], told: Mapping[str, str], **how: Any) -> int:
         is_mine = list(words[1:4]) == ["-P", "-m", NURSERY] and words[5]
-        is_alike = told.get("PYTHONHASHSEED") == hash_seed and "LOCKSTEP_PORTABLE_BLAS" not in told
+        is_alike = told.get("PYTHONHASHSEED") == hash_seed and "SAMEBITS_PORTABLE_BLAS" not in told
         if not (left and is_mine and is_alike):
             return spawn(path, words, told, **how)
         socket.send_fds(mine, [json.dumps([list(words), dict(told)]).encode()], [int(words[4])])
         return left.pop()
 
     os.posix_spawn = posix_spawn  # type: ignore[assignment]
-    return _become([sys.executable, "-m", "lockstep", *arguments], variables, "lockstep.cli.main")
+    return _become([sys.executable, "-m", "samebits", *arguments], variables, "samebits.cli.main")
 
 
 def _nursery(end: socket.socket) -> Task:

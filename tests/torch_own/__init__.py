@@ -1,1 +1,1 @@
-"""torch's own tests over lockstep's backend: `make test-torch`."""
+"""torch's own tests over samebits's backend: `make test-torch`."""

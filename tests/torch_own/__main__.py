@@ -1,7 +1,7 @@
 """`make test-torch`, or `python -m tests.torch_own [WORD...]`: torch's own tests, or those whose name has one of the words.
 
 The tests are those of the installed torch, in `torch.testing._internal.distributed.distributed_test`. They run over Gloo
-first; what Gloo passes runs over lockstep too. Exit code 0 when lockstep passes all of that. Output goes to
+first; what Gloo passes runs over samebits too. Exit code 0 when samebits passes all of that. Output goes to
 `build/torch-own/`, and so does the package that torch's tests need (expecttest).
 """
 
@@ -78,7 +78,7 @@ def answers(backend: str, names: Sequence[str], ranks: int, log: IO[str]) -> Ite
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when lockstep passes what Gloo passes."""
+    """0 when samebits passes what Gloo passes."""
     parser = argparse.ArgumentParser(prog="python -m tests.torch_own", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="only tests whose name has one of these words")
     parser.add_argument("--ranks", type=int, default=RANKS, help=f"[{RANKS}]")
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     if not names:
         parser.error(f"no test has any of these words: {' '.join(asked.words)}" if kinds else f"see {log.name}")
     gloo = run("gloo", names, asked.ranks)
-    ours = run("lockstep", passed(gloo), asked.ranks)
+    ours = run("samebits", passed(gloo), asked.ranks)
     tally = Tally(gloo, ours, frozenset(name for name in names if kinds[name]))
     version = importlib.metadata.version("torch")
     print(f"{dt.datetime.now(dt.UTC):%Y-%m-%d}: torch {version}, {asked.ranks} ranks, {len(names)} tests")

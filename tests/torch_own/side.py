@@ -64,7 +64,7 @@ def tests_over(backend: str) -> type[unittest.TestCase]:
     from torch.testing._internal.distributed import distributed_test
 
     if backend != "gloo":
-        import lockstep.torch_backend  # noqa: F401 - makes the name known
+        import samebits.torch_backend  # noqa: F401 - makes the name known
     distributed_test.BACKEND = NameLikeGloo(backend)
 
     class Own(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):

@@ -44,12 +44,12 @@ class Tally:
 
     def table(self) -> str:
         """A line for each kind of test, their sum, and the names of what fails only with us."""
-        lines = [f"{'':<28}{'passed by Gloo':>16}{'of these by lockstep':>24}"]
+        lines = [f"{'':<28}{'passed by Gloo':>16}{'of these by samebits':>24}"]
         rows = {title: self.counts(kind) for kind, title in KINDS.items()}
         rows["together"] = tuple(map(sum, zip(*rows.values(), strict=True)))
         lines += [f"{title:<28}{gloo:>16}{ours:>24}" for title, (gloo, ours) in rows.items()]
         lost = self.only_we_fail()
-        lines.append("Only lockstep fails: none" if not lost else "Only lockstep fails:")
+        lines.append("Only samebits fails: none" if not lost else "Only samebits fails:")
         for name in lost:
             outcome = self._ours(name)
             lines.append(f"  {name}: {outcome.state} {outcome.why[:WIDTH]}".rstrip())

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from lockstep.machine.regular_file import is_regular, open_regular, other_kind, read_regular
+from samebits.machine.regular_file import is_regular, open_regular, other_kind, read_regular
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cli.under_way import screen
-from lockstep.errors import RankFailed, RankMisused, UsageError, mistake_text
-from lockstep.launcher.terminal.terminal import columns, cut, folded
-from lockstep.machine.visible import hung, visible, visible_lines, without_colours
+from samebits.cli.under_way import screen
+from samebits.errors import RankFailed, RankMisused, UsageError, mistake_text
+from samebits.launcher.terminal.terminal import columns, cut, folded
+from samebits.machine.visible import hung, visible, visible_lines, without_colours
 
 ANY = st.text(st.characters())  # with halves of surrogate pairs
 ACTS = {"Cc", "Zl", "Zp", "Cs"}

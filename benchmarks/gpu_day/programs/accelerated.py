@@ -27,7 +27,7 @@ def small():
 def main():
     options = sys.argv[1:]
     timed = "timed" in options
-    library = "accelerate" if "theirs" in options else "lockstep.integrations.accelerate"
+    library = "accelerate" if "theirs" in options else "samebits.integrations.accelerate"
     make_accelerator = importlib.import_module(library).Accelerator
     precision = next((name for name in ("bf16", "fp16") if name in options), "no")
     more = {"lanes": 1} if timed and "theirs" not in options else {}

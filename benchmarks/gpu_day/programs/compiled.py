@@ -1,6 +1,6 @@
-"""torch.compile and CUDA graphs under lockstep: the same bits twice on one rank, and on two.
+"""torch.compile and CUDA graphs under samebits: the same bits twice on one rank, and on two.
 
-`compiled.py MODE` starts itself under `lockstep run`; MODE is eager, graphed, or a mode of torch.compile.
+`compiled.py MODE` starts itself under `samebits run`; MODE is eager, graphed, or a mode of torch.compile.
 """
 
 import json
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.gpu_day.judging import reason
 
 LANES, BATCH = 4, 64
@@ -27,7 +27,7 @@ def callable_for(model, mode, device):
 
 
 def train(mode):
-    run = lockstep.init(seed=0, lanes=LANES, threads=1)
+    run = samebits.init(seed=0, lanes=LANES, threads=1)
     model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Dropout(0.1), nn.Linear(512, 10))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
     inputs = torch.randn(512, 64)
@@ -46,7 +46,7 @@ def train(mode):
 def trained(mode, ranks):
     """The last loss of a run, to the bit; or why there is none."""
     where = ("--device", "cuda", "-n", str(ranks))
-    words = [sys.executable, "-m", "lockstep", "run", "-q", *where, __file__, mode, "--train"]
+    words = [sys.executable, "-m", "samebits", "run", "-q", *where, __file__, mode, "--train"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("loss ")]
     return lines[-1] if lines and not done.returncode else f"failed: {reason(done.stderr)[:200]}"

@@ -1,4 +1,4 @@
-"""`kill -9` of a rank in mid-step: what `lockstep run` says, and whether the run goes on with the same bits.
+"""`kill -9` of a rank in mid-step: what `samebits run` says, and whether the run goes on with the same bits.
 
 `killed.py stop` ends the run at the first lost rank; `killed.py replace` goes on.
 """
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lockstep.testing import faults
+from samebits.testing import faults
 
 TRAINING = Path(__file__).with_name("training.py")
 PLAN = "kill rank=1 step=12"
@@ -21,7 +21,7 @@ def run(policy, *more, **variables):
     words = [
         sys.executable,
         "-m",
-        "lockstep",
+        "samebits",
         "run",
         "--device",
         "cuda",

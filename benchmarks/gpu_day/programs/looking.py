@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from lockstep.machine.no_gpu import NO_GPU, why_none
-from lockstep.rank.transport.local.native import why_not
+from samebits.machine.no_gpu import NO_GPU, why_none
+from samebits.rank.transport.local.native import why_not
 
 MODULES = ("pytest", "hypothesis", "psutil", "xdist", "sklearn", "triton", "accelerate", "transformers", "peft", "timm")
 PROGRAMS = ("compute-sanitizer", "nvidia-smi")

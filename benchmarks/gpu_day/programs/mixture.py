@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 BATCH, SIDE, WORDS, WIDTH, CLASSES = 32, 16, 64, 96, 10
 
@@ -50,7 +50,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     model = Mixture()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     model, optimizer, loader = run.prepare(

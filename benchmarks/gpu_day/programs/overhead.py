@@ -1,7 +1,7 @@
-"""A step of lockstep beside the bare loop's, in turn in one process: `overhead.py MODEL LANES PRECISION [--quick]`.
+"""A step of samebits beside the bare loop's, in turn in one process: `overhead.py MODEL LANES PRECISION [--quick]`.
 
-Three sides: lockstep, whose batches come from a loader; the bare loop from a loader (G1); the bare loop over a batch that
-lies on the device (G2). lockstep comes first, so that its switches (deterministic kernels) hold for all. Waits of a step are
+Three sides: samebits, whose batches come from a loader; the bare loop from a loader (G1); the bare loop over a batch that
+lies on the device (G2). samebits comes first, so that its switches (deterministic kernels) hold for all. Waits of a step are
 counted by torch.cuda.set_sync_debug_mode, with the lines that they come from; kernels and the GPU's busy time by
 torch.profiler, functions of Python by cProfile, all after the timing.
 """
@@ -20,7 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
-import lockstep
+import samebits
 from benchmarks.gpu_day.programs.models import MODELS, loss_of, whole
 
 G1, G2 = 1.01, 1.02
@@ -40,7 +40,7 @@ def loader_of(name, data, batch, quick, **how):
 
 
 def ours(name, made, lanes, precision, quick):
-    run = lockstep.init(seed=0, lanes=lanes, threads=1, precision=precision)
+    run = samebits.init(seed=0, lanes=lanes, threads=1, precision=precision)
     model, data, batch = made
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     model, optimizer, loader = run.prepare(model, optimizer, loader_of(name, data, batch, quick))
@@ -146,7 +146,7 @@ def main():
     make = MODELS[name]
     began = time.perf_counter()
     sides = {
-        "lockstep": ours(name, make(quick), lanes, precision, quick),
+        "samebits": ours(name, make(quick), lanes, precision, quick),
         "bare": bare(name, make(quick), lanes, precision, True, quick),
         "bare, batch on the device": bare(name, make(quick), lanes, precision, False, quick),
     }
@@ -159,17 +159,17 @@ def main():
     middle = {name: statistics.median(turn[name][0] for turn in turns) for name in sides}
     python = {name: statistics.median(turn[name][1] for turn in turns) for name in sides}
     ratio, streamed = (
-        statistics.median(turn["lockstep"][0] / turn[other][0] for turn in turns) for other in list(sides)[1:]
+        statistics.median(turn["samebits"][0] / turn[other][0] for turn in turns) for other in list(sides)[1:]
     )
     counted = {name: waits(side) for name, side in sides.items()}
     timed_s = time.perf_counter() - began - made_s
     seen = {} if quick else {name: profiled(side) for name, side in sides.items()}
     calls = {} if quick else {name: busiest(side, steps) for name, side in [*sides.items()][:2]}
     total = {name: None if lines is None else sum(lines.values()) for name, lines in counted.items()}
-    told = "waits not counted" if total["lockstep"] is None else f"waits {total['lockstep']} ({total['bare']} bare)"
+    told = "waits not counted" if total["samebits"] is None else f"waits {total['samebits']} ({total['bare']} bare)"
     says = (
-        f"{middle['lockstep'] * 1e3:.2f} ms; {ratio:.3f} x the bare step, {streamed:.3f} x with its batch on the device; "
-        f"Python {python['lockstep'] * 1e3:.2f} ({python['bare'] * 1e3:.2f} bare); {told}"
+        f"{middle['samebits'] * 1e3:.2f} ms; {ratio:.3f} x the bare step, {streamed:.3f} x with its batch on the device; "
+        f"Python {python['samebits'] * 1e3:.2f} ({python['bare'] * 1e3:.2f} bare); {told}"
     )
     missed = ratio > G1 or streamed > G2
     figures = {

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 BATCH = 8
 
@@ -43,7 +43,7 @@ def trained(run, model, optimizer, data, loss_of=None, **how):
 
 
 def plain(**settings):
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
     return trained(run, model, torch.optim.AdamW(model.parameters(), **settings), TensorDataset(*samples()))
 
 
@@ -57,14 +57,14 @@ def capturable():
 
 def data_on_the_gpu():
     """A small data set that lies on the GPU."""
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
     data = TensorDataset(*(tensor.cuda() for tensor in samples()))
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), data)
 
 
 def default_device():
     torch.set_default_device("cuda")
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     model = layers()
     loader_settings = {"generator": torch.Generator("cpu")}
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), TensorDataset(*samples()), **loader_settings)
@@ -83,33 +83,33 @@ def tf32_by_its_new_names():
 
 
 def fast_numerics():
-    run, model = lockstep.init(lanes=2, threads=1, numerics="fast"), layers()
+    run, model = samebits.init(lanes=2, threads=1, numerics="fast"), layers()
     return trained(run, model, torch.optim.AdamW(model.parameters()), TensorDataset(*samples()))
 
 
 def loss_on_pictures():
     """It has no deterministic form: the launcher must name the option, or what to write instead."""
-    run, model = lockstep.init(lanes=2, threads=1), nn.Conv2d(1, 4, 3)
+    run, model = samebits.init(lanes=2, threads=1), nn.Conv2d(1, 4, 3)
     data = TensorDataset(torch.randn(16, 1, 6, 6), torch.randint(0, 4, (16, 4, 4)))
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), data)
 
 
 def loss_on_pictures_allowed():
-    run, model = lockstep.init(lanes=2, threads=1, allow=["nll_loss2d"]), nn.Conv2d(1, 4, 3)
+    run, model = samebits.init(lanes=2, threads=1, allow=["nll_loss2d"]), nn.Conv2d(1, 4, 3)
     data = TensorDataset(torch.randn(16, 1, 6, 6), torch.randint(0, 4, (16, 4, 4)))
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), data)
 
 
 def adaptive_pool():
     """The same in the backward pass."""
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(36, 4))
     data = TensorDataset(torch.randn(16, 1, 10, 10), torch.randint(0, 4, (16,)))
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), data)
 
 
 def sparse_batch():
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
 
     def collate(rows):
         return torch.stack([row[0] for row in rows]).to_sparse(), torch.stack([row[1] for row in rows])
@@ -120,7 +120,7 @@ def sparse_batch():
 
 
 def clipped():
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(TensorDataset(*samples()), BATCH))
     for step in run.steps(loader):
@@ -135,7 +135,7 @@ def clipped():
 
 
 def own_scaler():
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cuda")
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(TensorDataset(*samples()), BATCH))
     for step in run.steps(loader):
@@ -148,7 +148,7 @@ def own_scaler():
 
 
 def averaged_and_saved():
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(TensorDataset(*samples()), BATCH))
     average, before = AveragedModel(model), copy.deepcopy(model)
@@ -167,7 +167,7 @@ def channels_last():
     """A convolution in the other memory format, twice: is it repeatable?"""
 
     def once():
-        run = lockstep.init(seed=0, lanes=2, threads=1)
+        run = samebits.init(seed=0, lanes=2, threads=1)
         model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, 4))
         model = model.to(memory_format=torch.channels_last)
         data = TensorDataset(torch.randn(32, 8, 8, 8), torch.randint(0, 4, (32,)))
@@ -181,12 +181,12 @@ def channels_last():
 
 
 def state_of_a_gpu_on_the_cpu():
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
     optimizer = torch.optim.AdamW(model.parameters())
     trained(run, model, optimizer, TensorDataset(*samples()))
     run.save_state("state")
     saved = [each.detach().cpu().clone() for each in model.parameters()]
-    run, other = lockstep.init(lanes=2, threads=1, device="cpu"), layers()
+    run, other = samebits.init(lanes=2, threads=1, device="cpu"), layers()
     optimizer, loader = torch.optim.AdamW(other.parameters()), DataLoader(TensorDataset(*samples()), BATCH)
     other, *_ = run.prepare(other, optimizer, loader)
     run.load_state("state")
@@ -196,7 +196,7 @@ def state_of_a_gpu_on_the_cpu():
 
 def memory_of_prepare():
     """The most memory while a model is prepared, in parameters; the goal is 1.0 and what gradients take."""
-    run = lockstep.init(lanes=1, threads=1)
+    run = samebits.init(lanes=1, threads=1)
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(16)))
     size = sum(each.nbytes for each in model.parameters())
     torch.cuda.reset_peak_memory_stats()
@@ -207,7 +207,7 @@ def memory_of_prepare():
 
 def assert_on_the_device():
     """A label that does not exist: the launcher must show CUDA's error, and this line."""
-    run, model = lockstep.init(lanes=2, threads=1), layers()
+    run, model = samebits.init(lanes=2, threads=1), layers()
     inputs, labels = samples()
     labels[5] = 99
     return trained(run, model, torch.optim.AdamW(model.parameters()), TensorDataset(inputs, labels))
@@ -215,7 +215,7 @@ def assert_on_the_device():
 
 def out_of_memory():
     """More than there is: the launcher must show torch's error, and this line."""
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     return torch.empty(2 * torch.cuda.get_device_properties(0).total_memory, dtype=torch.uint8, device=run.device).shape
 
 
@@ -229,7 +229,7 @@ def nccl_alone():
 
 
 def trained_plainly(model):
-    """A few steps of a script without lockstep; the loss of the last one."""
+    """A few steps of a script without samebits; the loss of the last one."""
     optimizer, (inputs, labels) = torch.optim.AdamW(model.parameters()), samples()
     for _ in range(5):
         loss = F.cross_entropy(model(inputs.cuda()), labels.cuda())
@@ -253,7 +253,7 @@ def data_parallel():
 
 
 def dp_on_one_gpu():
-    run, model = lockstep.init(lanes=1, threads=1, strategy="dp", mesh="dp=1"), layers()
+    run, model = samebits.init(lanes=1, threads=1, strategy="dp", mesh="dp=1"), layers()
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), TensorDataset(*samples()))
 
 
@@ -268,19 +268,19 @@ def on_two_gpus():
         def forward(self, inputs):
             return self.second(self.first(inputs).to("cuda:1")).to("cuda:0")
 
-    run, model = lockstep.init(lanes=2, threads=1), Apart()
+    run, model = samebits.init(lanes=2, threads=1), Apart()
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), TensorDataset(*samples()))
 
 
 def stages_on_all_gpus():
     """`model_parallel` on one rank, which takes all GPUs."""
-    run, model = lockstep.init(lanes=2, threads=1, strategy="model_parallel"), layers()
+    run, model = samebits.init(lanes=2, threads=1, strategy="model_parallel"), layers()
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), TensorDataset(*samples()))
 
 
 def replicas():
     """`dp` over two GPUs."""
-    run, model = lockstep.init(lanes=1, threads=1, strategy="dp", mesh="dp=2"), layers()
+    run, model = samebits.init(lanes=1, threads=1, strategy="dp", mesh="dp=2"), layers()
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), TensorDataset(*samples()))
 
 

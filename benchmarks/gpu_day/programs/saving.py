@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.rank.checkpoint.state.save import save_state
-from lockstep.rank.checkpoint.store.checkpointer import AsyncCheckpointer
+import samebits
+from samebits.rank.checkpoint.state.save import save_state
+from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 
 GOAL = 50.0
 WIDTH = 4096
@@ -46,7 +46,7 @@ def main():
     wanted = float(sys.argv[1]) * (1 << 30)
     width = 256 if quick else WIDTH
     layers = 2 if quick else max(1, round(wanted / STATE_BYTES / width / width))
-    run = lockstep.init(lanes=1, threads=4)
+    run = samebits.init(lanes=1, threads=4)
     model, optimizer = trained(run, layers, width)
     checkpointer = AsyncCheckpointer(1)
 
@@ -58,17 +58,17 @@ def main():
     def stock():
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "stock.pt")
 
-    times = {"lockstep": [], "torch.save": []}
+    times = {"samebits": [], "torch.save": []}
     for _ in range(2 if quick else 4):
-        for name, call in (("lockstep", ours), ("torch.save", stock)):
+        for name, call in (("samebits", ours), ("torch.save", stock)):
             times[name].append(timed(call))
             if problem := checkpointer.settle():
                 raise SystemExit(problem)
     checkpointer.close()
     middle = {name: statistics.median(some[1:]) for name, some in times.items()}
     size = Path("stock.pt").stat().st_size
-    ratio = middle["torch.save"] / middle["lockstep"]
-    says = f"{size / (1 << 30):.2f} GiB: {middle['lockstep']:.3f} s, torch.save {middle['torch.save']:.3f} s: {ratio:.1f} x"
+    ratio = middle["torch.save"] / middle["samebits"]
+    says = f"{size / (1 << 30):.2f} GiB: {middle['samebits']:.3f} s, torch.save {middle['torch.save']:.3f} s: {ratio:.1f} x"
     print(json.dumps({"missed": ratio < GOAL, "says": says, "ratio": ratio, "bytes": size, "seconds": times}))
 
 

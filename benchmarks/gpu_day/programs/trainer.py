@@ -93,7 +93,7 @@ class Watching(hf.TrainerCallback):
 def main():
     kind, *options = sys.argv[1:]
     timed = "timed" in options
-    library = importlib.import_module("transformers" if "theirs" in options else "lockstep.integrations.transformers")
+    library = importlib.import_module("transformers" if "theirs" in options else "samebits.integrations.transformers")
     hf.set_seed(3)
     model = model_of(kind, timed)
     number = (WARM_UP + TIMED) * 16 if timed else STEPS * 16

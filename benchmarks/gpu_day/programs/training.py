@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing import faults
+import samebits
+from samebits.testing import faults
 
 BATCH = 32
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--lanes", type=int, default=4)
     options = parser.parse_args()
-    run = lockstep.init(seed=0, lanes=options.lanes, threads=1)
+    run = samebits.init(seed=0, lanes=options.lanes, threads=1)
     sizes = [64, *[options.width] * 4]
     layers = [block(*pair) for pair in itertools.pairwise(sizes)]
     model = nn.Sequential(*layers, nn.Linear(options.width, 10))

@@ -1,4 +1,4 @@
-"""lockstep's Accelerator: two batches of a step accumulated, dropout, a schedule, an evaluation behind each epoch."""
+"""samebits's Accelerator: two batches of a step accumulated, dropout, a schedule, an evaluation behind each epoch."""
 
 import sys
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.kills import notes
-from lockstep.integrations.accelerate import Accelerator
+from samebits.integrations.accelerate import Accelerator
 
 STEPS, EPOCHS, BATCH, LANES = int(sys.argv[1]), 5, 4, 4
 

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
-run = lockstep.init(seed=1, lanes=4, threads=1)
+run = samebits.init(seed=1, lanes=4, threads=1)
 data = TensorDataset(torch.randn(192, 16), torch.arange(192))
 model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 16))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
-run = lockstep.init(seed=2, lanes=4, threads=1)
+run = samebits.init(seed=2, lanes=4, threads=1)
 data = TensorDataset(torch.randn(160, 8), torch.arange(160))
 maker = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8))
 judge = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 images = torch.randn(200, 1, 8, 8)
 labels = images.mean((1, 2, 3)).gt(0).long()
 data = TensorDataset(images, labels, torch.arange(len(images)))

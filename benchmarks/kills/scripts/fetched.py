@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
 
@@ -25,7 +25,7 @@ class Pictures(Dataset[tuple[Tensor, int, int]]):
         return picture + 0.1 * torch.randn(8, 8), index % 3, index
 
 
-run = lockstep.init(seed=4, lanes=4, threads=1)
+run = samebits.init(seed=4, lanes=4, threads=1)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 loader = DataLoader(Pictures(), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True)

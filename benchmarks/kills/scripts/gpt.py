@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
 GPT = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "gpt.py"))["GPT"]
@@ -27,7 +27,7 @@ class Crops(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         return crop[:-1], crop[1:], index
 
 
-run = lockstep.init(seed=3, lanes=4, threads=1)
+run = samebits.init(seed=3, lanes=4, threads=1)
 model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)

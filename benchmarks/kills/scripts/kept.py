@@ -8,10 +8,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
-run = lockstep.init(seed=7, lanes=4, threads=1)
+run = samebits.init(seed=7, lanes=4, threads=1)
 data = TensorDataset(torch.randn(160, 8), torch.arange(160))
 model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

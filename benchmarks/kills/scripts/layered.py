@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
-run = lockstep.init(seed=5, lanes=4, threads=1)
+run = samebits.init(seed=5, lanes=4, threads=1)
 data = TensorDataset(torch.randn(240, 16), torch.randint(0, 4, (240,)))
 model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.ReLU(), nn.Dropout(0.1))))
 model.append(nn.Linear(16, 4))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-import lockstep
+import samebits
 from benchmarks.kills import notes
 
 STEPS = int(sys.argv[1])
@@ -23,7 +23,7 @@ class Stream(IterableDataset[tuple[Tensor, int]]):
             yield torch.arange(24.0)[(place := random.randrange(8)) : place + 16].sin() * (number % 5), number
 
 
-run = lockstep.init(seed=6, lanes=4, threads=1)
+run = samebits.init(seed=6, lanes=4, threads=1)
 model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 16))
 optimizer = torch.optim.NAdam(model.parameters(), lr=1e-3)
 model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Stream(), batch_size=8))

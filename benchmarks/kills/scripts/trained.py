@@ -1,4 +1,4 @@
-"""lockstep's Trainer with a GPT-2: warm-up, accumulation, an evaluation and a log every few steps."""
+"""samebits's Trainer with a GPT-2: warm-up, accumulation, an evaluation and a log every few steps."""
 
 import sys
 from typing import Any
@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments, set_seed
 
 from benchmarks.kills import notes
-from lockstep.integrations.transformers import Trainer
+from samebits.integrations.transformers import Trainer
 
 STEPS, EPOCHS, BATCH, LANES, LENGTH = int(sys.argv[1]), 5, 2, 4, 12
 

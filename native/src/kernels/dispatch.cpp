@@ -8,16 +8,16 @@
 #include "kernels/variant.hpp"
 #include "tuning.hpp"
 
-#ifdef LOCKSTEP_X86_VARIANTS
+#ifdef SAMEBITS_X86_VARIANTS
 #include <cpuid.h>
 #endif
 
-namespace lockstep {
+namespace samebits {
 
 namespace {
 
 constexpr std::array<std::string_view, 3> names = {"portable", "avx2", "avx512"};
-#ifdef LOCKSTEP_X86_VARIANTS
+#ifdef SAMEBITS_X86_VARIANTS
 constexpr std::array<kernels::Run, 3> runs = {kernels::run_portable, kernels::run_avx2, kernels::run_avx512};
 constexpr std::array<kernels::Stream, 3> streams = {kernels::stream_portable, kernels::stream_avx2,
                                                     kernels::stream_avx512};
@@ -29,7 +29,7 @@ constexpr std::array<kernels::Stream, 1> streams = {kernels::stream_portable};
 // Arrays that together exceed this will not be found in the caches again, so their results go past them.
 std::atomic<std::size_t> streamed_from_bytes = Tuning().streamed_from_bytes;
 
-#ifdef LOCKSTEP_X86_VARIANTS
+#ifdef SAMEBITS_X86_VARIANTS
 // Which registers the system keeps for a process while another one runs; a bit for each kind.
 unsigned kept_registers() {
   unsigned low = 0, high = 0;
@@ -41,7 +41,7 @@ unsigned kept_registers() {
 // Each asks for what CMake compiles its variant for. __builtin_cpu_supports would do, but not in the wheels: zig, which
 // compiles them, has its table but nothing that fills it in.
 std::size_t count_supported() {
-#ifdef LOCKSTEP_X86_VARIANTS
+#ifdef SAMEBITS_X86_VARIANTS
   // Bits of ecx in leaf 1; of ebx in leaf 7, for AVX512 F, DQ, BW and VL; of the kept registers.
   constexpr unsigned osxsave = 1u << 27, f16c = 1u << 29;
   constexpr unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
@@ -132,4 +132,4 @@ bool choose_variant(std::string_view name) {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace samebits

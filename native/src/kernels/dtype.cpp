@@ -3,7 +3,7 @@
 
 #include "kernels/kernels.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 namespace {
 constexpr std::array<std::size_t, 10> sizes = {8, 4, 2, 2, 1, 2, 4, 8, 1, 1};
@@ -17,4 +17,4 @@ std::size_t size_of(Dtype dtype) { return sizes.at(static_cast<std::size_t>(dtyp
 std::string_view name_of(Dtype dtype) { return dtype_names.at(static_cast<std::size_t>(dtype)); }
 std::string_view name_of(ReduceOp op) { return op_names.at(static_cast<std::size_t>(op)); }
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-namespace lockstep {
+namespace samebits {
 
 // The values are part of what ranks compare and of what Python passes: never renumber.
 enum class Dtype : std::uint8_t { float64, float32, float16, bfloat16, int8, int16, int32, int64, uint8, boolean };
@@ -68,4 +68,4 @@ std::string_view variant();
 // For tests: run this one from now on. False when the processor cannot.
 bool choose_variant(std::string_view name);
 
-}  // namespace lockstep
+}  // namespace samebits

@@ -3,7 +3,7 @@
 
 #include "kernels/kernels.hpp"
 
-namespace lockstep {
+namespace samebits {
 
 bool is_valid(Program program, std::size_t num_leaves) {
   if (num_leaves == 0 || num_leaves > combine || program.size() != 2 * num_leaves - 1) return false;
@@ -22,4 +22,4 @@ bool is_valid(Program program, std::size_t num_leaves) {
   return height == 1;  // follows from the size, as does that every leaf was seen
 }
 
-}  // namespace lockstep
+}  // namespace samebits

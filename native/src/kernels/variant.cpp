@@ -1,4 +1,4 @@
-// The loops of one variant. CMake compiles this source once per variant, with LOCKSTEP_RUN and LOCKSTEP_STREAM as the
+// The loops of one variant. CMake compiles this source once per variant, with SAMEBITS_RUN and SAMEBITS_STREAM as the
 // names of its two functions.
 //
 // Loops are plain C++ that the compiler turns into vector instructions. A program of one or two leaves is one such loop
@@ -13,18 +13,18 @@
 // A loop may work on many elements at a time, as different ones do not touch each other: an output is no input, or
 // exactly one.
 #ifdef __clang__
-#define LOCKSTEP_EACH_ALONE _Pragma("clang loop vectorize(assume_safety)")
+#define SAMEBITS_EACH_ALONE _Pragma("clang loop vectorize(assume_safety)")
 #else
-#define LOCKSTEP_EACH_ALONE _Pragma("GCC ivdep")
+#define SAMEBITS_EACH_ALONE _Pragma("GCC ivdep")
 #endif
 
 namespace {
 
-using lockstep::Dtype;
-using lockstep::ReduceOp;
-using lockstep::Scale;
-using lockstep::kernels::Run;
-using lockstep::kernels::Work;
+using samebits::Dtype;
+using samebits::ReduceOp;
+using samebits::Scale;
+using samebits::kernels::Run;
+using samebits::kernels::Work;
 
 constexpr size_t scratch_bytes = 24 * 1024;
 constexpr size_t block_bytes = 4 * 1024;
@@ -40,7 +40,7 @@ typename Element::Value load(Source source) {
 
 template <class Element, class Op, class Value = typename Element::Value>
 void combine(const Value* left, const Value* right, Value* target, size_t count) {
-  LOCKSTEP_EACH_ALONE
+  SAMEBITS_EACH_ALONE
   for (size_t i = 0; i < count; ++i) target[i] = Op::template apply<Element>(left[i], right[i]);
 }
 
@@ -54,11 +54,11 @@ template <class Element, class Op, class Scaling, class Source, class Stored = t
 void finish(const Source* left, const Source* right, typename Element::Factor factor, Stored* first, Stored* second,
             size_t count) {
   if (first == second) {
-    LOCKSTEP_EACH_ALONE
+    SAMEBITS_EACH_ALONE
     for (size_t i = 0; i < count; ++i)
       first[i] = Element::narrow(last_value<Element, Op, Scaling>(left[i], right[i], factor));
   } else {
-    LOCKSTEP_EACH_ALONE
+    SAMEBITS_EACH_ALONE
     for (size_t i = 0; i < count; ++i) {
       const Stored result = Element::narrow(last_value<Element, Op, Scaling>(left[i], right[i], factor));
       first[i] = result;
@@ -80,7 +80,7 @@ class Machine {
     size_t height = 0;
     size_t highest = 1;
     for (size_t i = 0; i < work.program_size; ++i) {
-      height = work.program[i] == lockstep::combine ? height - 1 : height + 1;
+      height = work.program[i] == samebits::combine ? height - 1 : height + 1;
       if (height > highest) highest = height;
     }
     size_t bytes = scratch_bytes / highest / line_bytes * line_bytes;
@@ -112,7 +112,7 @@ class Machine {
     const Value* stack[256];
     size_t height = 0;
     for (size_t i = 0; i + 1 < work_.program_size; ++i) {
-      if (work_.program[i] != lockstep::combine) {
+      if (work_.program[i] != samebits::combine) {
         stack[height] = push(height, input(work_.program[i]) + begin, count);
         ++height;
       } else {
@@ -158,7 +158,7 @@ class Machine {
     if constexpr (Element::fused) {
       finish<Element, Op, Scaling>(left, right, factor_, first, second, count);
     } else {
-      LOCKSTEP_EACH_ALONE
+      SAMEBITS_EACH_ALONE
       for (size_t i = 0; i < count; ++i) scratch_[i] = last_value<Element, Op, Scaling>(left[i], right[i], factor_);
       Element::narrow_block(scratch_, first, count);
       if (second != first) std::memcpy(second, first, count * sizeof(Stored));
@@ -254,9 +254,9 @@ Run choose(const Work& work) {
 
 }  // namespace
 
-void lockstep::kernels::LOCKSTEP_RUN(const Work& work) { choose(work)(work); }
+void samebits::kernels::SAMEBITS_RUN(const Work& work) { choose(work)(work); }
 
-void lockstep::kernels::LOCKSTEP_STREAM(void* target, const void* source, std::size_t bytes) {
+void samebits::kernels::SAMEBITS_STREAM(void* target, const void* source, std::size_t bytes) {
   const size_t before = (line_bytes - reinterpret_cast<std::uintptr_t>(target) % line_bytes) % line_bytes;
   const size_t head = before < bytes ? before : bytes;
   if (head != 0) std::memcpy(target, source, head);

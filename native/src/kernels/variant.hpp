@@ -7,7 +7,7 @@
 
 #include "kernels/kernels.hpp"
 
-namespace lockstep::kernels {
+namespace samebits::kernels {
 
 // A Reduction with its arrays. Never an average (dispatch makes it a sum that is divided), never a plain copy.
 struct Work {
@@ -35,4 +35,4 @@ void stream_portable(void* target, const void* source, std::size_t bytes);
 void stream_avx2(void* target, const void* source, std::size_t bytes);
 void stream_avx512(void* target, const void* source, std::size_t bytes);
 
-}  // namespace lockstep::kernels
+}  // namespace samebits::kernels

@@ -1,4 +1,4 @@
-"""A toy model under DDP, in the shape of pytorch/examples' distributed/ddp; written for lockstep's tests."""
+"""A toy model under DDP, in the shape of pytorch/examples' distributed/ddp; written for samebits's tests."""
 
 import json
 import os

@@ -20,7 +20,7 @@ CPU_BUILD = {"PRETENDED_BUILD": "{}"}
         ({"CUDA_VISIBLE_DEVICES": "1,1"}, (), "CUDA_VISIBLE_DEVICES='1,1' names a GPU twice, so CUDA shows none."),
         ({}, ("-n", "5"), "5 ranks need 5 GPUs, but there are 4 here."),
         (CPU_BUILD, (), "The installed torch is a CPU build, which cannot use the 4 GPUs of this machine."),
-        ({"PRETENDED_BUILD": '{"xpu": "2025"}'}, (), "The installed torch is built for XPUs, on which lockstep does not train."),
+        ({"PRETENDED_BUILD": '{"xpu": "2025"}'}, (), "The installed torch is built for XPUs, on which samebits does not train."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_with_the_way_out(env, options, sentence, tmp_path):
@@ -32,11 +32,11 @@ def test_what_cannot_be_is_one_sentence_with_the_way_out(env, options, sentence,
     assert not ended.out
 
 
-WHERE = "import lockstep; print(lockstep.init().device)"
+WHERE = "import samebits; print(samebits.init().device)"
 BUILD = "The installed torch is a CPU build, which cannot use the 4 GPUs of this machine. The CPU computes. Install another one"
 
 
-def test_who_leaves_the_choice_to_lockstep_is_told_of_gpus_that_stay_idle(tmp_path):
+def test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle(tmp_path):
     ended = run_script(tmp_path, WHERE, "-n", "1", env=CPU_BUILD)
     assert (ended.code, ended.out) == (0, "cpu\n")
     assert f"note      {BUILD} (pip install --force-reinstall torch), or start with --device cpu." in " ".join(
@@ -47,7 +47,7 @@ def test_who_leaves_the_choice_to_lockstep_is_told_of_gpus_that_stay_idle(tmp_pa
 @pytest.mark.thorough
 def test_a_plain_script_whose_torch_cannot_use_the_gpus_says_so_once(tmp_path):
     hidden = "import torch; torch.cuda.is_available = lambda: False\n"
-    ended = start_python(tmp_path, write_script(tmp_path, hidden + WHERE + "; lockstep.init()"), env=CPU_BUILD).finish()
+    ended = start_python(tmp_path, write_script(tmp_path, hidden + WHERE + "; samebits.init()"), env=CPU_BUILD).finish()
     assert (ended.code, ended.out) == (0, "cpu\n")
     assert ended.err.count(BUILD) == 1
     assert 'or say device="cpu"' in ended.err
@@ -59,8 +59,8 @@ MIXED = """
 
     if os.environ["RANK"] == "1":
         torch.cuda.is_available = lambda: False
-    import lockstep
-    lockstep.init()
+    import samebits
+    samebits.init()
     print("never")
 """
 
@@ -80,8 +80,8 @@ UNLIKE = """
     import torch
 
     torch.cuda.get_device_name = lambda device=None: "A100" if os.environ["RANK"] == "1" else "H100"
-    import lockstep
-    lockstep.init()
+    import samebits
+    samebits.init()
 """
 
 
@@ -89,5 +89,5 @@ UNLIKE = """
 def test_gpus_of_different_kinds_and_memory_that_others_use_are_named(tmp_path):
     ended = run_script(tmp_path, UNLIKE, "-n", "2", env={"PRETENDED_GPUS_TAKEN": str(60 << 30)})
     assert ended.code == 0, ended.err
-    assert "lockstep: the ranks' devices differ, and bits depend on them: H100 on rank 0; A100 on rank 1." in ended.err
-    assert "lockstep: 60.0 of 80.0 GiB of cuda:0 are taken by another program: `nvidia-smi` names it" in ended.err
+    assert "samebits: the ranks' devices differ, and bits depend on them: H100 on rank 0; A100 on rank 1." in ended.err
+    assert "samebits: 60.0 of 80.0 GiB of cuda:0 are taken by another program: `nvidia-smi` names it" in ended.err

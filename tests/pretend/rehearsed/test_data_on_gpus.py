@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.pretend.ledger import counted
 
 pytestmark = pytest.mark.ranks
@@ -85,7 +85,7 @@ def from_workers(_device):
 
 
 def train(loader_on, default="cpu"):
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     torch.set_default_device(default)
     model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -123,7 +123,7 @@ def test_data_that_lies_on_the_device_trains_as_data_of_the_host(form, expected)
 
 def waits_for_copies(loader_on):
     """How often a step waits for its batch to be copied to the device."""
-    run = lockstep.init(seed=0, lanes=1)
+    run = samebits.init(seed=0, lanes=1)
     _, prepared = run.prepare(nn.Linear(6, 4), loader_on(run.device))
     with counted() as counts:
         for step in run.steps(prepared):

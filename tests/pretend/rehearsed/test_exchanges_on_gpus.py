@@ -11,22 +11,22 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.errors import PeerLost
-from lockstep.protocol.layout.placement import place, place_shares
-from lockstep.protocol.layout.tree import fold
-from lockstep.rank.run import start
-from lockstep.rank.transport.gpu_ranks import GpuTransport
-from lockstep.rank.transport.over_nodes import OverNodesTransport
-from lockstep.rank.transport.shared_memory import SharedMemoryTransport
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.errors import PeerLost
+from samebits.protocol.layout.placement import place, place_shares
+from samebits.protocol.layout.tree import fold
+from samebits.rank.run import start
+from samebits.rank.transport.gpu_ranks import GpuTransport
+from samebits.rank.transport.over_nodes import OverNodesTransport
+from samebits.rank.transport.shared_memory import SharedMemoryTransport
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.pretend.ledger import counted, counts_so_far
 
 pytestmark = pytest.mark.ranks
 
 
 def joined():
-    lockstep.init()
+    samebits.init()
     transport = start._present[0].components.transport
     assert isinstance(transport, GpuTransport)
     return transport, torch.device("cuda", torch.cuda.current_device())
@@ -116,7 +116,7 @@ def layers(*, is_synchronised=False):
 def trains(is_synchronised):
     """Three steps of one lane on each rank; the bits, the calls of the last step, and how many buckets there are."""
     torch.manual_seed(0)
-    run = lockstep.init(seed=0, numerics="exact")
+    run = samebits.init(seed=0, numerics="exact")
     model = layers(is_synchronised=is_synchronised)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(24, 8), torch.randint(0, 4, (24,)))

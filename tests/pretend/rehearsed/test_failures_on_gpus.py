@@ -13,9 +13,9 @@ SCRIPT = """
     import os, signal, sys
     import torch, torch.nn.functional as F
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(lanes=4, threads=1, strategy=os.environ.get("STRATEGY"))
+    run = samebits.init(lanes=4, threads=1, strategy=os.environ.get("STRATEGY"))
     is_last = run.rank == run.world_size - 1
     model = torch.nn.Sequential(torch.nn.Linear(16, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10), torch.nn.Tanh())
     optimizer = torch.optim.AdamW(model.parameters())

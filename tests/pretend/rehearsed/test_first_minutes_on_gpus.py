@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.cuda import scenarios_on_gpu
 from tests.support.launching import run_script
 
@@ -25,7 +25,7 @@ def train(default, is_early):
     if is_early:
         assert (torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")).sum() == 8
         torch.backends.cuda.matmul.fp32_precision = "tf32"
-    run = lockstep.init(seed=0, lanes=2)
+    run = samebits.init(seed=0, lanes=2)
     model, values = nn.Linear(4, 2), torch.randn(16, 4)
     if default:
         torch.set_default_device(default)
@@ -45,9 +45,9 @@ def test_a_default_device_tf32_and_an_early_matmul_change_nothing():
 
 
 ALLOWED = """
-    import torch, torch.nn as nn, torch.nn.functional as F, lockstep
+    import torch, torch.nn as nn, torch.nn.functional as F, samebits
     from torch.utils.data import DataLoader, TensorDataset
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(16, 1, 4, 4), torch.randint(0, 3, (16, 4, 4)))

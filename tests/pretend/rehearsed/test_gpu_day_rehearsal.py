@@ -17,7 +17,7 @@ from benchmarks.gpu_day.blocks import BLOCKS
 
 pytestmark = pytest.mark.ranks
 OPEN: set[tuple[str, str]] = set()
-"""What lockstep gets wrong on a GPU today; whoever mends one takes it away."""
+"""What samebits gets wrong on a GPU today; whoever mends one takes it away."""
 
 
 def gpu_day(*words, **variables):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ranks
 
 def ended_on(ranks, place, program, *words):
     """What the program printed, on so many ranks of one GPU."""
-    shared = {**surroundings(1), "LOCKSTEP_SHARE_GPU": "4", "HF_HUB_OFFLINE": "1"}
+    shared = {**surroundings(1), "SAMEBITS_SHARE_GPU": "4", "HF_HUB_OFFLINE": "1"}
     shared["PYTHONPATH"] += f":{ROOT}"
     ended = start(place, "-n", str(ranks), "--device", "cuda", program, *words, env=shared).finish()
     assert ended.code == 0, ended.err

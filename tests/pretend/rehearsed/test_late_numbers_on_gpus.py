@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.pretend.plugin import run_ranks_on_the_cpu
 
 pytestmark = pytest.mark.ranks
@@ -34,7 +34,7 @@ class Norms(nn.Module):
 
 def train(device, samples=40):
     """Weights, buffers and losses after a few steps; the last one is short."""
-    run = lockstep.init(seed=3, lanes=4, device=device)
+    run = samebits.init(seed=3, lanes=4, device=device)
     model = Norms()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(samples, 6), torch.randint(0, 5, (samples,)))
@@ -78,7 +78,7 @@ class Remembers(nn.Module):
 
 
 def remember(begins):
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model = Remembers(begins)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(96, 6), torch.randint(0, 5, (96,)))
@@ -105,7 +105,7 @@ def test_a_buffer_that_lanes_begin_to_write_to_behind_torchs_back_is_an_error(ra
 
 
 def damaged(rank):
-    run = lockstep.init(seed=1, lanes=6, check_every="50steps")
+    run = samebits.init(seed=1, lanes=6, check_every="50steps")
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(120, 8), torch.randint(0, 3, (120,)))
@@ -135,7 +135,7 @@ def diverges(folder):
 
 
 def diverge(folder):
-    run = lockstep.init(seed=1, lanes=2)
+    run = samebits.init(seed=1, lanes=2)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(torch.arange(24.0).view(6, 4), batch_size=2))
@@ -154,7 +154,7 @@ def test_a_loss_that_nobody_read_is_shown_and_saved_and_said_when_it_is_not_fini
 
 
 def draw_in_evaluation():
-    run = lockstep.init(seed=1, lanes=1)
+    run = samebits.init(seed=1, lanes=1)
     loader = run.prepare(DataLoader(torch.arange(4.0), batch_size=2))
     places = [torch.device("cuda", index) for index in range(2)]
     before = [torch.cuda.get_rng_state(place) for place in places]
@@ -173,7 +173,7 @@ def test_the_streams_of_all_gpus_of_a_process_go_on_after_an_evaluation_and_a_re
 
 def leaves(how):
     """A lane writes behind torch's back in the last step, which the script leaves: by `break`, or by holding the iterator."""
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model = Remembers(5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(160, 6), torch.randint(0, 5, (160,)))
@@ -195,7 +195,7 @@ def leaves(how):
         steps = run.steps(loader)
         for _ in range(5):
             train_in(next(steps))
-        lockstep.finish()
+        samebits.finish()
 
 
 @pytest.mark.parametrize(("how", "ranks"), [("break", 2), ("next", 1)])
@@ -205,7 +205,7 @@ def test_what_is_wrong_in_a_step_that_the_script_leaves_is_raised_when_the_run_e
 
 
 def counts_in_floats(ranks_lanes):
-    run = lockstep.init(seed=3, lanes=ranks_lanes)
+    run = samebits.init(seed=3, lanes=ranks_lanes)
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
     model.load_state_dict({name: value.float() for name, value in model.state_dict().items()}, assign=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -226,7 +226,7 @@ def test_a_counter_of_batches_in_floats_has_the_bits_of_the_cpu():
 
 
 def loss_on_the_cpu():
-    run = lockstep.init(seed=3, lanes=1)
+    run = samebits.init(seed=3, lanes=1)
     model = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(32, 6), torch.randint(0, 5, (32,)))

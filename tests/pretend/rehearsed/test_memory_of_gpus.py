@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.protocol.layout.mesh import Form
-from lockstep.rank.run.ending import state_hash
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.protocol.layout.mesh import Form
+from samebits.rank.run.ending import state_hash
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 WIDTH, LAYERS = 256, 16
@@ -47,7 +47,7 @@ class Tall(nn.Module):
 
 def train(cards, trains=False, kind="SGD"):
     """Train on GPUs of which this many would hold the model's body; tell bits, and peaks per byte of the model."""
-    run = lockstep.init(seed=0, lanes=2)
+    run = samebits.init(seed=0, lanes=2)
     device = run.device
     for index in range(torch.cuda.device_count()):
         torch.ops.pretend.limit_memory(index, int(BODY_BYTES / cards))

@@ -1,17 +1,17 @@
-"""Mistakes that only a GPU punishes, put into lockstep on purpose: each is noticed on the pretended ones."""
+"""Mistakes that only a GPU punishes, put into samebits on purpose: each is noticed on the pretended ones."""
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.rank.data.device_copies import Copy, CopyStream
-from lockstep.rank.init.streams import Streams
-from lockstep.rank.strategy.pass_loss import DelayedValues
-from lockstep.rank.transport.device_sums import SlicedOnDevices
-from lockstep.rank.transport.gpu_ranks import GpuTransport
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.rank.data.device_copies import Copy, CopyStream
+from samebits.rank.init.streams import Streams
+from samebits.rank.strategy.pass_loss import DelayedValues
+from samebits.rank.transport.device_sums import SlicedOnDevices
+from samebits.rank.transport.gpu_ranks import GpuTransport
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.scenarios import Cnn, train
 
 pytestmark = pytest.mark.ranks
@@ -82,7 +82,7 @@ def test_sums_that_nobody_waited_for_are_not_those_of_one_rank():
 def losses(*, waits=True):
     if not waits:
         DelayedValues.read = lambda self: self._values.tolist()
-    run = lockstep.init(seed=1, lanes=2)
+    run = samebits.init(seed=1, lanes=2)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(torch.rand(8, 4), batch_size=4))

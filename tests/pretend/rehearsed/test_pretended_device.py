@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.pretend.ledger import counted
 
 pytestmark = pytest.mark.ranks

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import lockstep
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.scenarios import Cnn, train
 from tests.support.launching import run_script
 
@@ -19,7 +19,7 @@ LAYERS = (nn.Linear(64, 300), nn.ReLU(), nn.Dropout(0.2), nn.Linear(300, 100), n
 
 def on_one_gpu(share="4"):
     torch.cuda.device_count = lambda: 1
-    os.environ["LOCKSTEP_SHARE_GPU"] = share
+    os.environ["SAMEBITS_SHARE_GPU"] = share
 
 
 def ordinary():
@@ -30,7 +30,7 @@ def ordinary():
 def in_stages():
     """A loop for every strategy, pipelines too; each loss is of the parameters that all steps before have made."""
     on_one_gpu()
-    run = lockstep.init(seed=3, lanes=4)
+    run = samebits.init(seed=3, lanes=4)
     model = nn.Sequential(nn.Flatten(), *LAYERS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = torch.utils.data.TensorDataset(torch.randn(96, 1, 8, 8), torch.randint(0, 10, (96,)))
@@ -62,12 +62,12 @@ def test_ranks_on_one_gpu_have_the_bits_of_one_rank(strategy, ranks):
 
 def too_many():
     on_one_gpu("2")
-    lockstep.init(lanes=3)
+    samebits.init(lanes=3)
 
 
 def test_more_ranks_than_may_share_are_refused_with_the_way_out():
     with pytest.raises(
-        RankFailed, match=r"3 ranks need one GPU each, but .* 1\. .*LOCKSTEP_SHARE_GPU=3 lets ranks share"
+        RankFailed, match=r"3 ranks need one GPU each, but .* 1\. .*SAMEBITS_SHARE_GPU=3 lets ranks share"
     ):
         run_ranks(too_many, Started(3))
 
@@ -80,13 +80,13 @@ def test_ranks_of_several_nodes_do_not_share():
 
 
 def test_the_launcher_refuses_and_names_the_variable_with_which_ranks_share(tmp_path):
-    script = "import lockstep; run = lockstep.init(); print(run.device, run.world_size)"
+    script = "import samebits; run = samebits.init(); print(run.device, run.world_size)"
     alone = {"CUDA_VISIBLE_DEVICES": "0"}
     refused = run_script(tmp_path, script, "-n", "2", "--device", "cuda", env=alone)
     assert refused.code == 2
     assert "2 ranks need 2 GPUs, but there is 1 here." in refused.err
-    assert "LOCKSTEP_SHARE_GPU=2 lets ranks share it, for tests and proofs." in refused.err
-    shared = run_script(tmp_path, script, "-n", "2", "--device", "cuda", env=alone | {"LOCKSTEP_SHARE_GPU": "2"})
+    assert "SAMEBITS_SHARE_GPU=2 lets ranks share it, for tests and proofs." in refused.err
+    shared = run_script(tmp_path, script, "-n", "2", "--device", "cuda", env=alone | {"SAMEBITS_SHARE_GPU": "2"})
     assert shared.code == 0, shared.err
     assert "2 ranks on cuda:0 (Pretended H100), shared through host memory" in shared.err
     assert shared.out.splitlines() == ["cuda:0 2"]

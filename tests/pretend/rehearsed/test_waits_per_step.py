@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.ranks import Started, run_ranks
 from tests.pretend.ledger import Counts, counts_so_far
 
 pytestmark = pytest.mark.ranks
@@ -65,7 +65,7 @@ def clip(run, model, step):
 
 def waits_of_a_step(make, strategy, lanes, precision, between, passes):
     """What a step of this rank waits for on average, with the words of the ledger."""
-    run = lockstep.init(seed=0, lanes=lanes, precision=precision, strategy=strategy)
+    run = samebits.init(seed=0, lanes=lanes, precision=precision, strategy=strategy)
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     num_samples = 16 * (FIRST + STEPS)
@@ -89,7 +89,7 @@ def waits_of_a_step(make, strategy, lanes, precision, between, passes):
 
 def evaluate(make):
     """Evaluate twice; count in the second time."""
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = make()
     data = TensorDataset(torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,)))
     model, loader = run.prepare(model, DataLoader(data, batch_size=4))

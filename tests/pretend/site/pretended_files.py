@@ -9,7 +9,7 @@ NAME = "Pretended H100"
 
 
 def tell_why(no_gpu):
-    """Let `lockstep.machine.no_gpu` look there too."""
+    """Let `samebits.machine.no_gpu` look there too."""
     place = _place()
     no_gpu.DEVICES, no_gpu.DRIVER_LIST = place / "dev", place / "gpus"
 
@@ -19,7 +19,7 @@ def _place():
 
 
 def put_into(gpus):
-    """Let `lockstep.machine.gpus` look into the folder."""
+    """Let `samebits.machine.gpus` look into the folder."""
     count = int(os.environ["PRETENDED_GPUS"])
     place = _place()
     where = {"devices": place / "dev", "driver_list": place / "gpus"}
@@ -29,7 +29,7 @@ def put_into(gpus):
 
 
 def build_for_cuda(torch_versions):
-    """Let `lockstep.machine.torch_versions` see a torch for GPUs."""
+    """Let `samebits.machine.torch_versions` see a torch for GPUs."""
     torch_versions.torch_is_for = lambda: json.loads(os.environ.get("PRETENDED_BUILD", '{"cuda": "13.0"}'))
 
 

@@ -78,9 +78,9 @@ if os.environ.get("PRETENDED_GPUS"):
             {
                 "torch": (_load, _cuda),
                 "torch.distributed.distributed_c10d": (nothing, _nccl),
-                "lockstep.machine.gpus": (nothing, _gpus),
-                "lockstep.machine.no_gpu": (nothing, _no_gpu),
-                "lockstep.machine.torch_versions": (nothing, _torch_versions),
+                "samebits.machine.gpus": (nothing, _gpus),
+                "samebits.machine.no_gpu": (nothing, _no_gpu),
+                "samebits.machine.torch_versions": (nothing, _torch_versions),
             }
         ),
     )

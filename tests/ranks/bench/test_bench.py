@@ -1,4 +1,4 @@
-"""`lockstep bench` on real tiny scripts with real processes."""
+"""`samebits bench` on real tiny scripts with real processes."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bench.bench import Runners, measure
-from lockstep.bench.plan import Amount, Bench
-from lockstep.bench.results import Results
-from lockstep.errors import UsageError
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.trials.trials import PRELOADED, Program, Trials
+from samebits.bench.bench import Runners, measure
+from samebits.bench.plan import Amount, Bench
+from samebits.bench.results import Results
+from samebits.errors import UsageError
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.trials.trials import PRELOADED, Program, Trials
 from tests.support.launching import killed_at_the_end
 
 pytestmark = pytest.mark.ranks
@@ -26,9 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, {init})
+run = samebits.init(seed=0, {init})
 inputs = torch.randn(40, 6)
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -47,7 +47,7 @@ HONEST = {"init": "lanes=2", "epochs": 50, "update": "optimizer.step()", "after"
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[NurseryHandle]:
-    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
+    with NurseryHandle(1, ("samebits.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 
@@ -77,7 +77,7 @@ def measured(tmp_path: Path, nursery: NurseryHandle) -> Bencher:
 def test_the_command_measures_draws_and_tells_everything(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))
     options = ["--ranks", "2", "--threads", "1", "--steps", "4", "--rounds", "2", "--json", "--plot", "speed.png"]
-    command = [sys.executable, "-m", "lockstep", "bench", *options, "train.py"]
+    command = [sys.executable, "-m", "samebits", "bench", *options, "train.py"]
     ended = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}
     )
@@ -99,7 +99,7 @@ def test_the_command_measures_draws_and_tells_everything(tmp_path: Path) -> None
         assert one["memory_bytes"]["node"] > 10 << 20
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"^round 1 of 2: \d configurations in [\d.]+ s, about \d+ s left$", ended.stderr, re.MULTILINE)
-    assert not list(tmp_path.glob("lockstep-bench-*"))
+    assert not list(tmp_path.glob("samebits-bench-*"))
     assert not (tmp_path / "untrained.safetensors").exists(), "a bench leaves the files of its user alone"
 
 
@@ -146,7 +146,7 @@ def test_a_script_with_too_few_steps_is_told_how_many_it_makes(measured: Bencher
 def test_ctrl_c_shows_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))
     options = ["--ranks", "2", "--threads", "1", "--steps", "4", "--rounds", "1000"]
-    command = [sys.executable, "-m", "lockstep", "bench", *options, "train.py"]
+    command = [sys.executable, "-m", "samebits", "bench", *options, "train.py"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with killed_at_the_end(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
@@ -162,4 +162,4 @@ def test_ctrl_c_shows_what_was_measured_and_leaves_nothing(tmp_path: Path) -> No
     assert process.returncode == 130
     assert "ddp on 2" in out
     assert "of 1000 rounds in turn" in out
-    assert not list(tmp_path.glob("lockstep-bench-*"))
+    assert not list(tmp_path.glob("samebits-bench-*"))

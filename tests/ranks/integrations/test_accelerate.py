@@ -1,4 +1,4 @@
-"""lockstep's Accelerator on real ranks: a script of Accelerate has the same bits on any number of processes."""
+"""samebits's Accelerator on real ranks: a script of Accelerate has the same bits on any number of processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAIN = """
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
     from accelerate.utils import set_seed
-    from lockstep.integrations.accelerate import Accelerator
+    from samebits.integrations.accelerate import Accelerator
 
     options = os.environ.get("OPTIONS", "").split()
     accelerator = Accelerator(gradient_accumulation_steps=1)
@@ -158,7 +158,7 @@ def test_other_launchers_have_the_same_bits(tmp_path: Path, launcher: tuple[str,
 
 @pytest.mark.thorough
 def test_accelerates_own_class_comes_to_the_same_numbers(tmp_path: Path) -> None:
-    plain = TRAIN.replace("lockstep.integrations.accelerate", "accelerate").replace("nn.BatchNorm1d(24)", "nn.Tanh()")
+    plain = TRAIN.replace("samebits.integrations.accelerate", "accelerate").replace("nn.BatchNorm1d(24)", "nn.Tanh()")
     theirs, ours = (
         told(run(tmp_path, 4, "plain", plain)),
         told(run(tmp_path, 2, "plain", TRAIN.replace("nn.BatchNorm1d(24)", "nn.Tanh()"))),

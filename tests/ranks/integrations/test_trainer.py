@@ -1,4 +1,4 @@
-"""lockstep's Trainer on real ranks: a script of transformers has the same bits on any number of processes."""
+"""samebits's Trainer on real ranks: a script of transformers has the same bits on any number of processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ranks
 
 TRAIN = """
     import hashlib, os, signal, torch, transformers as T
-    from lockstep.integrations.transformers import Seq2SeqTrainer, Trainer
+    from samebits.integrations.transformers import Seq2SeqTrainer, Trainer
 
     kind, options = os.environ.get("KIND", "gpt2"), os.environ.get("OPTIONS", "").split()
     number = {word.partition("=")[0]: int(word.partition("=")[2]) for word in options if "=" in word}
@@ -106,7 +106,7 @@ def test_verify_proves_a_script_of_the_trainer(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "lockstep",
+        "samebits",
         "verify",
         "--json",
         "--ranks",
@@ -130,10 +130,10 @@ def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch_with_other_processes(tmp
     assert (tmp_path / "out" / "checkpoint-7" / "trainer_state.json").is_file()
     for processes in (1, 4):
         assert logged(run(tmp_path, processes, "save=100 from=7")) == whole
-    shutil.rmtree(tmp_path / "out" / "checkpoint-7" / "lockstep")
+    shutil.rmtree(tmp_path / "out" / "checkpoint-7" / "samebits")
     others = run(tmp_path, 1, "from=7")
     assert others.code == 2
-    assert "checkpoint-7 was not saved by lockstep's Trainer" in others.err
+    assert "checkpoint-7 was not saved by samebits's Trainer" in others.err
 
 
 @pytest.mark.thorough
@@ -142,7 +142,7 @@ def test_transformers_own_trainer_comes_to_the_same_numbers(tmp_path: Path) -> N
         "    trainer = makes(",
         "    makes._get_train_sampler = lambda self, data=None: torch.utils.data.SequentialSampler(rows)\n    trainer = makes(",
     ).replace("n_head=2)", "n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)")
-    plain = in_order.replace("from lockstep.integrations.transformers", "from transformers")
+    plain = in_order.replace("from samebits.integrations.transformers", "from transformers")
     ours, theirs = (
         [eval(line) for line in logged(run(tmp_path, processes, text=text)) if "grad_norm" in line]
         for processes, text in ((2, in_order), (4, plain))

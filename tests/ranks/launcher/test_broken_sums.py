@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.rank.transport import shared_memory
+import samebits
+from samebits.rank.transport import shared_memory
 
 kind, *kills = sys.argv[1:]
 kills = [kill.split(":") for kill in kills]
@@ -41,7 +41,7 @@ def fatal(kind, name):
     setattr(kind, name, call)
 
 
-run = lockstep.init(seed=3, lanes=3 if kind == "kept" else 5, threads=1)
+run = samebits.init(seed=3, lanes=3 if kind == "kept" else 5, threads=1)
 CALLS = "advance", "finish", "broadcast"
 count = dict.fromkeys(CALLS, 0)
 for name in CALLS:

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.rank.transport.shared_memory import SharedMemoryTransport
+import samebits
+from samebits.rank.transport.shared_memory import SharedMemoryTransport
 
 events = [word.split(":") for word in sys.argv[1:]]
 
@@ -35,7 +35,7 @@ def is_time(what, step):
     return False
 
 
-run = lockstep.init(seed=1, lanes=6, threads=1)
+run = samebits.init(seed=1, lanes=6, threads=1)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 data = TensorDataset(torch.randn(240, 8), torch.randint(0, 3, (240,)))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.journal.ring import JournalReader
+from samebits.protocol.journal.ring import JournalReader
 from tests.support.environment import ROOT
 from tests.support.launching import LIMIT_S, Finished, Running, start, write_script
 
@@ -25,22 +25,22 @@ FILES: dict[str, tuple[str, ...]] = {
     "examples/quickstart.py": (),
     "examples/migration/after.py": (),
     **{f"examples/recipes/{file.name}": () for file in sorted((ROOT / "examples/recipes").glob("*.py"))},
-    "examples/notes/ddp_with_sampler_lockstep.py": (),
+    "examples/notes/ddp_with_sampler_samebits.py": (),
     "examples/notes/digits_with_steplr.py": ("--epochs", "2"),
-    "examples/notes/pipelined_network_lockstep.py": (),
-    "examples/notes/save_and_load_lockstep.py": (),
-    "examples/notes/toy_model_lockstep.py": (),
+    "examples/notes/pipelined_network_samebits.py": (),
+    "examples/notes/save_and_load_samebits.py": (),
+    "examples/notes/toy_model_samebits.py": (),
 }
 """With their arguments."""
 OPTIONS = {
-    "examples/notes/pipelined_network_lockstep.py": ("--strategy", "pipeline"),
-    "examples/notes/toy_model_lockstep.py": ("--strategy", "model_parallel"),
+    "examples/notes/pipelined_network_samebits.py": ("--strategy", "pipeline"),
+    "examples/notes/toy_model_samebits.py": ("--strategy", "model_parallel"),
 }
 NOT_KILLED = {
     "examples/notes/data_parallel_shapes.py": "dp is one rank",
-    "examples/notes/hogwild_lockstep.py": "hogwild has other bits each time",
+    "examples/notes/hogwild_samebits.py": "hogwild has other bits each time",
     "examples/notes/seeds.py": "its two steps only print",
-    "examples/notes/spawn_lockstep.py": "it starts its ranks itself",
+    "examples/notes/spawn_samebits.py": "it starts its ranks itself",
 }
 FRAGMENTS = {
     ("docs/guide/loop.md", "for step in run.steps(loader, epochs=10)"): "shows the short form of the loop",
@@ -57,7 +57,7 @@ class Net(torch.nn.Linear):
 train_set = torch.utils.data.TensorDataset(torch.randn(1024, 16), torch.randint(4, (1024,)))
 """,
     "docs/design/code-in-an-hour.md": """
-import torch, lockstep
+import torch, samebits
 model = torch.nn.Linear(16, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 train_set = torch.utils.data.TensorDataset(torch.randn(256, 16), torch.randint(4, (256,)))
@@ -66,7 +66,7 @@ def loss_of(model, batch):
     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 """,
     "docs/design/pipelining-side-by-side.md": """
-import torch, torch.nn.functional as F, lockstep
+import torch, torch.nn.functional as F, samebits
 class Net(torch.nn.Linear):
     def __init__(self):
         super().__init__(16, 4)
@@ -80,8 +80,8 @@ FROM_A_SNAPSHOT = {
     "examples/recipes/ema_teacher.py": "run.lane_sum is a second exchange, behind the update",
     "examples/recipes/contrastive.py": "a loss of the whole batch takes two passes over the lanes, and the second is no beginning",
     "examples/recipes/closures.py": "its optimizer calls the pass again, and a pass after an update is no beginning",
-    "examples/notes/pipelined_network_lockstep.py": "no rank of a pipeline has the whole state",
-    "examples/notes/toy_model_lockstep.py": "no rank has the whole state",
+    "examples/notes/pipelined_network_samebits.py": "no rank of a pipeline has the whole state",
+    "examples/notes/toy_model_samebits.py": "no rank has the whole state",
 }
 """Those that may also go on from a step further back, or from the beginning where none was kept yet, and why."""
 
@@ -105,7 +105,7 @@ def blocks() -> list[tuple[str, str, str]]:
 def whole_blocks() -> dict[str, str]:
     """Blocks that are scripts and stand in no file, by a name."""
     files = "".join((ROOT / file).read_text() for file in FILES)
-    return {page: text for page, _, text in blocks() if "lockstep.init(" in text and text not in files}
+    return {page: text for page, _, text in blocks() if "samebits.init(" in text and text not in files}
 
 
 SCRIPTS = [*FILES, *whole_blocks()]
@@ -115,7 +115,7 @@ def test_every_example_and_every_block_that_trains_is_killed_or_has_its_reason()
     examples = [file for file in (ROOT / "examples").rglob("*.py") if re.search(r"\brun\.steps\(", file.read_text())]
     assert {file.relative_to(ROOT).as_posix() for file in examples} - NOT_KILLED.keys() == FILES.keys()
     for page, file, text in blocks():
-        is_known = file in FILES or "lockstep.init(" in text
+        is_known = file in FILES or "samebits.init(" in text
         assert is_known or any(page == one and text.startswith(words) for one, words in FRAGMENTS), (page, text)
 
 
@@ -142,7 +142,7 @@ def kill_at(running: Running, rank: int, step: int) -> int:
     """
     until = time.monotonic() + LIMIT_S
     while running.process.poll() is None and time.monotonic() < until:
-        for file in running.place.glob(f"lockstep-runs/*/journal/rank-{rank:05d}.ring"):
+        for file in running.place.glob(f"samebits-runs/*/journal/rank-{rank:05d}.ring"):
             with suppress(OSError, ValueError):
                 journal = JournalReader(file)
                 last = journal.last()

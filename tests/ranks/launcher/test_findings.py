@@ -1,4 +1,4 @@
-"""Each finding is provoked: the run's folder has it, the terminal says it, and `lockstep diagnose` what to do."""
+"""Each finding is provoked: the run's folder has it, the terminal says it, and `samebits diagnose` what to do."""
 
 import os
 import re
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.diagnosis.findings import FINDINGS
-from lockstep.protocol.case import Case, cases_in
+from samebits.launcher.diagnosis.findings import FINDINGS
+from samebits.protocol.case import Case, cases_in
 from tests.support.launching import Finished, run_script, write_script
 from tests.support.launching import said as said_in
 
@@ -21,7 +21,7 @@ import os, signal, sys, threading, time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 
 how = sys.argv[1]
 if how == "bound":
@@ -45,7 +45,7 @@ class Data(Dataset):
         return torch.full((4,), float("nan") if how == "nan" and index == 13 else 1.0), torch.ones(1)
 
 
-run = lockstep.init(seed=1, lanes=4)
+run = samebits.init(seed=1, lanes=4)
 model = torch.nn.Linear(4, 1)
 model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(Data(), 8, num_workers=how == "worker memory"))
 for epoch in run.epochs(1):
@@ -79,7 +79,7 @@ PLAIN = """
 import sys, torch, torch.distributed as dist
 
 how = sys.argv[1]
-dist.init_process_group("gloo" if how == "interface" else "lockstep")
+dist.init_process_group("gloo" if how == "interface" else "samebits")
 rank = dist.get_rank()
 pair = dist.new_group([0, 1])
 if how == "leave" and rank == 1:
@@ -200,8 +200,8 @@ def test_what_makes_a_run_slow_or_wrong_is_a_finding(tmp_path, name, how, option
 def test_a_full_disk_is_a_finding(tmp_path):
     script = """
         import sys
-        import lockstep
-        run = lockstep.init()
+        import samebits
+        run = samebits.init()
         raise OSError(28, "No space left on device", "weights.pt")
     """
     run = run_script(tmp_path, script, "-n", "1")
@@ -215,7 +215,7 @@ GROUP = Path("/sys/fs/cgroup/memory")
 
 def run_with_little_memory(tmp_path, how, recover="off"):
     """The run of TRAIN in a control group of 2 GiB."""
-    own = GROUP / f"lockstep-test-{os.getpid()}"
+    own = GROUP / f"samebits-test-{os.getpid()}"
     try:
         own.mkdir()
         (own / "memory.limit_in_bytes").write_text(str(2 << 30))
@@ -224,7 +224,7 @@ def run_with_little_memory(tmp_path, how, recover="off"):
     command = [
         sys.executable,
         "-m",
-        "lockstep",
+        "samebits",
         "run",
         "-n",
         "2",
@@ -237,7 +237,7 @@ def run_with_little_memory(tmp_path, how, recover="off"):
         done = subprocess.run(joined, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     finally:
         own.rmdir()
-    folder = next((tmp_path / "lockstep-runs").iterdir())
+    folder = next((tmp_path / "samebits-runs").iterdir())
     return Finished(done.returncode, done.stdout, done.stderr, folder)
 
 
@@ -269,7 +269,7 @@ def test_so_is_a_loader_worker(tmp_path):
 @pytest.mark.thorough
 def test_diagnose_says_why_and_what_to_do(tmp_path):
     run = run_script(tmp_path, PLAIN, "-n", "2", args=("leave",))
-    command = [sys.executable, "-m", "lockstep", "diagnose", str(run.folder)]
+    command = [sys.executable, "-m", "samebits", "diagnose", str(run.folder)]
     said = " ".join(subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.split())
     finding = FINDINGS["early-leaver"]
     assert f"early-leaver: {finding.title}" in said

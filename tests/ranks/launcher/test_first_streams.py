@@ -1,4 +1,4 @@
-"""What a script draws before it calls `lockstep.init`, or without ever doing so."""
+"""What a script draws before it calls `samebits.init`, or without ever doing so."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAWS = """
 def test_a_script_without_init_draws_other_numbers_on_each_rank_and_at_each_start(
     tmp_path: Path, start_as: tuple[str, ...]
 ) -> None:
-    script = DRAWS + "    import lockstep  # but not lockstep.init\n    print(*draws(), sep='\\n')\n"
+    script = DRAWS + "    import samebits  # but not samebits.init\n    print(*draws(), sep='\\n')\n"
     drawn = []
     for start in range(2):
         (place := tmp_path / str(start)).mkdir()
@@ -41,10 +41,10 @@ def test_a_script_with_init_draws_the_same_before_it_on_every_rank(tmp_path: Pat
     script = (
         DRAWS
         + """
-    import lockstep
+    import samebits
     first = draws()[:3]
     model = torch.nn.Linear(2, 1)
-    run = lockstep.init(lanes=2, threads=1)
+    run = samebits.init(lanes=2, threads=1)
     model = run.prepare(model)
     torch.manual_seed(0)
     numpy.random.seed(0)
@@ -61,23 +61,23 @@ def test_a_script_with_init_draws_the_same_before_it_on_every_rank(tmp_path: Pat
 
 def test_a_model_made_before_an_init_that_cannot_be_seen_is_named(tmp_path: Path) -> None:
     script = """
-        import torch, lockstep
+        import torch, samebits
         model = torch.nn.Linear(2, 1)
-        run = getattr(lockstep, "in" + "it")(lanes=2, threads=1)
+        run = getattr(samebits, "in" + "it")(lanes=2, threads=1)
         run.prepare(model)
     """
     ended = run_script(tmp_path, script, "-n", "2")
     assert ended.code == 2
-    assert "different values on rank 1" in ended.err and "after lockstep.init()" in ended.err
+    assert "different values on rank 1" in ended.err and "after samebits.init()" in ended.err
 
 
 @pytest.mark.parametrize("seed", ["", "torch.manual_seed(0)"])
 def test_a_call_of_init_that_is_left_out_is_said_unless_the_script_seeds(tmp_path: Path, seed: str) -> None:
     script = f"""
-        import sys, torch, lockstep
+        import sys, torch, samebits
         {seed}
-        if "--lockstep" in sys.argv:
-            lockstep.init()
+        if "--samebits" in sys.argv:
+            samebits.init()
         torch.rand(1)
     """
     ended = run_script(tmp_path, script, "-n", "2")
@@ -86,15 +86,15 @@ def test_a_call_of_init_that_is_left_out_is_said_unless_the_script_seeds(tmp_pat
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("call", "num_different"), [("", 2), ("lockstep.init(lanes=2, threads=1)", 1)])
+@pytest.mark.parametrize(("call", "num_different"), [("", 2), ("samebits.init(lanes=2, threads=1)", 1)])
 def test_functions_of_spawn_are_seeded_by_the_same_rule(tmp_path: Path, call: str, num_different: int) -> None:
     script = f"""
-        import lockstep, torch
+        import samebits, torch
         def train(rank, folder):
             with open(f"{{folder}}/{{rank}}", "w") as file:
                 file.write(str(torch.rand(1).item()))
             {call}
-        lockstep.spawn(train, args=({str(tmp_path)!r},), nprocs=2)
+        samebits.spawn(train, args=({str(tmp_path)!r},), nprocs=2)
     """
     ended = start_python(tmp_path, write_script(tmp_path, script)).finish()
     assert ended.code == 0, ended.err

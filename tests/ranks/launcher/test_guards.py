@@ -6,15 +6,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.support.launching import run_script
 
 pytestmark = pytest.mark.ranks
 
 
 def parts():
-    run = lockstep.init(seed=0, lanes=2)
+    run = samebits.init(seed=0, lanes=2)
     model = nn.Linear(8, 3)
     loader = DataLoader(TensorDataset(torch.randn(16, 8), torch.randint(0, 3, (16,))), batch_size=8)
     model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
@@ -84,8 +84,8 @@ def guarded_load(path):
     run.save_weights(model, path)
     if run.is_main:
         torch.nn.init.zeros_(model.weight)
-        lockstep.load_weights(model, path)
-        lockstep.load_weights(nn.Linear(8, 3), path)
+        samebits.load_weights(model, path)
+        samebits.load_weights(nn.Linear(8, 3), path)
     return [step.number for step in run.steps(loader) if step.backward(lambda b: model(b[0]).sum()) is None]
 
 
@@ -97,8 +97,8 @@ def test_a_guarded_save_ends_a_script_with_exit_code_2(tmp_path):
     finished = run_script(
         tmp_path,
         """
-        import torch, lockstep
-        run = lockstep.init(seed=0, lanes=2)
+        import torch, samebits
+        run = samebits.init(seed=0, lanes=2)
         model = run.prepare(torch.nn.Linear(2, 2))
         if run.is_main:
             run.save_weights(model, "w.safetensors")

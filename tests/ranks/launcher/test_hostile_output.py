@@ -28,8 +28,8 @@ SCRIPT = """
             error.add_note(EVIL)
             raise error
 
-    import lockstep
-    run = lockstep.init(lanes=2)
+    import samebits
+    run = samebits.init(lanes=2)
     if run.rank == 1:
         print(EVIL)
         print(EVIL, file=sys.stderr)
@@ -69,7 +69,7 @@ def test_a_log_that_a_script_has_made_endless_is_not_read(tmp_path: Path) -> Non
     script = """
         import os, signal
         from pathlib import Path
-        [log] = Path().glob("lockstep-runs/*/logs/rank-00000.log")
+        [log] = Path().glob("samebits-runs/*/logs/rank-00000.log")
         log.unlink()
         log.symlink_to("/dev/zero")
         os.kill(os.getpid(), signal.SIGSEGV)

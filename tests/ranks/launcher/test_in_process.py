@@ -1,4 +1,4 @@
-"""`launch` from a program: several silent runs in turn, with one nursery, as `lockstep verify` uses it."""
+"""`launch` from a program: several silent runs in turn, with one nursery, as `samebits verify` uses it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.launcher.launcher import launch
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
-from lockstep.protocol.journal.failure import FailureKind
+from samebits.errors import UsageError
+from samebits.launcher.launcher import launch
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
+from samebits.protocol.journal.failure import FailureKind
 from tests.support.launching import run_script, write_script
 
 pytestmark = pytest.mark.ranks

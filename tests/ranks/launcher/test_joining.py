@@ -10,16 +10,16 @@ import torch
 import torch.distributed as dist
 import torchmetrics
 
-import lockstep
-from lockstep.protocol.environment import Position, RankEnvironment, RankSettings, decode, encode
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.protocol.environment import Position, RankEnvironment, RankSettings, decode, encode
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 
 SCRIPT = """
-import torch, lockstep
+import torch, samebits
 from torch import nn
-run = lockstep.init(seed=0, lanes=4, threads=1)
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.arange(160.).view(20, 8) / 100, torch.zeros(20, 2))
@@ -48,11 +48,11 @@ def test_a_script_runs_alone_and_under_torchrun_with_the_same_bits(tmp_path):
     world, alone = started([sys.executable], tmp_path)
     assert world == "1"
     assert started([torchrun, "--standalone", "--nproc-per-node=2"], tmp_path, "random") == ["2", alone]
-    assert not (tmp_path / "lockstep-runs").exists()
+    assert not (tmp_path / "samebits-runs").exists()
 
 
 def torchmetrics_accuracy():
-    run = lockstep.init(lanes=2)
+    run = samebits.init(lanes=2)
     metric = torchmetrics.classification.MulticlassAccuracy(3, average="micro")
     predictions, labels = torch.tensor([0, 1, 2, 2, 1]), torch.tensor([0, 1, 1, 2, 0])
     for batch in run.prepare(
@@ -71,7 +71,7 @@ def test_torchmetrics_sees_every_rank():
 def own_group(path):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
-    run = lockstep.init()
+    run = samebits.init()
     total = torch.ones(1)
     dist.all_reduce(total)
     return run.world_size, run.sum(1), total.item()
@@ -84,9 +84,9 @@ def test_a_group_that_the_script_made_is_used(tmp_path):
 def again():
     sums = []
     for _ in range(3):
-        run = lockstep.init()
+        run = samebits.init()
         sums.append(run.sum(run.rank))
-        lockstep.finish()
+        samebits.finish()
     return sums
 
 
@@ -95,7 +95,7 @@ def test_a_process_may_join_several_times():
 
 
 def every_call(path):
-    run = lockstep.init(lanes=4)
+    run = samebits.init(lanes=4)
     with run.main_first():
         if run.is_main:
             Path(path).write_text("prepared")
@@ -137,12 +137,12 @@ def test_every_collective_gives_every_rank_the_same(tmp_path):
 
 
 def failing_main():
-    run = lockstep.init()
+    run = samebits.init()
     try:
         with run.main_first():
             if run.is_main:
                 Path("/proc/none").write_text("")
-    except (OSError, lockstep.EnvironmentFailure) as error:
+    except (OSError, samebits.EnvironmentFailure) as error:
         return str(error)
     return "nothing"
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.rank.transport import shared_memory
+import samebits
+from samebits.rank.transport import shared_memory
 
 kills = [kill.split(":") for kill in sys.argv[1:]]
 
@@ -62,7 +62,7 @@ def fatal(kind, name):
 
 
 at = None
-run = lockstep.init(seed=3, lanes=8, threads=1)
+run = samebits.init(seed=3, lanes=8, threads=1)
 for kind, name in ((shared_memory._TreeSum, "advance"), (shared_memory._TreeSum, "finish")):
     fatal(kind, name)
 fatal(shared_memory.SharedMemoryTransport, "all_gather_bytes")
@@ -175,8 +175,8 @@ WHAT_A_BODY_CHANGES = """
 import os, signal, sys, torch, torch.nn.functional as F
 from pathlib import Path
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
-run = lockstep.init(seed=1, lanes=4, threads=1)
+import samebits
+run = samebits.init(seed=1, lanes=4, threads=1)
 m = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
 o = torch.optim.AdamW(m.parameters(), lr=0.1)
 s = torch.optim.lr_scheduler.ExponentialLR(o, 0.5)

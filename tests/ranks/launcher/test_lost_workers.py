@@ -15,7 +15,7 @@ SCRIPT = """
 import ctypes, os, signal, sys, torch, torch.nn.functional as F
 from pathlib import Path
 from torch.utils.data import DataLoader, Dataset
-import lockstep
+import samebits
 HOW, OPTIONS = sys.argv[1], eval(sys.argv[2])
 
 class Numbers(Dataset):
@@ -32,7 +32,7 @@ class Numbers(Dataset):
         return torch.rand(8) * i / 100, i % 3
 
 def main():
-    run = lockstep.init(seed=1, lanes=6, threads=1)
+    run = samebits.init(seed=1, lanes=6, threads=1)
     m = torch.nn.Linear(8, 3); o = torch.optim.AdamW(m.parameters(), lr=0.01)
     options = {"batch_size": 24, "num_workers": 2, **OPTIONS}
     m, o, l, held_out = run.prepare(

@@ -63,11 +63,11 @@ MEETINGS = """
         meet(1, rank=0, world_size=1)
         print("all met")
 
-    if "LOCKSTEP_RANK" in os.environ:
+    if "SAMEBITS_RANK" in os.environ:
         main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     else:
-        import lockstep
-        lockstep.spawn(main, args=(2,))
+        import samebits
+        samebits.spawn(main, args=(2,))
 """
 
 
@@ -87,14 +87,14 @@ def test_every_way_to_meet_works_twice_and_stores_work(tmp_path: Path, way: str)
         pytest.param("RANK='0'", "dist.init_device_mesh('cpu', (2,))", marks=pytest.mark.thorough),
         pytest.param(
             "WORLD_SIZE='1', LOCAL_WORLD_SIZE='1', RANK='0', LOCAL_RANK='0'",
-            "lockstep.init()",
+            "samebits.init()",
             marks=pytest.mark.thorough,
         ),
     ],
 )
 def test_a_rank_that_takes_itself_for_another_is_refused(tmp_path: Path, variables: str, call: str) -> None:
     script = f"""
-        import os, lockstep, torch.distributed as dist
+        import os, samebits, torch.distributed as dist
         rank = int(os.environ["RANK"])
         os.environ.update({variables})
         {call}
@@ -188,7 +188,7 @@ def test_a_script_that_calls_torch_spawn_itself_runs_as_under_python(tmp_path: P
     script = """
         import os, socket, torch, torch.distributed as dist, torch.multiprocessing as mp
         def example(rank, world_size, port):
-            assert "RANK" not in os.environ and "LOCKSTEP_RANK" not in os.environ
+            assert "RANK" not in os.environ and "SAMEBITS_RANK" not in os.environ
             os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
             dist.init_process_group("gloo", rank=rank, world_size=world_size)
             total = torch.ones(1)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.rank.transport.local import native
+from samebits.rank.transport.local import native
 from tests.support.launching import Running, kill, open_ports, run_script, start, until, write_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 has_backend = pytest.mark.skipif(
-    importlib.util.find_spec("lockstep.torch_backend") is None, reason="there is no backend lockstep"
+    importlib.util.find_spec("samebits.torch_backend") is None, reason="there is no backend samebits"
 )
 
 INIT = """
-    import lockstep, torch
-    run = lockstep.init(lanes=2)
+    import samebits, torch
+    run = samebits.init(lanes=2)
     model = torch.nn.Linear(4, 1)
     data = torch.utils.data.TensorDataset(torch.ones(8, 4), torch.ones(8, 1))
     model, optimizer, loader = run.prepare(
@@ -34,7 +34,7 @@ INIT = """
 """
 BACKEND = """
     import torch, torch.distributed as dist
-    dist.init_process_group("lockstep")
+    dist.init_process_group("samebits")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     while True:
         model(torch.ones(2, 4)).sum().backward()
@@ -44,8 +44,8 @@ BACKEND = """
 STORE = """
     import os
     import torch, torch.distributed as dist
-    from lockstep.rank.transport.shared_memory import SharedMemoryTransport
-    from lockstep.rank.transport.local.shared_store import inherited_store
+    from samebits.rank.transport.shared_memory import SharedMemoryTransport
+    from samebits.rank.transport.local.shared_store import inherited_store
     rank = int(os.environ["RANK"])
     ranks = SharedMemoryTransport(dist.PrefixStore("group", inherited_store()), rank, 2)
     while True:
@@ -68,7 +68,7 @@ def trains(place: Path, text: str, *options: str) -> Running:
         (STORE, ()),
         pytest.param(STORE, ("--fresh",), marks=pytest.mark.thorough),
         pytest.param(BACKEND, (), marks=has_backend),
-        pytest.param(INIT, ("--backend", "lockstep"), marks=has_backend),
+        pytest.param(INIT, ("--backend", "samebits"), marks=has_backend),
     ],
     ids=["store", "fresh", "backend", "init"],
 )
@@ -87,7 +87,7 @@ def test_no_process_of_a_run_listens(tmp_path: Path, text: str, options: tuple[s
 def test_a_kill_leaves_no_process_and_no_file(tmp_path: Path, victim: str) -> None:
     run = trains(tmp_path, STORE)
     mapped = "".join(Path(f"/proc/{process}/maps").read_text() for process in run.processes())
-    assert "/memfd:lockstep" in mapped
+    assert "/memfd:samebits" in mapped
     assert "/dev/shm" not in mapped, "nothing with a name, so nothing that could stay"
     if victim == "launcher":
         kill(run.process.pid)
@@ -147,15 +147,15 @@ def test_processes_that_ranks_start_meet_at_master_port(tmp_path: Path) -> None:
 
 WITHOUT = """
     import sys
-    sys.modules["lockstep._native"] = None  # as where there is no compiler
-    import os, torch, torch.distributed as dist, lockstep
+    sys.modules["samebits._native"] = None  # as where there is no compiler
+    import os, torch, torch.distributed as dist, samebits
     for _ in range(2):
         dist.init_process_group("gloo")
         total = torch.ones(1)
         dist.all_reduce(total)
         assert total == 2
         dist.destroy_process_group()
-    run = lockstep.init(lanes=2)
+    run = samebits.init(lanes=2)
     assert run.sum(1) == 2
     print("met")
 """
@@ -166,7 +166,7 @@ def test_without_the_compiled_part_ranks_meet_through_a_port_and_a_file(tmp_path
     assert (ended.code, ended.out) == (0, "met\n"), ended.err
 
 
-@pytest.mark.parametrize("backend", ["gloo", pytest.param("lockstep", marks=has_backend)])
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("samebits", marks=has_backend)])
 def test_the_back_end_of_the_command_line_takes_the_place_of_the_scripts(tmp_path: Path, backend: str) -> None:
     script = """
         import torch.distributed as dist
@@ -185,17 +185,17 @@ def test_our_back_end_needs_no_import_in_the_script(tmp_path: Path) -> None:
     script = """
         import sys, types
         import torch.distributed as dist
-        sys.modules["lockstep.torch_backend"] = None  # whoever imports it is told so
+        sys.modules["samebits.torch_backend"] = None  # whoever imports it is told so
         try:
-            dist.init_process_group("lockstep")
+            dist.init_process_group("samebits")
         except ModuleNotFoundError as error:
             print(error.name)
     """
     ended = run_script(tmp_path, script, "-n", "1")
-    assert (ended.code, ended.out) == (0, "lockstep.torch_backend\n"), ended.err
+    assert (ended.code, ended.out) == (0, "samebits.torch_backend\n"), ended.err
 
 
 def test_a_back_end_that_does_not_exist_ends_with_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, "", "--backend", "glue")
     assert (ended.code, ended.out, ended.folder) == (2, "", None)
-    assert ended.err == "error: There is no backend 'glue'.\nhelp: Use one of lockstep, gloo, nccl, mpi.\n"
+    assert ended.err == "error: There is no backend 'glue'.\nhelp: Use one of samebits, gloo, nccl, mpi.\n"

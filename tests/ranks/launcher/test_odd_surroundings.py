@@ -15,8 +15,8 @@ pytestmark = pytest.mark.ranks
 
 SCRIPT = """
 import os, signal, sys
-import lockstep, torch
-run = lockstep.init(lanes=2)
+import samebits, torch
+run = samebits.init(lanes=2)
 model = torch.nn.Linear(4, 1)
 data = torch.utils.data.TensorDataset(torch.ones(8, 4), torch.ones(8, 1))
 loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=1)
@@ -39,14 +39,14 @@ LEFT_OVER = {
     "TORCHELASTIC_RUN_ID": "gone", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "x",
     "TORCHELASTIC_MAX_RESTARTS": "x", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8",
     "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "PMI_RANK": "x", "PMI_SIZE": "3",
-    "LOCKSTEP_RANK": "junk", "LOCKSTEP_RANK_MEETING": "junk", "LOCKSTEP_NURSERY": "1-junk",
+    "SAMEBITS_RANK": "junk", "SAMEBITS_RANK_MEETING": "junk", "SAMEBITS_NURSERY": "1-junk",
 }  # fmt: skip
 ODD = {
     "LC_ALL": "xx", "LANG": "C", "PYTHONIOENCODING": "ascii", "HOME": "/nonexistent", "TERM": "dumb", "COLUMNS": "0",
     "LINES": "abc", "TMPDIR": "/nonexistent", "PATH": "",
 }  # fmt: skip
 ANOTHER_USER = ("unshare", "-U", "--map-user=1234", "--map-group=1234")
-PYTHON = (sys.executable, "-m", "lockstep")
+PYTHON = (sys.executable, "-m", "samebits")
 
 
 def can(*command: str) -> bool:
@@ -73,7 +73,7 @@ def trained(place: Path) -> list[str]:
 
 
 def outcome(place: Path) -> dict[str, object]:
-    [file] = (place / "lockstep-runs").glob("*/outcome.json")
+    [file] = (place / "samebits-runs").glob("*/outcome.json")
     told: dict[str, object] = json.loads(file.read_text())
     return told
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
 kill = sys.argv[1:]
-kept = Path((json.loads(os.environ["LOCKSTEP_RANK"])["snapshots"] or {{"folder": "nowhere"}})["folder"])
+kept = Path((json.loads(os.environ["SAMEBITS_RANK"])["snapshots"] or {{"folder": "nowhere"}})["folder"])
 
 
 def here(place, number):
@@ -44,7 +44,7 @@ class Net(nn.Module):
         self.seen = x.mean()
         return self.last(self.drop(self.norm(self.first(x)).relu())) * self.scale
 
-run = lockstep.init(seed=3, lanes=4, threads=1)
+run = samebits.init(seed=3, lanes=4, threads=1)
 x, y = torch.randn(64, 8), torch.randn(64, 3)
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

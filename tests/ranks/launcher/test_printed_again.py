@@ -11,7 +11,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from torch import nn
-import lockstep
+import samebits
 
 kills = sys.argv[1:]
 
@@ -23,7 +23,7 @@ def here(place):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-run = lockstep.init(seed=3, lanes=4, threads=1)
+run = samebits.init(seed=3, lanes=4, threads=1)
 model = nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randn(64, 4))

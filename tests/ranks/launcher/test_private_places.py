@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.rank.transport.local import native
+from samebits.rank.transport.local import native
 from tests.support.launching import Running, open_ports, start, until, write_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 
 SCRIPT = """
     import os
-    import lockstep, torch
+    import samebits, torch
     os.umask({umask})
-    run = lockstep.init(lanes=2)
+    run = samebits.init(lanes=2)
     model = torch.nn.Linear(4, 1)
     data = torch.utils.data.TensorDataset(torch.ones(8, 4), torch.ones(8, 1))
     loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=1, persistent_workers=True)
@@ -120,8 +120,8 @@ def test_other_users_find_nothing_of_a_run(tmp_path: Path, umask: int) -> None:
         assert mode_of(place.parent / "states") == 0o700
         maps = "".join(Path(f"/proc/{process}/maps").read_text() for process in processes)
         named = {word for line in maps.splitlines() for word in line.split()[5:] if word.startswith("/dev/shm/")}
-        assert not [name for name in named if "lockstep" in name and "lockstep-kept" not in name]
-        assert "/memfd:lockstep" in maps
+        assert not [name for name in named if "samebits" in name and "samebits-kept" not in name]
+        assert "/memfd:samebits" in maps
     finally:
         run.process.terminate()
         assert run.finish().code == 143

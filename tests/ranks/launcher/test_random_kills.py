@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.journal.ring import JournalReader
+from samebits.protocol.journal.ring import JournalReader
 from tests.support.launching import LIMIT_S, Finished, Running, run_script, start, write_script
 
 pytestmark = pytest.mark.ranks
@@ -24,9 +24,9 @@ TRAIN = """
     import sys, time, torch, torch.nn.functional as F
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(seed=3, lanes=8, threads=1)
+    run = samebits.init(seed=3, lanes=8, threads=1)
     x, y = torch.randn(320, 32), torch.randint(0, 10, (320,))
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -72,7 +72,7 @@ class Storm:
         while self.running.process.poll() is None and len(killed) < most and time.monotonic() < until:
             time.sleep(self.chance.uniform(0.2, 1.8) * self.pause_s)
             rank = self.chance.randrange(self.ranks)
-            journals = list(self.running.place.glob(f"lockstep-runs/**/journal/rank-{rank:05d}.ring"))
+            journals = list(self.running.place.glob(f"samebits-runs/**/journal/rank-{rank:05d}.ring"))
             newest = [path for path in journals if "before-restart" not in str(path)]
             if not newest:
                 continue
@@ -91,7 +91,7 @@ class Storm:
 def result(finished: Finished, place: Path) -> tuple[str, list[dict[str, float]]]:
     """The bits, and what was logged."""
     assert finished.code == 0, finished.err
-    newest = max(place.glob("lockstep-runs/**/metrics.jsonl"), key=os.path.getmtime)
+    newest = max(place.glob("samebits-runs/**/metrics.jsonl"), key=os.path.getmtime)
     lines = [json.loads(line) for line in newest.read_text().splitlines()]
     return finished.bits, [{**line, "time": 0.0} for line in lines]
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ranks
 TRAINING = """
     import os, signal, sys, time, torch, torch.nn.functional as F
     from torch.utils.data import DataLoader, Dataset
-    import lockstep
+    import samebits
 
     now = os.environ["TORCHELASTIC_RESTART_COUNT"]
     dies = dict(pair.split(":") for pair in os.environ.get("DIES", "").split())
@@ -27,7 +27,7 @@ TRAINING = """
         def __getitem__(self, index):
             return torch.arange(8.0).sin() * index / 100, index % 3
 
-    run = lockstep.init(seed=1, lanes=6, threads=1)
+    run = samebits.init(seed=1, lanes=6, threads=1)
     run.log(started=int(now))
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -83,7 +83,7 @@ def test_a_named_run_goes_on_from_its_newest_state(tmp_path: Path, undisturbed: 
     )
     assert found, said  # the state of step 7 is written while step 8 is computed, and may not be there yet
     assert f"the run resumes in epoch 2, after step {found[1]}" in ended.err
-    [folder] = (path.parent for path in (tmp_path / "lockstep-runs" / "exp1").glob("*/metrics.jsonl"))
+    [folder] = (path.parent for path in (tmp_path / "samebits-runs" / "exp1").glob("*/metrics.jsonl"))
     assert steps_in_metrics(folder) == list(range(1, 16))
     assert ended.err.count(", 6 lanes of ") == 1
 
@@ -144,8 +144,8 @@ def test_a_torchrun_script_starts_again_after_any_failure_and_meets_anew(tmp_pat
 
 def test_what_is_logged_without_any_step_is_in_the_file_once_after_a_restart(tmp_path: Path) -> None:
     script = """
-        import os, lockstep
-        run = lockstep.init()
+        import os, samebits
+        run = samebits.init()
         run.log(accuracy=0.9)
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), 9)

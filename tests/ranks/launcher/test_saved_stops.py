@@ -16,7 +16,7 @@ SCRIPT = """
     import os, sys, time, torch, torch.nn.functional as F
     from pathlib import Path
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
     def hold(place):
         if os.environ.get("HOLDS_AT") == place:
@@ -25,7 +25,7 @@ SCRIPT = """
                 time.sleep(0.01)
 
     named = {"name": "exp1", "save_every": "7steps"} if os.environ.get("NAMED") else {}
-    run = lockstep.init(seed=1, lanes=6, threads=1, **named)
+    run = samebits.init(seed=1, lanes=6, threads=1, **named)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(100, 8), torch.randint(0, 3, (100,)))
@@ -75,11 +75,11 @@ def digest(folder: Path) -> str:
 
 
 def states(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "lockstep-runs" / "exp1" / "states").iterdir())
+    return sorted(path.name for path in (folder / "samebits-runs" / "exp1" / "states").iterdir())
 
 
 def logged_steps(folder: Path) -> list[int]:
-    files = sorted((folder / "lockstep-runs" / "exp1").glob("*/metrics.jsonl"))
+    files = sorted((folder / "samebits-runs" / "exp1").glob("*/metrics.jsonl"))
     return [json.loads(line)["step"] for file in files for line in file.read_text().splitlines()]
 
 
@@ -113,7 +113,7 @@ def test_a_run_that_is_told_to_end_is_saved_where_it_is_and_goes_on_with_the_sam
 def test_a_second_signal_ends_it_at_once_without_a_state(tmp_path: Path) -> None:
     running = begin(tmp_path, 2, *EVERY, HOLDS_AT="step 9")
     running.wait_for("holding")
-    until(lambda: any(tmp_path.glob("lockstep-runs/exp1/states/step-00000007")), "the state", stretched(20.0))
+    until(lambda: any(tmp_path.glob("samebits-runs/exp1/states/step-00000007")), "the state", stretched(20.0))
     running.process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in running.err, "the answer to the signal", stretched(20.0))
     running.process.send_signal(signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_a_script_started_with_python_does_the_same(tmp_path: Path, undisturbed:
     asked_to_end(running, signal.SIGUSR1)
     stopped = running.finish()
     assert stopped.code == 128 + signal.SIGUSR1, stopped.err
-    assert "lockstep: stopped by signal 10 (SIGUSR1); saved after step 4: the same command" in stopped.err
+    assert "samebits: stopped by signal 10 (SIGUSR1); saved after step 4: the same command" in stopped.err
     assert "\nbits " not in stopped.err
     (tmp_path / "go").unlink()
     running = alone(tmp_path, HOLDS_AT="step 12")
@@ -168,7 +168,7 @@ def test_a_script_started_with_python_does_the_same(tmp_path: Path, undisturbed:
 OWN_HANDLERS = """
     import faulthandler, signal, sys, time
     from multiprocessing import get_context
-    from lockstep.rank.checkpoint.trigger.signals import SignalStopRequests
+    from samebits.rank.checkpoint.trigger.signals import SignalStopRequests
 
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGHUP, lambda *_: print("the script's own"))

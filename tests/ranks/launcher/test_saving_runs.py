@@ -1,4 +1,4 @@
-"""`lockstep run --name exp1 --save-every ...`: the same command goes on where the run was, whatever ended it."""
+"""`samebits run --name exp1 --save-every ...`: the same command goes on where the run was, whatever ended it."""
 
 import hashlib
 import os
@@ -15,9 +15,9 @@ SCRIPT = """
     import os, signal, sys, time, torch, torch.nn.functional as F
     from pathlib import Path
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(seed=1, lanes=6, threads=1)
+    run = samebits.init(seed=1, lanes=6, threads=1)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(100, 8), torch.randint(0, 3, (100,)))
@@ -29,7 +29,7 @@ SCRIPT = """
                 run.backward(F.cross_entropy(model(inputs), labels))
             if step.number == int(os.environ.get("DIES_AT", 0)) and run.rank == run.world_size - 1:
                 # A process beside the run writes states; the newest one is there before the rank dies.
-                newest = Path(f"lockstep-runs/exp1/states/step-{(step.number - 1) // 2 * 2:08d}/manifest.json")
+                newest = Path(f"samebits-runs/exp1/states/step-{(step.number - 1) // 2 * 2:08d}/manifest.json")
                 until = time.monotonic() + 30
                 while not newest.exists() and time.monotonic() < until:
                     time.sleep(0.01)
@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
     assert "the run resumes after 2 epochs, step 10" in ended.err
     assert "steps 11 to 15" in ended.out
     assert digest(tmp_path) == undisturbed
-    place = tmp_path / "lockstep-runs" / "exp1"
+    place = tmp_path / "samebits-runs" / "exp1"
     assert sorted(path.name for path in (place / "states").iterdir()) == ["step-00000012", "step-00000014"]
     assert len([path for path in place.iterdir() if (path / "plan.json").exists()]) == 3
     again = begin(tmp_path, 2, *EVERY).finish()
@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
 @pytest.mark.thorough
 def test_a_second_start_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
     first = begin(tmp_path, 1, *EVERY, WAITS="1")
-    saved = tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000002" / "manifest.json"
+    saved = tmp_path / "samebits-runs" / "exp1" / "states" / "step-00000002" / "manifest.json"
     until(saved.exists, "the first state", stretched(60.0))
     second = begin(tmp_path, 1, *EVERY).finish()
     assert second.code == 2
@@ -100,7 +100,7 @@ def test_a_second_start_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None
 
 def test_a_killed_nursery_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     run = begin(tmp_path, 2, *EVERY, WAITS=1)
-    until((tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000002").exists, "a state")
+    until((tmp_path / "samebits-runs" / "exp1" / "states" / "step-00000002").exists, "a state")
     nursery = next(pid for pid in run.processes() if b"rank.start.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(nursery, signal.SIGKILL)
     ended = run.finish()
@@ -112,8 +112,8 @@ def test_a_killed_nursery_says_that_the_same_command_goes_on(tmp_path: Path) -> 
 
 
 BEHIND = """
-import sys, torch, lockstep
-run = lockstep.init(seed=0, lanes=2, threads=1)
+import sys, torch, samebits
+run = samebits.init(seed=0, lanes=2, threads=1)
 m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=.1)
 m, o, l = run.prepare(m, o, torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8))
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.events import Kind, events_in, of_kind
+from samebits.protocol.events import Kind, events_in, of_kind
 from tests.support.launching import Finished, run_script
 
 pytestmark = pytest.mark.ranks
 
 SCRIPT = """
-    import os, signal, torch, lockstep
+    import os, signal, torch, samebits
     from pathlib import Path
     from torch.utils.data import DataLoader, TensorDataset
 
-    run = lockstep.init(seed=0, lanes=2, threads=1)
+    run = samebits.init(seed=0, lanes=2, threads=1)
 
     def keep(values, step):
         with Path("kept.jsonl").open("a") as file:

@@ -21,11 +21,11 @@ TRAIN = """
     from pathlib import Path
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
     dies = dict(pair.split(":") for pair in os.environ.get("DIES", "").split())
     dies_at = int(dies.get(os.environ["TORCHELASTIC_RESTART_COUNT"], 0))
-    kept = Path((json.loads(os.environ["LOCKSTEP_RANK"])["snapshots"] or {"folder": "nowhere"})["folder"]) / "run-1"
+    kept = Path((json.loads(os.environ["SAMEBITS_RANK"])["snapshots"] or {"folder": "nowhere"})["folder"]) / "run-1"
 
 
     def here(step):
@@ -38,7 +38,7 @@ TRAIN = """
         time.sleep(0.1)
 
 
-    run = lockstep.init(seed=3, threads=1)
+    run = samebits.init(seed=3, threads=1)
     x, y = torch.randn(100, 8), torch.randint(0, 3, (100,))
     model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -85,7 +85,7 @@ EACH_ONCE = [
 
 
 def kept_folders(launcher: int) -> list[Path]:
-    return list(Path("/dev/shm").glob(f"lockstep-kept-{launcher}-*"))
+    return list(Path("/dev/shm").glob(f"samebits-kept-{launcher}-*"))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_every_strategy_goes_on_from_memory(tmp_path: Path, undisturbed: Finishe
         tmp_path, TRAIN, *options, "--lanes", "3", "--snapshots", f"{EVERY}steps", env={"DIES": "0:6 1:25"}
     )
     if "--name" in options:
-        [folder] = {path.parent for path in (tmp_path / "lockstep-runs" / "exp1").glob("*/metrics.jsonl")}
+        [folder] = {path.parent for path in (tmp_path / "samebits-runs" / "exp1").glob("*/metrics.jsonl")}
         ended = Finished(ended.code, ended.out, ended.err, folder)
     assert bits(ended) == bits(undisturbed)
     assert ended.out == undisturbed.out
@@ -244,7 +244,7 @@ def test_what_a_body_changes_before_its_steps_is_not_changed_twice(tmp_path: Pat
 def test_an_unnamed_run_started_again_by_hand_begins_at_its_beginning(tmp_path: Path, undisturbed: Finished) -> None:
     options = ("-n", "1", "--lanes", "3", "--snapshots", "1steps", "--max-restarts", "1")
     assert run_script(tmp_path, TRAIN, *options, env={"DIES": "0:6 1:9"}).code == 128 + signal.SIGKILL
-    for folder in (tmp_path / "lockstep-runs").glob("*"):
+    for folder in (tmp_path / "samebits-runs").glob("*"):
         folder.rename(tmp_path / folder.name)
     ended = run_script(tmp_path, TRAIN, *options)
     assert bits(ended) == bits(undisturbed)

@@ -1,4 +1,4 @@
-"""`lockstep.spawn` from scripts and from cells: both styles inside, one exception outside, nothing left behind."""
+"""`samebits.spawn` from scripts and from cells: both styles inside, one exception outside, nothing left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ranks
 SCRIPT = """
     import json, os, sys
     import torch, torch.distributed as dist, torch.nn.functional as F
-    import lockstep
+    import samebits
 
     class Mine:
         def __eq__(self, other): return type(self) is type(other)
@@ -37,7 +37,7 @@ SCRIPT = """
         print("from rank", rank)
 
     def as_a_run(rank, where):
-        run = lockstep.init(seed=3, lanes=2, threads=1)
+        run = samebits.init(seed=3, lanes=2, threads=1)
         assert (run.rank, run.world_size) == (rank, int(os.environ["WORLD_SIZE"]))
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 1)
@@ -52,16 +52,16 @@ SCRIPT = """
 
     print("before")
     results = torch.zeros(2)
-    lockstep.spawn(as_in_the_note, args=(2, results), nprocs=2)
+    samebits.spawn(as_in_the_note, args=(2, results), nprocs=2)
     assert results.tolist() == [3, 3]
     print("between")
-    lockstep.spawn(as_a_run, args=("gradient",), nprocs=2)
-    lockstep.spawn(as_a_run, args=("gradient",), nprocs=1, quiet=True)
+    samebits.spawn(as_a_run, args=("gradient",), nprocs=2)
+    samebits.spawn(as_a_run, args=("gradient",), nprocs=1, quiet=True)
     print("after")
 """
 CELL = """
 import io, os, sys, time
-import lockstep
+import samebits
 
 class Cell(io.StringIO):
     pass
@@ -69,29 +69,29 @@ class Cell(io.StringIO):
 real, sys.stdout = sys.stdout, Cell()
 
 def train(rank):
-    run = lockstep.init()
+    run = samebits.init()
     print("rank", rank, "of", run.world_size, os.path.basename(os.getcwd()), os.environ.get("SET_IN_A_CELL"), os.getppid())
 
-lockstep.spawn(train, quiet=True)
+samebits.spawn(train, quiet=True)
 os.mkdir("elsewhere"), os.chdir("elsewhere")
 os.environ["SET_IN_A_CELL"] = "yes"
-lockstep.spawn(train, nprocs=1)
+samebits.spawn(train, nprocs=1)
 def train(rank):
     raise ValueError("in the new version of the cell")
 try:
-    lockstep.spawn(train, quiet=True)
-except lockstep.RankFailed as error:
+    samebits.spawn(train, quiet=True)
+except samebits.RankFailed as error:
     print(error)
 real.write(sys.stdout.getvalue())
 """
 FAILURES = """
     import json, os, signal, sys
-    import lockstep
+    import samebits
 
     def fails(rank, how):
-        run = lockstep.init()
+        run = samebits.init()
         if how == "usage":
-            lockstep.init(lanes=1)
+            samebits.init(lanes=1)
         if rank == 1 and how == "raise":
             raise ValueError("as asked")
         if rank == 1 and how == "exit":
@@ -105,36 +105,36 @@ FAILURES = """
     sys.ps1 = ">>> "  # as at a prompt, where the process that has imported torch is kept
     for how in ("raise", "usage", "exit", "kill"):
         try:
-            lockstep.spawn(fails, args=(how,), quiet=True)
-        except lockstep.RankFailed as error:
-            usage = isinstance(error, lockstep.UsageError)
+            samebits.spawn(fails, args=(how,), quiet=True)
+        except samebits.RankFailed as error:
+            usage = isinstance(error, samebits.UsageError)
             print(json.dumps([how, error.rank, error.exit_code, usage, str(error), error.traceback]))
-    context = lockstep.spawn(fails, args=("never",), join=False, quiet=True)
+    context = samebits.spawn(fails, args=("never",), join=False, quiet=True)
     assert context.join(timeout=0.01) is False
     context.stop()
     assert context.join() is True
-    context = lockstep.spawn(fails, args=("exit",), join=False, quiet=True)
+    context = samebits.spawn(fails, args=("exit",), join=False, quiet=True)
     try:
         context.join()
-    except lockstep.RankFailed as error:
+    except samebits.RankFailed as error:
         assert error.exit_code == 3
     assert context.join() is True, "a failure is raised once"
-    lockstep.spawn(fails, args=("exit",), join=False, quiet=True)
+    samebits.spawn(fails, args=("exit",), join=False, quiet=True)
 """
 WAITS = """
     import signal, sys
     import torch
-    import lockstep
+    import samebits
 
     def waits(rank):
-        run = lockstep.init()
+        run = samebits.init()
         loader = torch.utils.data.DataLoader(range(4), num_workers=1, persistent_workers=True)
         next(iter(loader))
         run.barrier()
         print("waiting", flush=True) if rank == 0 else None
         signal.pause()
 
-    context = lockstep.spawn(waits, join="now" in sys.argv)
+    context = samebits.spawn(waits, join="now" in sys.argv)
     signal.pause() if "away" in sys.argv else context.join()
 """
 
@@ -142,7 +142,7 @@ WAITS = """
 @pytest.mark.thorough
 def test_the_backend_of_a_spawn_is_what_its_groups_have(tmp_path: Path) -> None:
     script = """
-        import lockstep, torch.distributed as dist
+        import samebits, torch.distributed as dist
 
         def over_another_backend(rank):
             dist.init_process_group("mpi")
@@ -150,7 +150,7 @@ def test_the_backend_of_a_spawn_is_what_its_groups_have(tmp_path: Path) -> None:
             dist.barrier()  # Gloo still connects on one rank where the other has begun to leave
             dist.destroy_process_group()
 
-        lockstep.spawn(over_another_backend, nprocs=2, backend="gloo", quiet=True)
+        samebits.spawn(over_another_backend, nprocs=2, backend="gloo", quiet=True)
     """
     ended = start_python(tmp_path, write_script(tmp_path, script)).finish()
     assert ended.code == 0, ended.err
@@ -181,7 +181,7 @@ def test_functions_of_a_cell_run_and_print_into_the_cell(tmp_path: Path) -> None
 def test_the_first_failure_is_raised_once_with_its_rank_and_traceback(tmp_path: Path) -> None:
     ended = start_python(tmp_path, write_script(tmp_path, FAILURES)).finish()
     assert ended.code == 0
-    assert ended.err.startswith("lockstep.spawn: rank 1"), "never joined, yet said"
+    assert ended.err.startswith("samebits.spawn: rank 1"), "never joined, yet said"
     assert "the script ended with exit code 3" in ended.err
     told = {how: rest for how, *rest in map(json.loads, ended.out.splitlines())}
     rank, code, usage, message, traceback = told["raise"]

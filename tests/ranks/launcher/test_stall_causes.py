@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import lockstep
+import samebits
 from tests.support.launching import run_script, said, start_python, write_script
 
 pytestmark = pytest.mark.ranks
@@ -17,7 +17,7 @@ PLAIN = """
 import os, re, subprocess, sys, threading, time
 import torch, torch.distributed as dist
 
-dist.init_process_group("lockstep")
+dist.init_process_group("samebits")
 rank = dist.get_rank()
 
 
@@ -81,14 +81,14 @@ def test_the_sentence_says_where_a_rank_is_that_does_not_come(tmp_path, how):
 
 
 def start_without_py_spy(place: Path, *options: str):
-    """Run lockstep by the interpreter that this environment was made from: there is no py-spy beside it."""
+    """Run samebits by the interpreter that this environment was made from: there is no py-spy beside it."""
     python = Path(sys.executable).resolve()
-    path = os.pathsep.join([str(Path(lockstep.__file__).parents[1]), sysconfig.get_path("purelib")])
+    path = os.pathsep.join([str(Path(samebits.__file__).parents[1]), sysconfig.get_path("purelib")])
     if python.with_name("py-spy").exists() or Path("/usr/bin/py-spy").exists():
         pytest.skip("py-spy is beside the interpreter that this environment was made from")
     return start_python(
         place,
-        *("-m", "lockstep", "run", *options),
+        *("-m", "samebits", "run", *options),
         env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
         python=str(python),
     )

@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 how = sys.argv[1]
-run = lockstep.init(seed=1, lanes=2)
+run = samebits.init(seed=1, lanes=2)
 
 
 def spin():
@@ -158,7 +158,7 @@ if sys.argv[2] == "crossed":
 
 
 @pytest.mark.parametrize(
-    ("backend", "operation"), [("lockstep", r"all_reduce\(sum\) of 4 float32"), ("gloo", "all_reduce")]
+    ("backend", "operation"), [("samebits", r"all_reduce\(sum\) of 4 float32"), ("gloo", "all_reduce")]
 )
 def test_in_a_plain_script_the_missing_rank_is_named(tmp_path, backend, operation):
     """Over Gloo only the stacks tell."""
@@ -173,7 +173,7 @@ def test_in_a_plain_script_the_missing_rank_is_named(tmp_path, backend, operatio
 
 
 def test_groups_that_are_used_in_crossed_order_are_told_as_a_circle(tmp_path):
-    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("lockstep", "crossed"))
+    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("samebits", "crossed"))
     assert done.code == 1, done.err
     (sentence,) = [one.removeprefix("stalled ") for one in said(done, "FAILED")]
     assert re.search(
@@ -190,9 +190,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
+import samebits
 
-run = lockstep.init(seed=1, lanes=2)
+run = samebits.init(seed=1, lanes=2)
 
 
 class Pictures(Dataset):

@@ -154,7 +154,7 @@ def test_an_unnamed_run_leaves_private_files(tmp_path: Path) -> None:
         return [path for path in (ended.folder, *ended.folder.rglob("*")) if path.stat().st_mode & 0o077]
 
     ended = run_script(tmp_path, "print('x')", "-n", "2", "--fresh", "--name", "mine")
-    assert ended.folder == tmp_path / "lockstep-runs" / "mine"
+    assert ended.folder == tmp_path / "samebits-runs" / "mine"
     assert others_may(ended) == []
     again = start(tmp_path, "--name", "mine", "script.py").finish()
     assert (again.code, again.err.count("\n")) == (2, 2)

@@ -26,7 +26,7 @@ def frozen():
     """A group of processes that are frozen, and let go when the test is over."""
     if not (FREEZER.is_dir() and os.access(FREEZER, os.W_OK)):
         pytest.skip("Only the freezer of cgroups, version 1, holds a process against SIGKILL.")
-    folder = FREEZER / f"lockstep-{os.getpid()}"
+    folder = FREEZER / f"samebits-{os.getpid()}"
     folder.mkdir()
     yield folder
     (folder / "freezer.state").write_text("THAWED")

@@ -1,4 +1,4 @@
-"""`lockstep watch` and `diagnose` of a run that is stuck, and of the same one when its launcher was killed."""
+"""`samebits watch` and `diagnose` of a run that is stuck, and of the same one when its launcher was killed."""
 
 import json
 import subprocess
@@ -12,8 +12,8 @@ from tests.support.launching import start, until, write_script
 pytestmark = pytest.mark.ranks
 
 
-def lockstep(place, *arguments):
-    done = subprocess.run([sys.executable, "-m", "lockstep", *arguments], cwd=place, capture_output=True, text=True)
+def samebits(place, *arguments):
+    done = subprocess.run([sys.executable, "-m", "samebits", *arguments], cwd=place, capture_output=True, text=True)
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout
 
@@ -22,10 +22,10 @@ def test_a_stuck_run_is_told_from_outside_and_when_its_launcher_is_gone(tmp_path
     run = start(tmp_path, "-v", "-n", "2", write_script(tmp_path, TRAIN), "sleep")
     try:
         until((tmp_path / "once").exists, "the sleep")
-        code, text = lockstep(tmp_path, "watch", "--json")
+        code, text = samebits(tmp_path, "watch", "--json")
         ranks = json.loads(text)["ranks"]
         assert (code, [rank["pid"] for rank in ranks]) == (0, [run.pid_of(0), run.pid_of(1)])
-        code, text = lockstep(tmp_path, "diagnose")
+        code, text = samebits(tmp_path, "diagnose")
         assert code == 1, text
         assert "under way: 2 of 2 ranks have a process" in text
         assert "rank 1 has not reached the exchange of gradients of step 6 (script.py:35)" in text
@@ -33,6 +33,6 @@ def test_a_stuck_run_is_told_from_outside_and_when_its_launcher_is_gone(tmp_path
     finally:
         run.clean_up()
     until(lambda: not run.processes(), "the end of all processes")
-    code, text = lockstep(tmp_path, "diagnose")
+    code, text = samebits(tmp_path, "diagnose")
     assert code == 1, text
     assert "ended without an outcome: the launcher was killed, or the machine went down" in text

@@ -28,9 +28,9 @@ SLOW = {
     "claims",
     "devices",
     "gloo_spawn_checkpoint",
-    "spawn_lockstep",
+    "spawn_samebits",
     "hogwild",
-    "hogwild_lockstep",
+    "hogwild_samebits",
     "digits_with_steplr",
     "save_and_load",
 }
@@ -48,7 +48,7 @@ def said_in(path: Path) -> tuple[list[str], list[str]]:
 
 def printed_by(command: str, place: Path) -> list[str]:
     """What the ranks printed, without the prefix that tells the ranks apart."""
-    if command.startswith("lockstep run "):
+    if command.startswith("samebits run "):
         ended = start(place, *shlex.split(command)[2:]).finish()
         return lines_of(command, ended.code, ended.out, ended.err)
     binaries = Path(sys.executable).parent
@@ -56,7 +56,7 @@ def printed_by(command: str, place: Path) -> list[str]:
         name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED")
     }
     variables |= {"PATH": f"{binaries}:{os.environ['PATH']}"}
-    command = re.sub(r"\blockstep run", "python -m lockstep run", command)  # this tree's, wherever it is installed
+    command = re.sub(r"\bsamebits run", "python -m samebits run", command)  # this tree's, wherever it is installed
     done = subprocess.run(
         command, shell=True, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

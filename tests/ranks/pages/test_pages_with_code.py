@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import lockstep
+import samebits
 from tests.support.launching import start
 
 pytestmark = pytest.mark.ranks
@@ -53,7 +53,7 @@ def test_the_quick_start_has_the_same_bits_on_one_rank_and_on_two_and_its_file_l
     assert saved[0] == saved[1]
     loading = [block for block in blocks_of("quickstart.en.md") if "load" in block and "python" in block][1:]
     program = "\n".join(block.partition("\n")[2].removesuffix("```") for block in loading)
-    assert ("lockstep.load_weights(" in program, "load_file(" in program) == (True, True)
+    assert ("samebits.load_weights(" in program, "load_file(" in program) == (True, True)
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "the loading of the quick start", "exec"), {})
 
@@ -69,8 +69,8 @@ def test_what_the_migration_page_recommends_exists() -> None:
     page = (DOCS / "migration.md").read_text()
     named = set(re.findall(r"`run\.(\w+)", page)) - {"device"}
     assert len(named) > 10
-    assert [name for name in named if not hasattr(lockstep.Run, name)] == []
-    assert [name for name in set(re.findall(r"`lockstep\.(\w+)", page)) if not hasattr(lockstep, name)] == []
+    assert [name for name in named if not hasattr(samebits.Run, name)] == []
+    assert [name for name in set(re.findall(r"`samebits\.(\w+)", page)) if not hasattr(samebits, name)] == []
 
 
 @pytest.mark.thorough
@@ -84,7 +84,7 @@ def test_before_and_after_train(tmp_path: Path, path: Path) -> None:
     (saved,) = tmp_path.glob("digits.*")
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     if saved.suffix == ".safetensors":
-        lockstep.load_weights(model, saved)
+        samebits.load_weights(model, saved)
     else:
         state = torch.load(saved, weights_only=True)
         model.load_state_dict(state.get("model", state))

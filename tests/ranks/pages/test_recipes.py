@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.recipes import RECIPES, ROOT, learned
 
 pytestmark = pytest.mark.ranks
@@ -34,7 +34,7 @@ def test_recipes_learn_and_have_the_same_bits_on_one_rank_and_on_two() -> None:
 def test_verify_proves_a_recipe_on_1_2_3_and_4_ranks(tmp_path: Path, recipe: str) -> None:
     accepted = ["--accept", "plain"] * (recipe in INTENDED)
     command = ["verify", "--ranks", "1,2,3,4", "--steps", "4", *accepted, str(ROOT / f"examples/recipes/{recipe}.py")]
-    ended = subprocess.run([sys.executable, "-m", "lockstep", *command], cwd=tmp_path, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-m", "samebits", *command], cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -20,9 +20,9 @@ TRAIN = """
     import os, signal, torch, torch.nn.functional as F
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(seed=3, lanes=4, numerics="portable")
+    run = samebits.init(seed=3, lanes=4, numerics="portable")
     x, y = torch.randn(96, 1, 10, 10), torch.randint(0, 3, (96,))
     front = nn.Sequential(nn.Conv2d(1, 6, 3), nn.GELU(), nn.Dropout(0.1), nn.Flatten())
     model = nn.Sequential(front, nn.Linear(384, 48), nn.LayerNorm(48), nn.Tanh(), nn.Linear(48, 3))
@@ -55,7 +55,7 @@ def test_the_bits_are_those_of_every_strategy(tmp_path: Path) -> None:
         assert loss(run_script(tmp_path, TRAIN, *options)) == loss(one)
     assert loss(run_script(tmp_path, TRAIN, "-n", "2", env={"KILLS": "1"})) == loss(one)
     # The session's own OPENBLAS_NUM_THREADS hid that ranks lost theirs.
-    words = [sys.executable, "-m", "lockstep", "run", "-n", "1", "script.py"]
+    words = [sys.executable, "-m", "samebits", "run", "-n", "1", "script.py"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
     users = subprocess.run(words, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=120, check=False)
     assert loss(one) in users.stdout, users.stderr
@@ -105,7 +105,7 @@ def test_what_cannot_be_portable_is_refused_before_anything_starts(
     ended = run_script(tmp_path, TRAIN, "-n", "1", "--numerics", "portable", *options)
     assert ended.code == 2
     assert says in ended.err
-    assert not [*tmp_path.glob("lockstep-runs/*/logs")]
+    assert not [*tmp_path.glob("samebits-runs/*/logs")]
 
 
 @pytest.mark.thorough
@@ -120,8 +120,8 @@ def test_a_word_that_only_the_running_script_knows_is_named_with_the_fix(tmp_pat
 @pytest.mark.thorough
 def test_lstm_stays_out_of_onednn_and_numpy_below_avx512(tmp_path: Path) -> None:
     text = """
-        import json, torch, numpy as np, lockstep
-        run = lockstep.init(numerics="portable")
+        import json, torch, numpy as np, samebits
+        run = samebits.init(numerics="portable")
         before = torch.backends.mkldnn.enabled
         with torch.profiler.profile() as profile:
             torch.nn.LSTM(4, 5)(torch.ones(3, 2, 4))
@@ -138,8 +138,8 @@ def test_lstm_stays_out_of_onednn_and_numpy_below_avx512(tmp_path: Path) -> None
 @pytest.mark.thorough
 def test_what_others_preload_stays_behind_ours(tmp_path: Path) -> None:
     text = """
-        import os, lockstep
-        run = lockstep.init(numerics="portable")
+        import os, samebits
+        run = samebits.init(numerics="portable")
         print("preloads", [os.path.basename(path) for path in os.environ["LD_PRELOAD"].split(":")])
     """
     (library,) = Path("/lib").glob("x86_64-linux-gnu/libm.so.6") or [None]
@@ -148,10 +148,10 @@ def test_what_others_preload_stays_behind_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_script_without_lockstep_is_told_that_nothing_was_checked(tmp_path: Path) -> None:
+def test_a_script_without_samebits_is_told_that_nothing_was_checked(tmp_path: Path) -> None:
     ended = run_script(tmp_path, "import torch", "-n", "1", "--numerics", "portable")
     assert ended.code == 0
-    assert "numerics  nothing was checked: the script calls no lockstep.init" in ended.err
+    assert "numerics  nothing was checked: the script calls no samebits.init" in ended.err
 
 
 def test_two_threads_are_as_portable_with_bits_of_their_own(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_two_threads_are_as_portable_with_bits_of_their_own(tmp_path: Path) -> N
 
 
 WORKERS = """
-    import multiprocessing, torch, lockstep
+    import multiprocessing, torch, samebits
     from torch import nn
     from torch.utils.data import DataLoader, Dataset
 
@@ -175,7 +175,7 @@ WORKERS = """
             return nn.LSTM(30, 30)(torch.randn(1, 1, 30))[0].detach().flatten()
 
     if __name__ == "__main__":
-        run = lockstep.init(numerics="portable")
+        run = samebits.init(numerics="portable")
         model = nn.Linear(30, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         loader = DataLoader(Samples(), batch_size=4, num_workers=1, multiprocessing_context="METHOD")
@@ -208,8 +208,8 @@ def test_a_state_with_the_bits_of_one_cpu_is_not_resumed(tmp_path: Path) -> None
 @pytest.mark.thorough
 def test_a_word_in_a_branch_that_is_not_taken_is_said(tmp_path: Path) -> None:
     text = TRAIN.replace(
-        'lockstep.init(seed=3, lanes=4, numerics="portable")',
-        'lockstep.init(seed=3, lanes=4, numerics="portable") if "NEVER" in os.environ else lockstep.init(seed=3, lanes=4)',
+        'samebits.init(seed=3, lanes=4, numerics="portable")',
+        'samebits.init(seed=3, lanes=4, numerics="portable") if "NEVER" in os.environ else samebits.init(seed=3, lanes=4)',
     )
     ended = run_script(tmp_path, text, "-n", "1")
     assert "the script chose other numerics" in ended.err
@@ -218,7 +218,7 @@ def test_a_word_in_a_branch_that_is_not_taken_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_variable_that_the_script_changes_is_named(tmp_path: Path) -> None:
-    text = TRAIN.replace("import lockstep", "import lockstep; os.environ['NPY_DISABLE_CPU_FEATURES'] = ''")
+    text = TRAIN.replace("import samebits", "import samebits; os.environ['NPY_DISABLE_CPU_FEATURES'] = ''")
     ended = run_script(tmp_path, text, "-n", "1")
     assert ended.code == 2
     assert "NPY_DISABLE_CPU_FEATURES changed in the script" in ended.err

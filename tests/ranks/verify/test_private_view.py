@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bench.bench import Runners, measure
-from lockstep.bench.plan import Amount, Bench
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.trials.trials import Files, Program, Trials
-from lockstep.verify.verify import Proof, verify
+from samebits.bench.bench import Runners, measure
+from samebits.bench.plan import Amount, Bench
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.trials.trials import Files, Program, Trials
+from samebits.verify.verify import Proof, verify
 from tests.scripts.verifying import nursery
 
 pytestmark = pytest.mark.ranks
@@ -24,9 +24,9 @@ import sys
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes=2, threads=1)
+run = samebits.init(seed=0, lanes=2, threads=1)
 if run.is_main:
     with open("train.log", "a") as log:
         log.write("a run\\n")
@@ -86,7 +86,7 @@ class Home:
         return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
     def verify(self, *around: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "lockstep", "verify", "--ranks", "1,2", "--steps", "2", "train.py", *self.args]
+        command = [sys.executable, "-m", "samebits", "verify", "--ranks", "1,2", "--steps", "2", "train.py", *self.args]
         environment = os.environ | {"TMPDIR": str(self.temporary)}
         return subprocess.run(
             [*around, *command], cwd=self.here, env=environment, capture_output=True, text=True, timeout=100
@@ -125,8 +125,8 @@ def test_verify_leaves_the_files_of_its_user_as_they_are_and_each_run_begins_wit
     assert home.state() == home.before
     assert home.outside.read_text() == "mine"
     assert home.close(), "shared memory is the real one"
-    assert list(home.temporary.glob("lockstep-*")) == []
-    assert "lockstep-verify-" not in Path("/proc/self/mountinfo").read_text(errors="replace"), (
+    assert list(home.temporary.glob("samebits-*")) == []
+    assert "samebits-verify-" not in Path("/proc/self/mountinfo").read_text(errors="replace"), (
         "nothing of a view is left"
     )
 
@@ -146,7 +146,7 @@ def test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart
     assert first.startswith("note: This system has no private views of files (")
     assert "Too large to copy, only linked: large.bin." in first
     assert "Writes there or outside this folder are real." in first
-    assert list(home.temporary.glob("lockstep-*")) == []
+    assert list(home.temporary.glob("samebits-*")) == []
 
 
 @pytest.mark.skipif(not can("unshare", "-m"), reason="this system gives no private views")

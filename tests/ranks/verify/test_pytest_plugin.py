@@ -26,7 +26,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.thorough
 def test_bits_are_saved_compared_and_a_change_fails_the_test_with_the_report(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["lockstep.testing.plugin"]\n')
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["samebits.testing.plugin"]\n')
     (tmp_path / "test_bits.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))

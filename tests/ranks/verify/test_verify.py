@@ -1,4 +1,4 @@
-"""`lockstep verify` on real tiny scripts with real processes: honest ones pass, and each planted mistake is named."""
+"""`samebits verify` on real tiny scripts with real processes: honest ones pass, and each planted mistake is named."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.verify.evidence import Kind
-from lockstep.verify.plain import Agreement, sentence
+from samebits.verify.evidence import Kind
+from samebits.verify.plain import Agreement, sentence
 from tests.scripts.verifying import HONEST, SCRIPT, TOKENS, Verifier, named, nursery, verified
 from tests.support.launching import killed_at_the_end
 
@@ -22,7 +22,7 @@ __all__ = ["nursery", "verified"]
 def test_an_honest_script_is_proved_by_the_command_on_1_2_3_and_4_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(**HONEST | {"lanes": 4}))
-    command = [sys.executable, "-m", "lockstep", "verify", "--json", "train.py", "--ranks", "1,2,3,4", "--steps", "3"]
+    command = [sys.executable, "-m", "samebits", "verify", "--json", "train.py", "--ranks", "1,2,3,4", "--steps", "3"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = json.loads(ended.stdout)
@@ -158,7 +158,7 @@ def test_the_failure_of_a_run_is_shown_with_the_scripts_frames_and_not_torchs(ve
 
 
 @pytest.mark.thorough
-def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier, tmp_path: Path) -> None:
+def test_a_script_without_samebits_is_told_what_verify_needs(verified: Verifier, tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("print('hello')\n")
     result = verified.of(script)
@@ -187,7 +187,7 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     script.write_text(SCRIPT.format(**HONEST | {"epochs": 10**6}))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = [sys.executable, "-m", "lockstep", "verify", "--ranks", "1,2", "--steps", "1000000", "train.py"]
+    command = [sys.executable, "-m", "samebits", "verify", "--ranks", "1,2", "--steps", "1000000", "train.py"]
     environment = os.environ | {"TMPDIR": str(temporary)}
     with killed_at_the_end(command, cwd=tmp_path, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stderr is not None
@@ -198,4 +198,4 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     last = r'stopped by Ctrl-C( in the run ".+")?: nothing is proved; no process and no file of the runs is left'
     assert re.fullmatch(last, said.splitlines()[-1])
-    assert not list(temporary.glob("lockstep-verify-*"))
+    assert not list(temporary.glob("samebits-verify-*"))

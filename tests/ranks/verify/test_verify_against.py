@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.errors import UsageError
-from lockstep.verify.report import show
-from lockstep.verify.result import Result
-from lockstep.verify.saved_bits import decode
+from samebits.errors import UsageError
+from samebits.verify.report import show
+from samebits.verify.result import Result
+from samebits.verify.saved_bits import decode
 from tests.scripts.verifying import HONEST, SCRIPT, Verifier, nursery, verified
 
 pytestmark = pytest.mark.ranks

@@ -5,10 +5,10 @@ import json
 import pytest
 from rich.console import Console
 
-from lockstep.errors import UsageError
-from lockstep.launcher.trials.trials import Program, Trials
-from lockstep.verify.continued import show_continued
-from lockstep.verify.interruption import Interruption, interrupt
+from samebits.errors import UsageError
+from samebits.launcher.trials.trials import Program, Trials
+from samebits.verify.continued import show_continued
+from samebits.verify.interruption import Interruption, interrupt
 from tests.scripts.verifying import nursery  # noqa: F401 - a fixture
 from tests.support.launching import write_script
 
@@ -23,9 +23,9 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, {init})
+run = samebits.init(seed=0, {init})
 inputs = torch.randn(40, 6)
 targets = inputs[:, :3].argmax(1)
 model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))

@@ -1,4 +1,4 @@
-"""`lockstep verify` under a strategy that promises no equal bits: it says so, names why, and blames nobody."""
+"""`samebits verify` under a strategy that promises no equal bits: it says so, names why, and blames nobody."""
 
 import io
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.trials.trials import PRELOADED, Program, Trials
-from lockstep.protocol.arithmetic import why_not_exact
-from lockstep.protocol.layout.mesh import Form
-from lockstep.verify.report import show
-from lockstep.verify.verify import Proof, verify
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.trials.trials import PRELOADED, Program, Trials
+from samebits.protocol.arithmetic import why_not_exact
+from samebits.protocol.layout.mesh import Form
+from samebits.verify.report import show
+from samebits.verify.verify import Proof, verify
 
 pytestmark = pytest.mark.ranks
 
@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes=2)
+run = samebits.init(seed=0, lanes=2)
 inputs = torch.randn(44, 6)
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -80,7 +80,7 @@ def test_exact_forms_have_no_reason_and_fast_numerics_have_one() -> None:
 
 def test_the_command_refuses_what_does_not_fit_on_some_number_of_ranks_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "lockstep", "verify", "--json", "train.py", "--steps", "1", "--ranks"]
+    command = [sys.executable, "-m", "samebits", "verify", "--json", "train.py", "--steps", "1", "--ranks"]
     refused = subprocess.run(
         [*command, "1,2,4", "--mesh", "pipeline=2,ddp=2"],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""`lockstep verify` sees what its steps alone do not: the script's end, data sets that remember, what lanes pass on.
+"""`samebits verify` sees what its steps alone do not: the script's end, data sets that remember, what lanes pass on.
 
 Each script has a mistake that its first steps hide, or that used to be blamed on something else.
 """
@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from lockstep.protocol.recording import AT_END
-from lockstep.verify.plain import Agreement
-from lockstep.verify.result import Result
+from samebits.protocol.recording import AT_END
+from samebits.verify.plain import Agreement
+from samebits.verify.result import Result
 from tests.scripts.verifying import Verifier, named, nursery, verified
 from tests.support.launching import write_script
 
@@ -78,7 +78,7 @@ def test_a_script_that_cannot_come_to_its_end_is_no_failure_and_the_end_is_named
 
 @pytest.mark.thorough
 def test_a_script_that_waits_for_more_steps_is_ended(verified: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = "import lockstep.rank.run.loop.recording; lockstep.rank.run.loop.recording.LEAST_REST_S = 0.1; epochs, steps = 10**9, 0"
+    before = "import samebits.rank.run.loop.recording; samebits.rank.run.loop.recording.LEAST_REST_S = 0.1; epochs, steps = 10**9, 0"
     result = verified(steps=2, before=before, end="while True: steps += sum(1 for step in run.steps(loader))")
     assert result.exit_code == 0, result.failed
     assert "it did not end within" in " ".join(result.not_proved())
@@ -181,7 +181,7 @@ def test_samples_that_lanes_draw_for_themselves_make_the_row_plain_show_nothing(
 @pytest.mark.thorough
 def test_a_second_run_in_one_script_is_compared_too(verified: Verifier) -> None:
     again = (
-        "run = lockstep.init(seed=1, lanes=2)\n"
+        "run = samebits.init(seed=1, lanes=2)\n"
         "model = nn.Linear(6, 3)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "loader = DataLoader(TensorDataset(inputs, targets), batch_size=22)\n"
@@ -198,8 +198,8 @@ def test_a_second_run_in_one_script_is_compared_too(verified: Verifier) -> None:
 
 
 STUCK = """
-    import time, torch, lockstep
-    run = lockstep.init(seed=1, lanes=2, threads=1)
+    import time, torch, samebits
+    run = samebits.init(seed=1, lanes=2, threads=1)
     model = torch.nn.Linear(1, 1)
     loader = torch.utils.data.DataLoader(torch.ones(8, 1), 4)
     model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader)
@@ -217,7 +217,7 @@ STUCK = """
 @pytest.mark.thorough
 def test_a_run_in_which_a_rank_is_stuck_ends_with_its_name(tmp_path):
     script = write_script(tmp_path, STUCK)
-    command = [sys.executable, "-m", "lockstep", "verify", script, "--ranks", "1,2", "--steps", "2"]
+    command = [sys.executable, "-m", "samebits", "verify", script, "--ranks", "1,2", "--steps", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     said = " ".join(done.stdout.split())

@@ -1,11 +1,11 @@
-"""`lockstep verify` of models in stages: all stages' recordings are compared as one, and a planted mistake is named."""
+"""`samebits verify` of models in stages: all stages' recordings are compared as one, and a planted mistake is named."""
 
 import pytest
 
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.trials.trials import PRELOADED, Program, Trials
-from lockstep.protocol.layout.mesh import Form
-from lockstep.verify.verify import Proof, verify
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.trials.trials import PRELOADED, Program, Trials
+from samebits.protocol.layout.mesh import Form
+from samebits.verify.verify import Proof, verify
 
 pytestmark = pytest.mark.ranks
 
@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes=4)
+run = samebits.init(seed=0, lanes=4)
 inputs = torch.randn(44, 6)
 model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2{mistake})
@@ -33,7 +33,7 @@ for epoch in run.epochs(2):
 
 @pytest.fixture(scope="module")
 def nursery():
-    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
+    with NurseryHandle(1, ("samebits.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-LOG = os.environ.get("LOCKSTEP_TEST_AUDIT", "")
+LOG = os.environ.get("SAMEBITS_TEST_AUDIT", "")
 LOADED = ("pickle.find_class", "marshal.loads", "marshal.load")
 SOCKETS = ("socket.__new__", "socket.bind", "socket.connect", "socket.sendto", "socket.sendmsg", "socket.gethostbyname")
 IMPORTS = "<frozen importlib"

@@ -1,4 +1,4 @@
-"""The numbers of `lockstep bench`: steps of the slowest rank, shares that add up, and what a pipeline loses where."""
+"""The numbers of `samebits bench`: steps of the slowest rank, shares that add up, and what a pipeline loses where."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.bench.measures import (
+from samebits.bench.measures import (
     PARTS,
     Stage,
     explain_losses,

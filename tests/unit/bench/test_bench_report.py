@@ -1,4 +1,4 @@
-"""What `lockstep bench` measures, and how its results are shown and explained; no process is started."""
+"""What `samebits bench` measures, and how its results are shown and explained; no process is started."""
 
 import io
 import json
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.bench.measures import PARTS, Interval, Memory, Round, Stage, StepTime
-from lockstep.bench.picture import draw, kind_of
-from lockstep.bench.plan import Amount, Bench, Configuration, configurations, parse_strategies
-from lockstep.bench.report import show
-from lockstep.bench.results import Measured, Results, is_faster
-from lockstep.errors import UsageError
-from lockstep.launcher.trials.trials import Program
+from samebits.bench.measures import PARTS, Interval, Memory, Round, Stage, StepTime
+from samebits.bench.picture import draw, kind_of
+from samebits.bench.plan import Amount, Bench, Configuration, configurations, parse_strategies
+from samebits.bench.report import show
+from samebits.bench.results import Measured, Results, is_faster
+from samebits.errors import UsageError
+from samebits.launcher.trials.trials import Program
 
 MEMORY = Memory((300 << 20,), (100 << 20,), (150 << 20,), (200 << 20,), ())
 STAGES = (Stage(0, ("a",), 1.0, 2.0, 4.0, 0.0), Stage(1, ("b",), 2.0, 4.0, 1.0, 0.0))
@@ -118,7 +118,7 @@ def test_bits_are_compared_with_one_rank_of_the_same_lanes() -> None:
     )
     found = results(good, bad, alone)
     assert [found.exactness(one) for one in found.measured] == ["reference", "same bits", "differs", "no reference"]
-    assert "ddp on 4 differs from one rank with the same lanes: lockstep verify shows where." in words(found)
+    assert "ddp on 4 differs from one rank with the same lanes: samebits verify shows where." in words(found)
 
 
 def test_it_says_when_one_process_with_all_cores_is_faster() -> None:

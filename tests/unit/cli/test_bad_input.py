@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.main import main
-from lockstep.cli.program import check_program
-from lockstep.launcher.sizing import Machine, Size, Wish, size
-from lockstep.machine.cores import Cores
+from samebits.cli.main import main
+from samebits.cli.program import check_program
+from samebits.launcher.sizing import Machine, Size, Wish, size
+from samebits.machine.cores import Cores
 
 Prepare = Callable[[Path], object]
 
@@ -53,7 +53,7 @@ class Command:
 
         for module, name in ((os, "posix_spawn"), (os, "fork"), (subprocess, "Popen")):
             self.monkeypatch.setattr(module, name, started)
-        self.monkeypatch.setattr(sys, "argv", ["lockstep", *words])
+        self.monkeypatch.setattr(sys, "argv", ["samebits", *words])
         before = sorted(self.place.rglob("*"))
         with pytest.raises(SystemExit) as ending:
             main()
@@ -156,7 +156,7 @@ WRONG_SCRIPTS: dict[str, tuple[bytes | Prepare, str]] = {
     "await.py": (b"await f()\n", "await.py is not Python: line 1: 'await' outside function"),
     "evil.py": (b"x = \x1b[2J '\xe2\x80\xae\n", r"evil.py is not Python: line 1: invalid non-printable character U+001B: x = \x1b[2J '\u202e."),
     "deep.py": (b"(" * 5000 + b")" * 5000, "deep.py is not Python: line 1: too many nested parentheses: ((("),
-    "book.ipynb": (b'{"cells": []}', "book.ipynb is a notebook, not a script. Call lockstep.spawn in it,"),
+    "book.ipynb": (b'{"cells": []}', "book.ipynb is a notebook, not a script. Call samebits.spawn in it,"),
 }  # fmt: skip
 
 
@@ -239,8 +239,8 @@ def test_a_place_where_no_run_folder_can_be(command: Command, base: str) -> None
 
 
 def test_a_run_folder_of_another_run_stays_as_it_is(command: Command) -> None:
-    (command.place / "lockstep-runs" / "mine").mkdir(parents=True)
-    (command.place / "lockstep-runs" / "mine" / "plan.json").write_text("{}")
+    (command.place / "samebits-runs" / "mine").mkdir(parents=True)
+    (command.place / "samebits-runs" / "mine" / "plan.json").write_text("{}")
     assert "A run named mine already exists" in command("run", "-n", "1", "--name", "mine", "x.py").sentence
     assert (
         "is the run folder of one start" in command("run", "--name", "mine", "--save-every", "epoch", "x.py").sentence

@@ -1,4 +1,4 @@
-"""From the words of `lockstep bench` to what it measures; every mistake is one sentence, before anything starts."""
+"""From the words of `samebits bench` to what it measures; every mistake is one sentence, before anything starts."""
 
 import subprocess
 import sys
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.bench import bench_from, check_plot, parse_ranks
-from lockstep.errors import UsageError
+from samebits.cli.bench import bench_from, check_plot, parse_ranks
+from samebits.errors import UsageError
 
 OPTIONS = {
     "ranks": "1,2",
@@ -69,7 +69,7 @@ def test_a_picture_that_could_not_be_written_is_refused(tmp_path: Path, path: st
 
 
 def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lockstep", "bench", "missing.py"]
+    command = [sys.executable, "-m", "samebits", "bench", "missing.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
     assert ended.stderr == "error: There is no script missing.py.\nhelp: Check the path.\n"
@@ -86,8 +86,8 @@ def test_without_matplotlib_a_picture_is_refused_and_nothing_else_needs_it(scrip
         "            raise ModuleNotFoundError('there is none')\n"
         "        return None\n"
         "sys.meta_path.insert(0, Blocker())\n"
-        f"sys.argv = ['lockstep', 'bench', '--plot', 'speed.png', {script!r}]\n"
-        "from lockstep.cli.main import main\n"
+        f"sys.argv = ['samebits', 'bench', '--plot', 'speed.png', {script!r}]\n"
+        "from samebits.cli.main import main\n"
         "try:\n"
         "    main()\n"
         "finally:\n"
@@ -97,5 +97,5 @@ def test_without_matplotlib_a_picture_is_refused_and_nothing_else_needs_it(scrip
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
         "error: --plot draws with matplotlib, which cannot be imported (there is none).\n"
-        "help: Install it: pip install 'lockstep[plot]'.\n"
+        "help: Install it: pip install 'samebits[plot]'.\n"
     )

@@ -6,13 +6,13 @@ import os
 
 from click.testing import CliRunner
 
-from lockstep.cli.main import commands
-from lockstep.machine.held_folder import make_held
-from lockstep.machine.leftovers import SHARED_MEMORY
+from samebits.cli.main import commands
+from samebits.machine.held_folder import make_held
+from samebits.machine.leftovers import SHARED_MEMORY
 
 
 def test_what_nobody_holds_is_removed_and_the_rest_stays() -> None:
-    left, held = (SHARED_MEMORY / f"lockstep-kept-{os.getpid()}-{digit * 16}" for digit in "ab")
+    left, held = (SHARED_MEMORY / f"samebits-kept-{os.getpid()}-{digit * 16}" for digit in "ab")
     os.close(make_held(left))
     lock = make_held(held)
     try:

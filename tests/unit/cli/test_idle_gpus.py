@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.cli import program
-from lockstep.cli.program import machine_for
-from lockstep.machine.no_gpu import Signs, why_none
+from samebits.cli import program
+from samebits.cli.program import machine_for
+from samebits.machine.no_gpu import Signs, why_none
 
 SAID = "is a CPU build, which cannot use the GPU of this machine."
 

@@ -21,8 +21,8 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 for words in commands:
     if os.fork() == 0:
-        sys.argv = ["lockstep", *words.split()]
-        runpy.run_module("lockstep", run_name="__main__", alter_sys=True)
+        sys.argv = ["samebits", *words.split()]
+        runpy.run_module("samebits", run_name="__main__", alter_sys=True)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 2, words
 """
 STARTS = ("run -n 1 script.py", "run --fresh -n 2 script.py", "doctor", "verify script.py", "bench script.py")
@@ -37,7 +37,7 @@ STARTS = ("run -n 1 script.py", "run --fresh -n 2 script.py", "doctor", "verify 
     ],
 )
 def test_a_missing_package_is_one_sentence(tmp_path: Path, package: str, commands: tuple[str, ...]) -> None:
-    (tmp_path / "script.py").write_text("import lockstep\nrun = lockstep.init()\n")
+    (tmp_path / "script.py").write_text("import samebits\nrun = samebits.init()\n")
     command = [sys.executable, "-c", WITHOUT, package, *commands]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stderr

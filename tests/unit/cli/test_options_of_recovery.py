@@ -1,15 +1,15 @@
-"""Options of `lockstep run` that say what happens when a rank is lost, and contradict each other."""
+"""Options of `samebits run` that say what happens when a rank is lost, and contradict each other."""
 
 import re
 from typing import Any
 
 import pytest
 
-from lockstep.cli.launch_request import old_options, recovery_from
-from lockstep.errors import UsageError
-from lockstep.launcher.request import Recover
-from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.saving import Keeping
+from samebits.cli.launch_request import old_options, recovery_from
+from samebits.errors import UsageError
+from samebits.launcher.request import Recover
+from samebits.protocol.layout.mesh import Form
+from samebits.protocol.saving import Keeping
 
 
 def options(**given: Any) -> dict[str, Any]:

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from lockstep.cli import under_way
-from lockstep.cli.under_way import EVERY_S, FIRST_S, PLAIN_S, UnderWay, wait_s
+from samebits.cli import under_way
+from samebits.cli.under_way import EVERY_S, FIRST_S, PLAIN_S, UnderWay, wait_s
 from tests.support.launching import until
 
 ON_A_TERMINAL = """
 import sys
-from lockstep.cli.under_way import UnderWay
+from samebits.cli.under_way import UnderWay
 said = UnderWay(is_quiet=len(sys.argv) > 1)
 said.begin("round 1 of 5: a\\x1bb " + "very " * 40 + "long title")
 sys.stdin.read()

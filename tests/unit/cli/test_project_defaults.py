@@ -1,9 +1,9 @@
-"""`[tool.lockstep]` in pyproject.toml: defaults for the options of `lockstep run`."""
+"""`[tool.samebits]` in pyproject.toml: defaults for the options of `samebits run`."""
 
 import click
 import pytest
 
-from lockstep.cli.run import run
+from samebits.cli.run import run
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def chosen(tmp_path, monkeypatch):
 
 
 TABLE = """
-[tool.lockstep]
+[tool.samebits]
 ranks = 3
 save-every = "500steps"
 check_every = "off"
@@ -40,7 +40,7 @@ def test_a_default_gives_way_to_another_option_of_its_kind(chosen):
 
 
 def test_a_word_stands_for_a_list_of_one(chosen):
-    assert chosen("[tool.lockstep]\ntrack = 'wandb'\n")["track"] == ("wandb",)
+    assert chosen("[tool.samebits]\ntrack = 'wandb'\n")["track"] == ("wandb",)
 
 
 def test_a_file_without_the_table_changes_nothing(chosen):
@@ -50,12 +50,12 @@ def test_a_file_without_the_table_changes_nothing(chosen):
 @pytest.mark.parametrize(
     "table",
     [
-        "[tool.lockstep]\nrank = 3",
-        "[tool]\nlockstep = 3",
+        "[tool.samebits]\nrank = 3",
+        "[tool]\nsamebits = 3",
         "[tool",
-        "[tool.lockstep]\nlanes = 'x'",
-        "[tool.lockstep]\nlanes = true",
-        "[tool.lockstep]\nquiet = 1",
+        "[tool.samebits]\nlanes = 'x'",
+        "[tool.samebits]\nlanes = true",
+        "[tool.samebits]\nquiet = 1",
     ],
 )
 def test_what_is_no_default_is_one_sentence(chosen, table):

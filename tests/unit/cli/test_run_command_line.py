@@ -10,16 +10,16 @@ from pathlib import Path
 import click
 import pytest
 
-from lockstep.cli.run import RunHelp, run
+from samebits.cli.run import RunHelp, run
 from tests.support.command_line import Answers, answers
 from tests.support.launching import start
 
 SEPARATORS = ("-", "_")
 
 
-def lockstep(place: Path, *arguments: str, torch: bool = True) -> subprocess.CompletedProcess[str]:
+def samebits(place: Path, *arguments: str, torch: bool = True) -> subprocess.CompletedProcess[str]:
     block = "" if torch else "sys.modules['torch'] = None; "
-    code = f"import sys; {block}from lockstep.cli.main import main; main()"
+    code = f"import sys; {block}from samebits.cli.main import main; main()"
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=30, check=False)
 
@@ -27,21 +27,21 @@ def lockstep(place: Path, *arguments: str, torch: bool = True) -> subprocess.Com
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help")])
 def test_help_needs_no_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     began = time.monotonic()
-    answered = lockstep(tmp_path, *arguments, torch=False)
-    print(f"lockstep {' '.join(arguments)}: {time.monotonic() - began:.3f} s")
+    answered = samebits(tmp_path, *arguments, torch=False)
+    print(f"samebits {' '.join(arguments)}: {time.monotonic() - began:.3f} s")
     assert answered.returncode == 0, answered.stderr
     assert answered.stdout.strip()
 
 
 def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
-    shown = lockstep(tmp_path, "--help").stdout
+    shown = samebits(tmp_path, "--help").stdout
     assert "  run " in shown
     assert "  verify " in shown
-    assert "lockstep run -n 4 train.py" in shown
+    assert "samebits run -n 4 train.py" in shown
 
 
 def test_the_help_of_run_shows_twelve_options_and_all_of_them_when_asked(tmp_path: Path) -> None:
-    short, whole = (lockstep(tmp_path, "run", word).stdout for word in ("--help", "--help-all"))
+    short, whole = (samebits(tmp_path, "run", word).stdout for word in ("--help", "--help-all"))
     options = [line.split()[0] for line in short.splitlines() if line.startswith("  -")]
     assert len(options) == 12 + len(["--help", "--help-all"])
     assert "--grace" not in short
@@ -53,14 +53,14 @@ def test_the_help_of_run_shows_twelve_options_and_all_of_them_when_asked(tmp_pat
 
 
 MISTAKES = [
-    (("train.py", "--lr", "0.1"), "`lockstep train.py` names no command. Write `lockstep run train.py --lr 0.1`."),
-    (("rnu", "train.py"), "lockstep has no command `rnu`. Write `lockstep run train.py`."),
-    (("-n", "2", "train.py"), "-n needs a command before it. Write `lockstep run -n 2 train.py`."),
+    (("train.py", "--lr", "0.1"), "`samebits train.py` names no command. Write `samebits run train.py --lr 0.1`."),
+    (("rnu", "train.py"), "samebits has no command `rnu`. Write `samebits run train.py`."),
+    (("-n", "2", "train.py"), "-n needs a command before it. Write `samebits run -n 2 train.py`."),
     (("nonsense",), "No such command 'nonsense'"),
-    (("run",), "Missing argument 'SCRIPT'. See `lockstep run --help`."),
+    (("run",), "Missing argument 'SCRIPT'. See `samebits run --help`."),
     (("run", "--lane", "3", "x.py"), "No such option '--lane'"),
     (("run", "missing.py"), "There is no script missing.py. Check the path."),
-    (("run", "json"), "There is no script json. Put -m before a module: lockstep run -m json."),
+    (("run", "json"), "There is no script json. Put -m before a module: samebits run -m json."),
     (("run", "."), ". is a folder. Give the script in it, or -m for a package."),
     (("run", "/dev/null"), "/dev/null is a device, not a script that every rank can read. Write it to a file."),
     (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
@@ -116,7 +116,7 @@ MISTAKES = [
     ),
     (("run", "--snapshots", "0steps", "x.py"), "--snapshots '0steps' cannot be read."),
     (("walk",), "No such command 'walk'."),
-    (("warm", "--for", "10m"), "lockstep has no command `warm` any more."),
+    (("warm", "--for", "10m"), "samebits has no command `warm` any more."),
 ]
 
 
@@ -172,11 +172,11 @@ def test_quiet_says_nothing(tmp_path: Path) -> None:
 
 
 def test_more_ranks_than_the_scripts_lanes_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("import lockstep\nrun = lockstep.init(lanes=2)\n")
-    refused = lockstep(tmp_path, "run", "-n", "3", "x.py")
+    (tmp_path / "x.py").write_text("import samebits\nrun = samebits.init(lanes=2)\n")
+    refused = samebits(tmp_path, "run", "-n", "3", "x.py")
     assert refused.returncode == 2
     assert refused.stderr == (
         "error: `lanes` must be at least the number of ranks, but is 2 with 3 ranks.\n"
         "help: Start with -n 2, or set lanes=3.\n"
     )
-    assert not (tmp_path / "lockstep-runs").exists()
+    assert not (tmp_path / "samebits-runs").exists()

@@ -1,4 +1,4 @@
-"""`lockstep sbatch` writes a job script that a person can read, and refuses what SLURM would not understand."""
+"""`samebits sbatch` writes a job script that a person can read, and refuses what SLURM would not understand."""
 
 import os
 import shlex
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.sbatch import JobScript
-from lockstep.errors import UsageError
+from samebits.cli.sbatch import JobScript
+from samebits.errors import UsageError
 from tests.support.command_line import Answers, answers
 
 WHOLE = """#!/bin/bash
 #SBATCH --job-name=exp1
 #SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1              # one `lockstep run` per node; it starts the ranks there
+#SBATCH --ntasks-per-node=1              # one `samebits run` per node; it starts the ranks there
 #SBATCH --cpus-per-task=8
 #SBATCH --time=1-00:00:00
 #SBATCH --partition=gpu
@@ -38,10 +38,10 @@ exit "$code"
 """
 
 
-def lockstep(place: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+def samebits(place: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     (place / "train.py").write_text("raise AssertionError('started')")
     env = {**os.environ, "PATH": path or str(place)}
-    command = [sys.executable, "-m", "lockstep", "sbatch", *arguments]
+    command = [sys.executable, "-m", "samebits", "sbatch", *arguments]
     return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False)
 
 
@@ -49,22 +49,22 @@ def test_a_job_script_says_what_was_asked_for(tmp_path: Path) -> None:
     sized = ("--nodes", "2", "--ntasks-per-node", "4", "--time", "1-00:00:00", "--partition", "gpu")
     own = ("--more", "--account=abc", "--signal", "USR1@120", "-o", "job.sh")
     runs = ("--lanes", "8", "--threads", "2", "--name", "exp1", "--save_every", "500steps", "--fresh")
-    done = lockstep(tmp_path, *sized, *own, *runs, "train.py", "--lr", "0.1", "a b")
+    done = samebits(tmp_path, *sized, *own, *runs, "train.py", "--lr", "0.1", "a b")
     assert (done.returncode, done.stdout) == (0, "wrote job.sh; submit it with: sbatch job.sh\n"), done.stderr
     text = (tmp_path / "job.sh").read_text()
-    assert text == WHOLE.replace("{run}", f"{sys.executable} -m lockstep run")
+    assert text == WHOLE.replace("{run}", f"{sys.executable} -m samebits run")
     assert subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=False).returncode == 0
 
 
 def test_without_options_it_takes_whole_nodes_saves_every_ten_minutes_and_is_called_after_its_job(
     tmp_path: Path,
 ) -> None:
-    assert lockstep(tmp_path, "train.py").returncode == 0
+    assert samebits(tmp_path, "train.py").returncode == 0
     text = (tmp_path / "train.sbatch").read_text()
     assert "#SBATCH --exclusive\n" in text
     assert '--cpus-per-task="$SLURM_CPUS_ON_NODE"' in text
-    assert 'lockstep run --save-every 10min --grace 60 --name train-"$SLURM_JOB_ID" \\\n  train.py\n' in text
-    assert lockstep(tmp_path, "--no-requeue", "train.py").returncode == 0  # its own file may be written again
+    assert 'samebits run --save-every 10min --grace 60 --name train-"$SLURM_JOB_ID" \\\n  train.py\n' in text
+    assert samebits(tmp_path, "--no-requeue", "train.py").returncode == 0  # its own file may be written again
     text = (tmp_path / "train.sbatch").read_text()
     assert text.rstrip().endswith("\n  train.py")
     assert "#SBATCH --no-requeue\n" in text
@@ -74,9 +74,9 @@ def test_it_submits_only_if_told_to(tmp_path: Path) -> None:
     (tmp_path / "sbatch").write_text('#!/bin/sh\necho "Submitted $1" > submitted\n')
     (tmp_path / "sbatch").chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    assert lockstep(tmp_path, "train.py", path=path).returncode == 0
+    assert samebits(tmp_path, "train.py", path=path).returncode == 0
     assert not (tmp_path / "submitted").exists()
-    assert lockstep(tmp_path, "--submit", "train.py", path=path).returncode == 0
+    assert samebits(tmp_path, "--submit", "train.py", path=path).returncode == 0
     assert (tmp_path / "submitted").read_text() == "Submitted train.sbatch\n"
 
 
@@ -90,7 +90,7 @@ MISTAKES = [
     (("--partition", "a b", "x.py"), "'a b' cannot stand in a job script."),
     (("--more", "wrap=x\n#SBATCH", "x.py"), "cannot stand in a job script."),
     (("--name", "a/b", "x.py"), "--name must be a folder's name"),
-    (("-o", "x.py", "x.py"), "x.py exists, and lockstep did not write it."),
+    (("-o", "x.py", "x.py"), "x.py exists, and samebits did not write it."),
     (("--nnodes", "2", "x.py"), "No such option"),
     (("--submit", "x.py"), "There is no sbatch here to submit x.sbatch."),
 ]
@@ -117,8 +117,8 @@ def test_what_cannot_be_is_a_problem_and_a_fix(refusals: Answers, words: tuple[s
 def test_no_value_escapes_its_quotes() -> None:
     evil = '"; rm -rf ~; echo "-$SLURM_JOB_ID'
     for job in (
-        JobScript("a", 1, ["lockstep", "run", "--log-dir", evil], is_named_by_job=True, program=["x.py"]),
-        JobScript("a", 1, ["lockstep", "run"], is_named_by_job=True, program=["x.py", "--out", evil]),
+        JobScript("a", 1, ["samebits", "run", "--log-dir", evil], is_named_by_job=True, program=["x.py"]),
+        JobScript("a", 1, ["samebits", "run"], is_named_by_job=True, program=["x.py", "--out", evil]),
     ):
         srun = job.text().partition("srun")[2].partition("code=")[0].replace("\\\n", "")
         assert evil in shlex.split(srun)
@@ -127,4 +127,4 @@ def test_no_value_escapes_its_quotes() -> None:
 
 def test_a_word_that_would_end_its_line_is_refused() -> None:
     with pytest.raises(UsageError):
-        JobScript("a", 1, ["lockstep", "run"], is_named_by_job=False, program=["x.py"], partition="a\nrm -rf ~")
+        JobScript("a", 1, ["samebits", "run"], is_named_by_job=False, program=["x.py"], partition="a\nrm -rf ~")

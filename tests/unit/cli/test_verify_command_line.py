@@ -1,4 +1,4 @@
-"""From the words of `lockstep verify` to what it proves; every mistake is one sentence."""
+"""From the words of `samebits verify` to what it proves; every mistake is one sentence."""
 
 import subprocess
 import sys
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.cli.script_words import own_first, strays
-from lockstep.cli.verify import interruption_from, parse_ranks, proof_from
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.mesh import Form, on_ranks
+from samebits.cli.script_words import own_first, strays
+from samebits.cli.verify import interruption_from, parse_ranks, proof_from
+from samebits.errors import UsageError
+from samebits.protocol.layout.mesh import Form, on_ranks
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
 OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "save", "against")) | {
@@ -112,7 +112,7 @@ def test_interrupt_takes_one_number_of_ranks_for_both_runs(tmp_path: Path) -> No
 
 
 def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lockstep", "verify", "missing.py"]
+    command = [sys.executable, "-m", "samebits", "verify", "missing.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
     assert ended.stderr == "error: There is no script missing.py.\nhelp: Check the path.\n"
@@ -163,7 +163,7 @@ def test_a_typo_is_noted_before_anything_starts_unless_two_dashes_say_that_it_is
     (tmp_path / "train.py").write_text("print('hello')\n")
 
     def said(*words: str) -> str:
-        command = [sys.executable, "-m", "lockstep", "verify", "--lanes", "0", *words]
+        command = [sys.executable, "-m", "samebits", "verify", "--lanes", "0", *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30).stderr
 
     assert said("train.py", "--stesp", "5").startswith(
@@ -182,15 +182,15 @@ def test_an_option_right_behind_the_script_counts_with_a_line_about_it(
     tmp_path: Path, words: str, is_noted: bool
 ) -> None:
     (tmp_path / "train.py").touch()
-    command = [sys.executable, "-m", "lockstep", "verify", *words.split()]
+    command = [sys.executable, "-m", "samebits", "verify", *words.split()]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30).stderr
-    assert said.startswith("note: options of `lockstep verify` belong before the script.") == is_noted
+    assert said.startswith("note: options of `samebits verify` belong before the script.") == is_noted
     assert "error: " in said, "0 lanes are refused in either place"
 
 
 @pytest.mark.parametrize("command", ["verify", "bench"])
 def test_a_typo_right_after_the_script_is_noted_by_both(tmp_path: Path, command: str) -> None:
     (tmp_path / "train.py").touch()
-    words = [sys.executable, "-m", "lockstep", command, "--lanes", "0", "train.py", "--rank", "1,2"]
+    words = [sys.executable, "-m", "samebits", command, "--lanes", "0", "train.py", "--rank", "1,2"]
     said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=30).stderr
     assert said.startswith("note: --rank goes to the script; did you mean --ranks?\nerror: ")

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("accelerate")
 
-from lockstep.errors import UsageError
-from lockstep.integrations.lane_loop import check_updates
+from samebits.errors import UsageError
+from samebits.integrations.lane_loop import check_updates
 
 GOOD = {
     "one, in every batch": [{1}, {1}, {1}],

@@ -4,8 +4,8 @@ import importlib.metadata
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.integrations import require
+from samebits.errors import UsageError
+from samebits.integrations import require
 
 
 @pytest.mark.parametrize(

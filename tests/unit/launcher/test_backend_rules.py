@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.launcher.spawn.spawn import spawn
-from lockstep.protocol.backends import backend_for, check_backend, is_ours
+from samebits.errors import UsageError
+from samebits.launcher.spawn.spawn import spawn
+from samebits.protocol.backends import backend_for, check_backend, is_ours
 
 
 @pytest.mark.parametrize(
@@ -14,17 +14,17 @@ from lockstep.protocol.backends import backend_for, check_backend, is_ours
     [
         ("gloo", "", "cpu", "gloo"),
         (None, "", "cpu", None),
-        ("gloo", "lockstep", "cpu", "lockstep"),
-        ("Gloo", "lockstep", "cpu", "lockstep"),
-        ("cpu:gloo", "lockstep", "cpu", "lockstep"),
-        (None, "lockstep", "cpu", "lockstep"),
+        ("gloo", "samebits", "cpu", "samebits"),
+        ("Gloo", "samebits", "cpu", "samebits"),
+        ("cpu:gloo", "samebits", "cpu", "samebits"),
+        (None, "samebits", "cpu", "samebits"),
         ("nccl", "gloo", "cpu", "gloo"),
-        ("lockstep", "gloo", "cpu", "gloo"),
-        ("cpu:gloo,cuda:nccl", "lockstep", "cpu", "cpu:gloo,cuda:nccl"),
-        ("of the script's own", "lockstep", "cpu", "of the script's own"),
-        ("nccl", "lockstep", "cuda", "nccl"),
+        ("samebits", "gloo", "cpu", "gloo"),
+        ("cpu:gloo,cuda:nccl", "samebits", "cpu", "cpu:gloo,cuda:nccl"),
+        ("of the script's own", "samebits", "cpu", "of the script's own"),
+        ("nccl", "samebits", "cuda", "nccl"),
         (None, "gloo", "cuda", None),
-        ("gloo", "lockstep", "cuda", "lockstep"),
+        ("gloo", "samebits", "cuda", "samebits"),
         ("gloo", "nccl", "cuda", "nccl"),
     ],
 )
@@ -37,8 +37,8 @@ def test_a_single_known_back_end_is_replaced_where_the_other_can_do_its_work(
 @pytest.mark.parametrize(
     ("name", "device", "compiled", "sentence"),
     [
-        ("glue", "cpu", True, "There is no backend 'glue'. Use one of lockstep, gloo, nccl, mpi."),
-        ("lockstep", "cpu", False, "The backend lockstep needs the compiled part of lockstep"),
+        ("glue", "cpu", True, "There is no backend 'glue'. Use one of samebits, gloo, nccl, mpi."),
+        ("samebits", "cpu", False, "The backend samebits needs the compiled part of samebits"),
         ("nccl", "cpu", True, "The backend nccl needs a GPU for each rank"),
     ],
 )
@@ -49,7 +49,7 @@ def test_what_cannot_work_is_refused(name: str, device: str, compiled: bool, sen
 
 
 def test_our_back_end_is_found_in_every_spelling() -> None:
-    assert [is_ours(name) for name in ("lockstep", "LOCKSTEP", "cpu:lockstep,cuda:nccl", "gloo", "", None)] == [
+    assert [is_ours(name) for name in ("samebits", "SAMEBITS", "cpu:samebits,cuda:nccl", "gloo", "", None)] == [
         *(True, True, True),
         *(False, False, False),
     ]

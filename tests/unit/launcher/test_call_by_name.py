@@ -5,8 +5,8 @@ import inspect
 import pytest
 import torch.distributed as dist
 
-from lockstep.rank.start.guards.device_guard import _guarded
-from lockstep.rank.start.guards.wrapping import INIT, NEW_GROUP, CallByName
+from samebits.rank.start.guards.device_guard import _guarded
+from samebits.rank.start.guards.wrapping import INIT, NEW_GROUP, CallByName
 
 
 def torchs(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None):

@@ -1,4 +1,4 @@
-"""Whether a script calls `lockstep.init` is read from its source, and from the files that it imports."""
+"""Whether a script calls `samebits.init` is read from its source, and from the files that it imports."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.script_source import file_calls_init, text_calls_init
+from samebits.launcher.script_source import file_calls_init, text_calls_init
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "import lockstep\nrun = lockstep.init(seed=1)",
-        "import lockstep as ls\ndef main():\n    with ls.init() as run: pass",
-        "from lockstep import init as start\nstart()",
-        "from lockstep import *\nrun = init()",
-        "import lockstep.testing\nlockstep.init()",
-        "def main():\n    import lockstep\n    if True:\n        return lockstep.init()",
+        "import samebits\nrun = samebits.init(seed=1)",
+        "import samebits as ls\ndef main():\n    with ls.init() as run: pass",
+        "from samebits import init as start\nstart()",
+        "from samebits import *\nrun = init()",
+        "import samebits.testing\nsamebits.init()",
+        "def main():\n    import samebits\n    if True:\n        return samebits.init()",
     ],
 )
 def test_a_call_of_init_is_seen(source: str) -> None:
@@ -27,14 +27,14 @@ def test_a_call_of_init_is_seen(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "# lockstep.init() gives equal bits",
-        '"""Not for lockstep.init."""\nimport torch',
-        "import lockstep\nprint(lockstep.__version__)",
-        "import lockstep.torch_backend, wandb\nwandb.init()",
-        "from mine import lockstep\nlockstep.train()",
-        "from lockstep import spawn\nspawn(print)",
-        "this is not Python: lockstep.init(",
-        "\0lockstep.init()",
+        "# samebits.init() gives equal bits",
+        '"""Not for samebits.init."""\nimport torch',
+        "import samebits\nprint(samebits.__version__)",
+        "import samebits.torch_backend, wandb\nwandb.init()",
+        "from mine import samebits\nsamebits.train()",
+        "from samebits import spawn\nspawn(print)",
+        "this is not Python: samebits.init(",
+        "\0samebits.init()",
     ],
 )
 def test_a_script_that_only_mentions_it_is_plain(source: str) -> None:
@@ -60,7 +60,7 @@ def test_the_call_may_be_in_a_module_that_the_script_imports(tmp_path: Path, scr
     (tmp_path / "second.py").write_text("import first")
     (tmp_path / "script.py").write_text(script)
     assert not file_calls_init(tmp_path / "script.py", tmp_path)
-    (tmp_path / module).write_text("import lockstep\n\ndef go():\n    return lockstep.init()\n")
+    (tmp_path / module).write_text("import samebits\n\ndef go():\n    return samebits.init()\n")
     assert file_calls_init(tmp_path / "script.py", tmp_path)
 
 
@@ -68,10 +68,10 @@ def test_relative_imports_are_followed(tmp_path: Path) -> None:
     package = tmp_path / "mine"
     (package / "parts").mkdir(parents=True)
     (package / "parts/main.py").write_text("from ..training import go\n")
-    (package / "training.py").write_text("import lockstep\n\ndef go():\n    return lockstep.init()\n")
+    (package / "training.py").write_text("import samebits\n\ndef go():\n    return samebits.init()\n")
     assert file_calls_init(package / "parts/main.py", tmp_path)
 
 
-def test_libraries_and_lockstep_itself_are_not_read(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import torch, lockstep, pytest, nowhere.at.all, os.path\nfrom . import x\n")
+def test_libraries_and_samebits_itself_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import torch, samebits, pytest, nowhere.at.all, os.path\nfrom . import x\n")
     assert not file_calls_init(tmp_path / "script.py", tmp_path)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol.case import cases_in
-from lockstep.protocol.environment import Position
-from lockstep.rank.start.guards.device_guard import check_device_index, crowded_device
+from samebits.errors import UsageError
+from samebits.protocol.case import cases_in
+from samebits.protocol.environment import Position
+from samebits.rank.start.guards.device_guard import check_device_index, crowded_device
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_own_devices_and_devices_that_must_be_shared_are_not_noted(
 GUARDED = """
 import inspect, sys, types
 from pathlib import Path
-from lockstep.errors import UsageError
-from lockstep.rank.start.guards.device_guard import guard_devices
-from lockstep.protocol.case import cases_in
-from lockstep.protocol.environment import Position
+from samebits.errors import UsageError
+from samebits.rank.start.guards.device_guard import guard_devices
+from samebits.protocol.case import cases_in
+from samebits.protocol.environment import Position
 if sys.argv[1] == "after":
     import torch
 guard_devices(Position(1, 1, 2, 2), Path(sys.argv[2]))

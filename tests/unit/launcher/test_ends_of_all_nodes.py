@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.nodes.view import RunView
-from lockstep.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
-from lockstep.launcher.supervise.all_nodes import (
+from samebits.launcher.nodes.roster import NodeRecord
+from samebits.launcher.nodes.view import RunView
+from samebits.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
+from samebits.launcher.supervise.all_nodes import (
     LOST_NODE,
     NodeEnd,
     decode_decision,
@@ -22,12 +22,12 @@ from lockstep.launcher.supervise.all_nodes import (
     verdict_everywhere,
     whole,
 )
-from lockstep.launcher.terminal.report import Whence
-from lockstep.launcher.verdict import RankEnd, Verdict
-from lockstep.protocol.journal.failure import Failure, FailureKind
+from samebits.launcher.terminal.report import Whence
+from samebits.launcher.verdict import RankEnd, Verdict
+from samebits.protocol.journal.failure import Failure, FailureKind
 
 WELL = NodeEnd(
-    0, 0, joined=True, uses_lockstep=True, culprit=None, loss=None, block="", newest_step=20, gauges=((1.0, 2.0),)
+    0, 0, joined=True, uses_samebits=True, culprit=None, loss=None, block="", newest_step=20, gauges=((1.0, 2.0),)
 )
 STOPPED = replace(WELL, exit_code=143)
 """Its ranks were stopped because of another node's."""
@@ -41,7 +41,7 @@ def message(rank: int, kind: FailureKind | None, *, step: int = 7, by: int = 0) 
         code,
         0,
         joined=True,
-        uses_lockstep=True,
+        uses_samebits=True,
         culprit=RankEnd(rank, code, by, 9, False, failure),
         loss=Loss(rank, "ended", step),
         block=f"FAILED    rank {rank}",
@@ -126,7 +126,7 @@ def test_a_lost_node_explains_everything() -> None:
     assert found.end.block.startswith(f"FAILED    node 1 (host host-b): {LOST_NODE}\n  help  ")
     assert found.end.loss == Loss(2, "was lost", 7, who="node 1 (host host-b)")
     assert found.end.loss.sentence == "node 1 (host host-b) was lost at step 7"
-    assert (found.exit_code, found.end.uses_lockstep, found.end.newest_step) == (1, True, 7)
+    assert (found.exit_code, found.end.uses_samebits, found.end.newest_step) == (1, True, 7)
 
 
 def test_of_two_lost_nodes_the_one_with_the_lower_number_is_named() -> None:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from lockstep.errors import EnvironmentFailure, UsageError
-from lockstep.protocol.installation import check_import, failed_import
+from samebits.errors import EnvironmentFailure, UsageError
+from samebits.protocol.installation import check_import, failed_import
 
 TRACE = 'Traceback (most recent call last):\n  File "torch/__init__.py", line 1\n'
 NO_LIMIT, FEW = -1, 500_000_000
@@ -65,6 +65,6 @@ def test_the_limit_explains_a_death_only_before_the_import_has_ended() -> None:
 
 
 def test_the_command_line_without_click_is_a_mistake_with_the_fix() -> None:
-    code = "import sys; sys.modules['click'] = None; import lockstep.cli.main"
+    code = "import sys; sys.modules['click'] = None; import samebits.cli.main"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, "pip install click" in ended.stderr, "Traceback" in ended.stderr) == (2, True, False)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.launcher.script_source import lanes_named
+from samebits.launcher.script_source import lanes_named
 
-CALL = "import lockstep\n"
+CALL = "import samebits\n"
 
 
 @pytest.mark.parametrize(
     ("source", "lanes"),
     [
-        (CALL + "run = lockstep.init(seed=0, lanes=4)", 4),
-        ("from lockstep import init\ndef main():\n    init(lanes=2)\nif __name__ == '__main__':\n    main()", 2),
-        (CALL + "if __name__ == '__main__':\n    lockstep.init(lanes=2)", 2),
-        (CALL + "lockstep.init()", None),
-        (CALL + "lockstep.init(lanes=args.lanes)", None),
-        (CALL + "lockstep.init(lanes=True)", None),
-        (CALL + "lockstep.init(lanes=2, strategy='pipeline')", None),
-        (CALL + "lockstep.init(lanes=2, **options)", None),
-        (CALL + "lockstep.init(lanes=2)\nlockstep.init(lanes=4)", None),
-        (CALL + "if fast:\n    lockstep.init(lanes=2)", None),
+        (CALL + "run = samebits.init(seed=0, lanes=4)", 4),
+        ("from samebits import init\ndef main():\n    init(lanes=2)\nif __name__ == '__main__':\n    main()", 2),
+        (CALL + "if __name__ == '__main__':\n    samebits.init(lanes=2)", 2),
+        (CALL + "samebits.init()", None),
+        (CALL + "samebits.init(lanes=args.lanes)", None),
+        (CALL + "samebits.init(lanes=True)", None),
+        (CALL + "samebits.init(lanes=2, strategy='pipeline')", None),
+        (CALL + "samebits.init(lanes=2, **options)", None),
+        (CALL + "samebits.init(lanes=2)\nsamebits.init(lanes=4)", None),
+        (CALL + "if fast:\n    samebits.init(lanes=2)", None),
         ("other.init(lanes=2)", None),
         ("not Python", None),
     ],

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.launcher.recovery import Loss
-from lockstep.launcher.request import Recover, Recovery
-from lockstep.launcher.supervise.last_snapshots import PATIENCE_S, LastSnapshots
-from lockstep.launcher.verdict import RankEnd, Send, from_now
-from lockstep.protocol.journal.failure import Failure, FailureKind
-from lockstep.protocol.journal.signals import Event, News
+from samebits.launcher.recovery import Loss
+from samebits.launcher.request import Recover, Recovery
+from samebits.launcher.supervise.last_snapshots import PATIENCE_S, LastSnapshots
+from samebits.launcher.verdict import RankEnd, Send, from_now
+from samebits.protocol.journal.failure import Failure, FailureKind
+from samebits.protocol.journal.signals import Event, News
 
 RANKS = frozenset({0, 1})
 

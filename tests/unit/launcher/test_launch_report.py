@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import DIFFERENT_BITS, UsageError
-from lockstep.launcher.diagnosis.spent import Summary
-from lockstep.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
-from lockstep.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Verbosity
-from lockstep.launcher.terminal.failure_block import Evidence, crash_stack, failure_block, lost_block, stall_block
-from lockstep.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
-from lockstep.launcher.terminal.report import (
+from samebits.errors import DIFFERENT_BITS, UsageError
+from samebits.launcher.diagnosis.spent import Summary
+from samebits.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
+from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Verbosity
+from samebits.launcher.terminal.failure_block import Evidence, crash_stack, failure_block, lost_block, stall_block
+from samebits.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
+from samebits.launcher.terminal.report import (
     Line,
     StartTimes,
     done_here_line,
@@ -27,16 +27,16 @@ from lockstep.launcher.terminal.report import (
     opens_at_once,
     start_line,
 )
-from lockstep.launcher.verdict import RankEnd, Verdict
-from lockstep.protocol.journal.failure import Failure, FailureKind
-from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.ring import Phase, Record
-from lockstep.protocol.run_folder import RunFolder, make_own
+from samebits.launcher.verdict import RankEnd, Verdict
+from samebits.protocol.journal.failure import Failure, FailureKind
+from samebits.protocol.journal.gauges import Gauges
+from samebits.protocol.journal.ring import Phase, Record
+from samebits.protocol.run_folder import RunFolder, make_own
 
 REQUEST = LaunchRequest(
     EntryPoint(Path("train.py")),
     Placement(2, 1, "cpu", why="2 cores by affinity"),
-    Output(Path("lockstep-runs/x")),
+    Output(Path("samebits-runs/x")),
     Computation(lanes=4),
 )
 NOTHING = Evidence([], Path("logs/1.log"), "", "")
@@ -50,7 +50,7 @@ def detailed(request: LaunchRequest) -> LaunchRequest:
 
 
 def test_one_line_says_what_starts_and_where_it_writes() -> None:
-    assert opening_line(REQUEST, DECIDED) == Line("lockstep", "2 ranks on cpu, 4 lanes of 16, ddp", "lockstep-runs/x")
+    assert opening_line(REQUEST, DECIDED) == Line("samebits", "2 ranks on cpu, 4 lanes of 16, ddp", "samebits-runs/x")
     assert opening_line(detailed(REQUEST), {}).text == "2 ranks on cpu, 1 thread each (2 cores by affinity)"
     assert opening_line(replace(REQUEST, placement=Placement(1, 8, "cuda")), {}).text == "1 rank on cuda:0"
     shared = replace(REQUEST, placement=Placement(4, 1, "cuda", shared_gpus=1, devices=("NVIDIA T4",)))
@@ -92,15 +92,15 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
         Line("done", "10 epochs, 60 steps in 12.3 s, 3,920 samples/s, every sample once per epoch"),
         Line("bits", "3f9a3f9a3f9a", "the same with 4 lanes and 1 thread, on 1 to 4 ranks"),
         Line("time", "data 9% · compute 91%"),
-        Line("details", "lockstep report"),
+        Line("details", "samebits report"),
     ]
     elsewhere = replace(REQUEST, output=Output(Path("/runs/x"), Verbosity.DETAILED))
     assert [line.text for line in end_lines(elsewhere, result, DECIDED, told, 1.0)][1:] == [
         result["bits"],
         "34.0 ms a step: data 9% · compute 91%",
-        "lockstep report /runs/x",
+        "samebits report /runs/x",
     ]
-    assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), 2.0)] == ["2.0 s", "lockstep report"]
+    assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), 2.0)] == ["2.0 s", "samebits report"]
 
 
 @pytest.mark.parametrize("decided", [{"not_exact": "by design"}, {"arithmetic": {"numerics": "fast"}}])
@@ -349,13 +349,13 @@ def test_a_folder_or_link_of_a_stranger_is_not_taken_and_not_touched(tmp_path: P
 
 
 def test_copies_that_killed_ranks_left_are_removed(tmp_path: Path) -> None:
-    for name in ("lockstep-copy-a1/state", "lockstep-copy-b2", "logs"):
+    for name in ("samebits-copy-a1/state", "samebits-copy-b2", "logs"):
         (tmp_path / name).mkdir(parents=True)
     remove_copies(RunFolder(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nlockstep  forged", "\x1b[2J"])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nsamebits  forged", "\x1b[2J"])
 def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="--name must be a folder's name without a slash"):
         reserve_run_folder(tmp_path, name, "train.py", datetime(2026, 1, 1, tzinfo=UTC))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.script_source import declared_option, local_rank_option, source_of
+from samebits.launcher.script_source import declared_option, local_rank_option, source_of
 
 UNDERSCORE = "parser.add_argument('--local_rank', default=-1, type=int)"
 HYPHEN = 'group.add_argument("-l", "--local-rank", type=int)'

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.rank.start.guards.meeting_guard import (
+from samebits.errors import UsageError
+from samebits.rank.start.guards.meeting_guard import (
     Launched,
     Requested,
     Surroundings,

@@ -1,9 +1,9 @@
-"""`lockstep.spawn` where several processes would call it: one sentence, with what to do instead."""
+"""`samebits.spawn` where several processes would call it: one sentence, with what to do instead."""
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol.environment import OWN, check_spawn
+from samebits.errors import UsageError
+from samebits.protocol.environment import OWN, check_spawn
 from tests.support.launcher_variables import OPEN_MPI, SRUN
 
 
@@ -11,9 +11,9 @@ from tests.support.launcher_variables import OPEN_MPI, SRUN
     ("variables", "sentence"),
     [
         ({OWN: "{}", "RANK": "1", "GROUP_WORLD_SIZE": "1"}, "called in rank 1 of a run, so each rank .* with `python`"),
-        ({OWN: "{}", "RANK": "3", "GROUP_WORLD_SIZE": "2"}, "in rank 3 of a run on 2 nodes, .* `lockstep run -n N`"),
+        ({OWN: "{}", "RANK": "3", "GROUP_WORLD_SIZE": "2"}, "in rank 3 of a run on 2 nodes, .* `samebits run -n N`"),
         ({OWN: "{}", "RANK": "1", "GROUP_WORLD_SIZE": "2", **SRUN}, "called in rank 1 of a run on 2 nodes"),
-        (SRUN, "srun started 2 tasks on 2 nodes, .* with lockstep.spawn. Call .* `srun -n 2 python SCRIPT`"),
+        (SRUN, "srun started 2 tasks on 2 nodes, .* with samebits.spawn. Call .* `srun -n 2 python SCRIPT`"),
         (OPEN_MPI, "mpirun started 2 tasks on this node, and each of them"),
     ],
     ids=["a rank", "over nodes", "over nodes of SLURM", "srun", "mpirun"],

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from lockstep.launcher.diagnosis.scene import RankScene
-from lockstep.launcher.diagnosis.stalls import Holdup, Judgement, Standing
-from lockstep.launcher.diagnosis.wait_reports import WaitReporter
-from lockstep.launcher.nodes.cluster import Cluster
-from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.supervise.all_nodes import AllGauges, OtherNodes
-from lockstep.launcher.supervise.stalls import NEWS_S, Stalls
-from lockstep.protocol.journal.gauges import Gauges, listed, unlist
+from samebits.launcher.diagnosis.scene import RankScene
+from samebits.launcher.diagnosis.stalls import Holdup, Judgement, Standing
+from samebits.launcher.diagnosis.wait_reports import WaitReporter
+from samebits.launcher.nodes.cluster import Cluster
+from samebits.launcher.nodes.roster import NodeRecord
+from samebits.launcher.supervise.all_nodes import AllGauges, OtherNodes
+from samebits.launcher.supervise.stalls import NEWS_S, Stalls
+from samebits.protocol.journal.gauges import Gauges, listed, unlist
 
 
 def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""What `lockstep.spawn` refuses before anything starts, and what a parcel shares and copies."""
+"""What `samebits.spawn` refuses before anything starts, and what a parcel shares and copies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-import lockstep
-from lockstep.launcher.spawn.parcel import Parcel
-from lockstep.protocol.rank_task import Header
+import samebits
+from samebits.launcher.spawn.parcel import Parcel
+from samebits.protocol.rank_task import Header
 
 LOCK = threading.Lock()
 
@@ -45,17 +45,17 @@ def arrived(*args: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: lockstep.spawn("train"), "`fn` must be a function that takes the rank first, but is 'train'."),
-        (lambda: lockstep.spawn(two, args=[1]), "`args` must be a tuple, but is of type list. Write args=(x,) for one argument."),
-        (lambda: lockstep.spawn(two, args=(1,), nprocs=0), "`nprocs` must be a whole number of at least 1, but is 0."),
-        (lambda: lockstep.spawn(two, args=(1,), nprocs=True), "`nprocs` must be a whole number of at least 1, but is True."),
-        (lambda: lockstep.spawn(two, args=(1,), device="gpu"), '`device` must be "auto", "cpu" or "cuda", but is \'gpu\'.'),
-        (lambda: lockstep.spawn(two, args=(1,), nprocs=99, device="cuda"), '99 ranks with device="cuda" need one GPU each'),
-        (lambda: lockstep.spawn(two), "`fn` is called with the rank and then `args`, which do not fit: missing a required"),
-        (lambda: lockstep.spawn(two, args=(sys._getframe(),)), "Argument 0 (frame) cannot be sent to the ranks: "),
-        (lambda: lockstep.spawn(of_a_cell(locked)), "`LOCK` (lock), which locked uses, cannot be sent to the ranks: "),
+        (lambda: samebits.spawn("train"), "`fn` must be a function that takes the rank first, but is 'train'."),
+        (lambda: samebits.spawn(two, args=[1]), "`args` must be a tuple, but is of type list. Write args=(x,) for one argument."),
+        (lambda: samebits.spawn(two, args=(1,), nprocs=0), "`nprocs` must be a whole number of at least 1, but is 0."),
+        (lambda: samebits.spawn(two, args=(1,), nprocs=True), "`nprocs` must be a whole number of at least 1, but is True."),
+        (lambda: samebits.spawn(two, args=(1,), device="gpu"), '`device` must be "auto", "cpu" or "cuda", but is \'gpu\'.'),
+        (lambda: samebits.spawn(two, args=(1,), nprocs=99, device="cuda"), '99 ranks with device="cuda" need one GPU each'),
+        (lambda: samebits.spawn(two), "`fn` is called with the rank and then `args`, which do not fit: missing a required"),
+        (lambda: samebits.spawn(two, args=(sys._getframe(),)), "Argument 0 (frame) cannot be sent to the ranks: "),
+        (lambda: samebits.spawn(of_a_cell(locked)), "`LOCK` (lock), which locked uses, cannot be sent to the ranks: "),
         (
-            lambda: lockstep.spawn(two, args=(torch.multiprocessing.get_context("fork").Queue(),)),
+            lambda: samebits.spawn(two, args=(torch.multiprocessing.get_context("fork").Queue(),)),
             "Argument 0 (Queue) cannot be sent to the ranks: ",
         ),
     ],
@@ -64,19 +64,19 @@ def test_what_cannot_work_is_one_sentence_and_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any, sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(lockstep.UsageError) as refused:
+    with pytest.raises(samebits.UsageError) as refused:
         call()
     assert str(refused.value).startswith(sentence)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rank_does_not_start_ranks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCKSTEP_RANK", "{}")
+    monkeypatch.setenv("SAMEBITS_RANK", "{}")
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(
-        lockstep.UsageError, match="called in rank 1 of a run, so each rank would start ranks of its own"
+        samebits.UsageError, match="called in rank 1 of a run, so each rank would start ranks of its own"
     ):
-        lockstep.spawn(two, args=(1,))
+        samebits.spawn(two, args=(1,))
 
 
 def test_tensors_that_are_arguments_are_shared_and_models_are_copied() -> None:
@@ -125,7 +125,7 @@ def test_too_many_open_files_are_one_sentence() -> None:
     tensors = [torch.zeros(1) for _ in range(200)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, before[1]))
     try:
-        with pytest.raises(lockstep.UsageError, match=r"cannot be moved to shared memory: .*ulimit -n"):
+        with pytest.raises(samebits.UsageError, match=r"cannot be moved to shared memory: .*ulimit -n"):
             Parcel(takes, (tensors,))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

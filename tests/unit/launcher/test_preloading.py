@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.launcher.nursery.kept import modules_for
-from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
+from samebits.launcher.nursery.kept import modules_for
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 
-DYNAMO, OURS = "torch._dynamo", "lockstep.rank.run.start"
+DYNAMO, OURS = "torch._dynamo", "samebits.rank.run.start"
 
 
 def request(place, script="x.py", module=None, fresh=False):
@@ -18,8 +18,8 @@ def request(place, script="x.py", module=None, fresh=False):
     [
         ("import torch.distributed as dist\n", {"torch"}),
         ("from torch.optim import SGD\n", {"torch", DYNAMO}),
-        ("import lockstep\n", {"torch", OURS}),
-        ("import lockstep\noptimizer = make()\n", {"torch", DYNAMO, OURS}),
+        ("import samebits\n", {"torch", OURS}),
+        ("import samebits\noptimizer = make()\n", {"torch", DYNAMO, OURS}),
         ("\xff optim", {"torch", DYNAMO}),
         ("", {"torch"}),
     ],

@@ -8,8 +8,8 @@ import resource
 import socket
 from pathlib import Path
 
-from lockstep.protocol.nursery_messages import Channel, Message, NotSpawned, Spawn, StartStore
-from lockstep.rank.start.nursery import Nursery
+from samebits.protocol.nursery_messages import Channel, Message, NotSpawned, Spawn, StartStore
+from samebits.rank.start.nursery import Nursery
 
 NOBODY = 65534
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.launcher.terminal.rank_output import BURST, HOLD_S, LINES_PER_S, RECENT_S, LineCutter, OtherRanks
+from samebits.launcher.terminal.rank_output import BURST, HOLD_S, LINES_PER_S, RECENT_S, LineCutter, OtherRanks
 
 LOGS = {rank: Path(f"logs/{rank}.log") for rank in range(4)}
 

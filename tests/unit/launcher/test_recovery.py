@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import RanksDiffer
-from lockstep.launcher.recovery import (
+from samebits.errors import RanksDiffer
+from samebits.launcher.recovery import (
     DEFAULT_RESTARTS,
     Loss,
     RestartAll,
@@ -20,11 +20,11 @@ from lockstep.launcher.recovery import (
     may_start_again,
     most_restarts,
 )
-from lockstep.launcher.request import OnDamage, Recover, Recovery
-from lockstep.launcher.terminal.report import Whence, restart_line
-from lockstep.launcher.verdict import RankEnd, Verdict
-from lockstep.protocol.journal.failure import Failure, FailureKind, describe, kind_of
-from lockstep.protocol.journal.ring import Phase, Record
+from samebits.launcher.request import OnDamage, Recover, Recovery
+from samebits.launcher.terminal.report import Whence, restart_line
+from samebits.launcher.verdict import RankEnd, Verdict
+from samebits.protocol.journal.failure import Failure, FailureKind, describe, kind_of
+from samebits.protocol.journal.ring import Phase, Record
 
 REPLACE = Recovery(Recover.AUTO)
 AT_1204 = Record(9, 0, 1204, 3, Phase.COMPUTE, "lane 2", "/home/me/train.py", 31)
@@ -36,15 +36,15 @@ def ended(code: int = 0, by: int = 0, kind: FailureKind | None = None, *, left: 
     return RankEnd(2, 128 + by if by else code, by, 1, False, failure, left)
 
 
-def scene(end: RankEnd | None, *, lockstep: bool = True, last: Record | None = AT_1204) -> Scene:
-    return Scene(Verdict(end.code if end is not None else 0, end), lockstep, last if lockstep else None)
+def scene(end: RankEnd | None, *, samebits: bool = True, last: Record | None = AT_1204) -> Scene:
+    return Scene(Verdict(end.code if end is not None else 0, end), samebits, last if samebits else None)
 
 
 KILLED = scene(ended(by=signal.SIGKILL))
 
 
 @pytest.mark.parametrize(
-    ("end", "of_lockstep", "of_plain"),
+    ("end", "of_samebits", "of_plain"),
     [
         (ended(by=signal.SIGKILL), True, True),
         (ended(by=signal.SIGSEGV), True, True),
@@ -70,19 +70,19 @@ KILLED = scene(ended(by=signal.SIGKILL))
         "ended well",
     ],
 )
-def test_what_starts_all_ranks_again(end: RankEnd | None, of_lockstep: bool, of_plain: bool) -> None:
+def test_what_starts_all_ranks_again(end: RankEnd | None, of_samebits: bool, of_plain: bool) -> None:
     asked = Recovery(Recover.AUTO, 1)
-    assert isinstance(decide(scene(end), asked, []), RestartAll) == of_lockstep
-    assert isinstance(decide(scene(end, lockstep=False), asked, []), RestartAll) == of_plain
+    assert isinstance(decide(scene(end), asked, []), RestartAll) == of_samebits
+    assert isinstance(decide(scene(end, samebits=False), asked, []), RestartAll) == of_plain
     assert decide(scene(end), Recovery(Recover.OFF, 5), []) == Stop()
     assert decide(replace(scene(end), can_start=False), asked, []) == Stop()
 
 
-def test_scripts_of_lockstep_start_again_by_themselves_and_plain_ones_when_asked() -> None:
-    assert most_restarts(REPLACE, uses_lockstep=True) == DEFAULT_RESTARTS
-    assert most_restarts(REPLACE, uses_lockstep=False) == 0
-    assert most_restarts(Recovery(Recover.AUTO, 7), uses_lockstep=False) == 7
-    assert decide(scene(ended(by=9), lockstep=False), REPLACE, []) == Stop()
+def test_scripts_of_samebits_start_again_by_themselves_and_plain_ones_when_asked() -> None:
+    assert most_restarts(REPLACE, uses_samebits=True) == DEFAULT_RESTARTS
+    assert most_restarts(REPLACE, uses_samebits=False) == 0
+    assert most_restarts(Recovery(Recover.AUTO, 7), uses_samebits=False) == 7
+    assert decide(scene(ended(by=9), samebits=False), REPLACE, []) == Stop()
 
 
 def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
@@ -104,7 +104,7 @@ def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "lockstep", "sentence"),
+    ("end", "samebits", "sentence"),
     [
         (ended(3), True, "rank 2 ended with exit code 3 before the first step"),
         (ended(1, kind=FailureKind.WORKER), True, "rank 2 lost a loader worker before the first step (train.py:8)"),
@@ -112,8 +112,8 @@ def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
         (ended(1, kind=FailureKind.SCRIPT), False, "rank 2 failed with script: no (train.py:8)"),
     ],
 )
-def test_a_sentence_says_only_what_is_known(end: RankEnd, lockstep: bool, sentence: str) -> None:
-    decision = decide(scene(end, lockstep=lockstep, last=None), Recovery(Recover.AUTO, 2), [])
+def test_a_sentence_says_only_what_is_known(end: RankEnd, samebits: bool, sentence: str) -> None:
+    decision = decide(scene(end, samebits=samebits, last=None), Recovery(Recover.AUTO, 2), [])
     assert isinstance(decision, RestartAll)
     assert decision.loss.sentence == sentence
 
@@ -209,7 +209,7 @@ def test_a_rank_that_is_killed_again_before_its_first_step_is_given_up() -> None
 
 
 def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:
-    asked, again = Recovery(Recover.AUTO, 2), scene(ended(1, kind=FailureKind.SCRIPT), lockstep=False)
+    asked, again = Recovery(Recover.AUTO, 2), scene(ended(1, kind=FailureKind.SCRIPT), samebits=False)
     first = decide(again, asked, [])
     assert isinstance(first, RestartAll)
     second = decide(again, asked, [first.loss])
@@ -220,9 +220,9 @@ def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:
 
 
 def test_fewer_ranks_that_a_plain_script_may_not_have_are_not_passed_over_in_silence() -> None:
-    killed = scene(ended(by=signal.SIGKILL), lockstep=False)
+    killed = scene(ended(by=signal.SIGKILL), samebits=False)
     reason = (
-        "rank 2 was killed by signal 9 (SIGKILL); a script without lockstep.init starts again only with --max-restarts"
+        "rank 2 was killed by signal 9 (SIGKILL); a script without samebits.init starts again only with --max-restarts"
     )
     assert decide(killed, Recovery(Recover.AUTO, shrinks=True), []) == Stop(reason)
     for silent in (Recovery(Recover.AUTO), Recovery(Recover.OFF), Recovery(Recover.AUTO, 0)):
@@ -253,5 +253,5 @@ def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:
 def test_ranks_start_again_while_others_run_when_a_death_was_the_machines_doing(
     end: RankEnd, recovery: Recovery, history: list[Loss], starts: bool
 ) -> None:
-    loss = loss_of(end, AT_1204, uses_lockstep=True)
+    loss = loss_of(end, AT_1204, uses_samebits=True)
     assert may_start_again(end, loss, recovery, history) is starts

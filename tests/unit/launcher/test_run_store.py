@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from lockstep.launcher.supervise.starting import TABLE_BYTES, RunStore
+from samebits.launcher.supervise.starting import TABLE_BYTES, RunStore
 
 
 def test_the_memory_is_private_empty_and_keeps_its_size() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.launcher.sizing import Machine, Size, Wish, size
-from lockstep.machine.cores import Cores
+from samebits.errors import UsageError
+from samebits.launcher.sizing import Machine, Size, Wish, size
+from samebits.machine.cores import Cores
 
 LAPTOP = Machine(Cores(12, "affinity"), gpus=0)
 SERVER = Machine(Cores(64, "affinity"), gpus=8)
@@ -56,8 +56,8 @@ def test_an_option_beats_a_variable_and_a_variable_beats_the_default() -> None:
         (Wish("0"), LAPTOP, "-n must be at least 1, but is 0. Start with -n 1, or -n auto."),
         (Wish("-3"), LAPTOP, "-n must be at least 1, but is -3. Start with -n 1, or -n auto."),
         (Wish("two"), LAPTOP, "-n must be a number of ranks or `auto`, but is 'two'. Start with -n 2."),
-        (Wish("2", threads=0), LAPTOP, "--threads must be at least 1, but is 0. Leave it out to let lockstep choose."),
-        (Wish("2", lanes=0), LAPTOP, "`lanes` must be at least 1, but is 0. Leave it out to let lockstep choose."),
+        (Wish("2", threads=0), LAPTOP, "--threads must be at least 1, but is 0. Leave it out to let samebits choose."),
+        (Wish("2", lanes=0), LAPTOP, "`lanes` must be at least 1, but is 0. Leave it out to let samebits choose."),
         (
             Wish("4", lanes=2),
             LAPTOP,
@@ -68,7 +68,7 @@ def test_an_option_beats_a_variable_and_a_variable_beats_the_default() -> None:
             SERVER,
             (
                 "9 ranks need 9 GPUs, but there are 8 here. "
-                "Use at most 8 ranks, or --device cpu. LOCKSTEP_SHARE_GPU=2 lets ranks share them, for tests and proofs."
+                "Use at most 8 ranks, or --device cpu. SAMEBITS_SHARE_GPU=2 lets ranks share them, for tests and proofs."
             ),
         ),
         (
@@ -90,7 +90,7 @@ def test_ranks_share_gpus_only_as_far_as_they_may_and_where_there_are_too_few() 
     assert size(Wish("1"), one).shared_gpus == 0
     assert size(Wish(), one).ranks == 1, "auto stays one rank per GPU"
     with pytest.raises(
-        UsageError, match=r"Use at most 1 rank, or --device cpu\. LOCKSTEP_SHARE_GPU=5 lets ranks share it"
+        UsageError, match=r"Use at most 1 rank, or --device cpu\. SAMEBITS_SHARE_GPU=5 lets ranks share it"
     ):
         size(Wish("5"), one)
     eight = Machine(Cores(64, "affinity"), gpus=8, ranks_per_gpu=2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
-from lockstep.launcher.supervise.starting import SnapshotFolder
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
+from samebits.launcher.supervise.starting import SnapshotFolder
 
 
 def test_it_is_made_when_ranks_start_and_removed_at_the_end(tmp_path: Path) -> None:

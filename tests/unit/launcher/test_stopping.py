@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
-from lockstep.launcher.supervise.ending_ranks import Interruption
-from lockstep.launcher.terminal.terminal import Console
-from lockstep.launcher.verdict import RankEnd, Send, Verdict, after_bad_exit, after_failure, after_signal, due, judge
-from lockstep.protocol.journal.failure import Failure, FailureKind
-from lockstep.protocol.run_folder import RunFolder
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
+from samebits.launcher.supervise.ending_ranks import Interruption
+from samebits.launcher.terminal.terminal import Console
+from samebits.launcher.verdict import RankEnd, Send, Verdict, after_bad_exit, after_failure, after_signal, due, judge
+from samebits.protocol.journal.failure import Failure, FailureKind
+from samebits.protocol.run_folder import RunFolder
 
 RANKS = frozenset(range(4))
 REQUEST = LaunchRequest(EntryPoint(Path("train.py")), Placement(4, 1, "cpu"), Output(Path("run")))

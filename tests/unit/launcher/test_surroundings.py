@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.supervise.surroundings import RECENT_S, Surroundings
-from lockstep.launcher.terminal.cases import Cases
-from lockstep.launcher.terminal.terminal import Console
-from lockstep.launcher.verdict import RankEnd
-from lockstep.machine.memory_pressure import Shortage, read_memory_pressure
-from lockstep.protocol.case import cases_in
+from samebits.launcher.supervise.surroundings import RECENT_S, Surroundings
+from samebits.launcher.terminal.cases import Cases
+from samebits.launcher.terminal.terminal import Console
+from samebits.launcher.verdict import RankEnd
+from samebits.machine.memory_pressure import Shortage, read_memory_pressure
+from samebits.protocol.case import cases_in
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(100)"]
 
@@ -63,7 +63,7 @@ def test_a_kill_that_the_kernel_counted_long_before_was_another_ones(
 ) -> None:
     calm = read_memory_pressure()
     short = replace(calm, kills=calm.kills + 1)
-    monkeypatch.setattr("lockstep.launcher.supervise.surroundings.read_memory_pressure", lambda: short)
+    monkeypatch.setattr("samebits.launcher.supervise.surroundings.read_memory_pressure", lambda: short)
     for _ in range(2):
         surroundings._pressures = [(-RECENT_S, reading) for _, reading in surroundings._pressures]
         surroundings._next_s = 0.0
@@ -71,7 +71,7 @@ def test_a_kill_that_the_kernel_counted_long_before_was_another_ones(
     surroundings.ended(RankEnd(1, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None))
     assert cases_in(surroundings.cases.path) == []
     monkeypatch.setattr(
-        "lockstep.launcher.supervise.surroundings.read_memory_pressure", lambda: replace(short, kills=99)
+        "samebits.launcher.supervise.surroundings.read_memory_pressure", lambda: replace(short, kills=99)
     )
     surroundings.ended(RankEnd(0, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None))
     assert [case.finding for case in cases_in(surroundings.cases.path)] == ["killed-for-memory"]
@@ -81,7 +81,7 @@ def test_a_rank_that_grew_after_the_last_look_is_told_with_what_it_held(
     surroundings: Surroundings, pids: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surroundings.look(pids)
-    monkeypatch.setattr("lockstep.launcher.supervise.surroundings.shortage", lambda before, now: Shortage.GROUP)
+    monkeypatch.setattr("samebits.launcher.supervise.surroundings.shortage", lambda before, now: Shortage.GROUP)
     surroundings.ended(RankEnd(1, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None, peak_bytes=1_800_000_000))
     assert re.search(r"rank 1 held 1\.80 GB, rank 0 0\.\d\d GB", surroundings.known[1].why_killed)
 

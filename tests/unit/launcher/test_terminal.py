@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.event_log import EventLog
-from lockstep.launcher.folder import make_run_folder
-from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
-from lockstep.launcher.supervise.observer import PLAIN_LINE_S, FirstLines, Observer
-from lockstep.launcher.terminal.cases import Cases, Losses
-from lockstep.launcher.terminal.report import Line
-from lockstep.launcher.terminal.terminal import (
+from samebits.launcher.event_log import EventLog
+from samebits.launcher.folder import make_run_folder
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
+from samebits.launcher.supervise.observer import PLAIN_LINE_S, FirstLines, Observer
+from samebits.launcher.terminal.cases import Cases, Losses
+from samebits.launcher.terminal.report import Line
+from samebits.launcher.terminal.terminal import (
     END_OF_STRING,
     END_OF_STYLES,
     ERASE,
@@ -30,8 +30,8 @@ from lockstep.launcher.terminal.terminal import (
     Terminal,
     columns,
 )
-from lockstep.protocol.journal.gauges import Gauges
-from lockstep.protocol.journal.ring import JournalWriter, Phase
+from samebits.protocol.journal.gauges import Gauges
+from samebits.protocol.journal.ring import JournalWriter, Phase
 
 
 @pytest.fixture
@@ -126,12 +126,12 @@ def test_lines_fit_the_width_of_the_terminal(screen: tuple[int, int]) -> None:
     controller, descriptor = screen
     termios.tcsetwinsize(descriptor, (24, 60))
     terminal = Terminal({"NO_COLOR": "1"}, descriptor, descriptor)
-    text = "lockstep-runs/20261120-171855-digits  (started in 2.18 s: command 0.17, import 1.99, fork 0.02)"
+    text = "samebits-runs/20261120-171855-digits  (started in 2.18 s: command 0.17, import 1.99, fork 0.02)"
     Console(terminal).line(Line("logs", text))
     Console(terminal).line(Line("logs", "x" * 70))
     lines = shown(controller).decode().splitlines()
     assert lines == [
-        "logs      lockstep-runs/20261120-171855-digits  (started in",
+        "logs      samebits-runs/20261120-171855-digits  (started in",
         "          2.18 s: command 0.17, import 1.99, fork 0.02)",
         f"logs      {'x' * 70}",
     ]
@@ -153,9 +153,9 @@ def test_output_that_a_full_disk_swallows_is_told_once() -> None:
 def test_labels_line_up(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         console = Console(Terminal({}, OUT, file.fileno()))
-        console.line(Line("lockstep", "one"))
+        console.line(Line("samebits", "one"))
         console.line(Line("bits", "two"))
-    assert (tmp_path / "file").read_text() == "lockstep  one\nbits      two\n"
+    assert (tmp_path / "file").read_text() == "samebits  one\nbits      two\n"
 
 
 def test_what_is_said_less_loudly_has_a_row_of_its_own_where_it_does_not_fit(screen: tuple[int, int]) -> None:
@@ -186,7 +186,7 @@ def test_until_the_first_line_is_there_a_terminal_shows_what_it_waits_for(
     observer.look(began + PLAIN_LINE_S + 1)
     assert shown(controller) == (
         ERASE + b"importing torch (1 s)" + ERASE + b"starting the script (3 s)"
-        + ERASE + f"lockstep  1 rank on cpu\r\n          {tmp_path / 'run'}\r\n".encode()
+        + ERASE + f"samebits  1 rank on cpu\r\n          {tmp_path / 'run'}\r\n".encode()
     )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_
             journal.write(Phase.PAUSED if 50 < second < 65 else Phase.COMPUTE, step=second + 1)
             observer.look(float(second))
     lines = (tmp_path / "file").read_text().splitlines()
-    assert lines[0] == f"lockstep  1 rank on cpu, 1 lane of 32, single   {tmp_path / 'run'}"
+    assert lines[0] == f"samebits  1 rank on cpu, 1 lane of 32, single   {tmp_path / 'run'}"
     assert [line.split()[:2] for line in lines[1:]] == [["step", "31"], ["step", "66"], ["step", "96"]]
     assert PLAIN_LINE_S == 30.0
 

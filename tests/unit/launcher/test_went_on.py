@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.launcher.diagnosis.stalls import Holdup, Judgement, Standing
-from lockstep.launcher.request import EntryPoint, LaunchRequest, Output, Placement
-from lockstep.launcher.supervise.observer import STILL_ALONE_S, Observer
-from lockstep.launcher.supervise.stalls import Stalls
+from samebits.launcher.diagnosis.stalls import Holdup, Judgement, Standing
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
+from samebits.launcher.supervise.observer import STILL_ALONE_S, Observer
+from samebits.launcher.supervise.stalls import Stalls
 
 RANK_1_STALLS = Judgement(Standing.STALLED, Holdup(frozenset({1}), frozenset({0}), 6.0), frozenset({1}))
 PIDS = {0: 100, 1: 101}
@@ -40,7 +40,7 @@ class Journal(SimpleNamespace):
 )
 def test_only_a_rank_that_moved_is_said_to_have_gone_on(monkeypatch, before, after, pids, is_said):
     monkeypatch.setattr(
-        "lockstep.launcher.supervise.stalls.finding_of_stall", lambda *_: SimpleNamespace(name="x", first_aid="")
+        "samebits.launcher.supervise.stalls.finding_of_stall", lambda *_: SimpleNamespace(name="x", first_aid="")
     )
     lines, journal = [], Journal(newest=before)
     stalls = Stalls(

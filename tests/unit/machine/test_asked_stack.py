@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.stacks import answers, ask
+from samebits.machine.stacks import answers, ask
 from tests.support.launching import until
 
 START = """
 import ctypes, os, sys, threading, time
 from pathlib import Path
-from lockstep.machine.stacks import answer_into
+from samebits.machine.stacks import answer_into
 answer_into(Path(sys.argv[1]))
 def there():
     {what}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.machine.cores import Cores, bounded_cores, quotas, threads_per_rank
+from samebits.machine.cores import Cores, bounded_cores, quotas, threads_per_rank
 
 
 def test_an_affinity_of_twelve_with_two_ranks_gives_six_threads() -> None:

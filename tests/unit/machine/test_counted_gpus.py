@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.gpus import QUESTION, ask_torch, count_gpus, has_parts, uncounted
-from lockstep.machine.torch_versions import built_for
+from samebits.machine.gpus import QUESTION, ask_torch, count_gpus, has_parts, uncounted
+from samebits.machine.torch_versions import built_for
 
 
 def never(variables: Mapping[str, str]) -> int:

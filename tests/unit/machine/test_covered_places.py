@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.machine.private_view import cover, is_below, parse_mounts
+from samebits.machine.private_view import cover, is_below, parse_mounts
 
 INFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
@@ -56,7 +56,7 @@ def test_no_layer_has_a_mount_in_it_and_all_that_can_be_written_is_covered(mount
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
-from lockstep.machine.private_view import make_view
+from samebits.machine.private_view import make_view
 report, view = make_view(Path(sys.argv[1]))
 if view is not None and os.fork() == 0:
     here = os.getcwd()

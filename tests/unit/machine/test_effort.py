@@ -1,17 +1,17 @@
-"""What a process does is seen from outside: its threads, its children, its data; not what lockstep does beside it."""
+"""What a process does is seen from outside: its threads, its children, its data; not what samebits does beside it."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-from lockstep.machine.effort import effort
-from lockstep.machine.leftovers import descendants
-from lockstep.machine.processes import process_state
+from samebits.machine.effort import effort
+from samebits.machine.leftovers import descendants
+from samebits.machine.processes import process_state
 from tests.support.launching import until
 
 BEGINNING = """
 import os, socket, subprocess, sys, threading, time
-from lockstep.machine.effort import name_own_thread
+from samebits.machine.effort import name_own_thread
 SHORT_LOOP = "import time; end = time.monotonic() + 5\\nwhile time.monotonic() < end: pass"
 def spin(seconds=60, name=""):
     if name:
@@ -46,11 +46,11 @@ def test_the_work_of_children_that_have_ended_counts():
     used_s("while True: subprocess.run([sys.executable, '-c', 'pass'])", 0.1)
 
 
-def test_the_work_of_lockstep_s_own_threads_does_not_count():
+def test_the_work_of_samebits_s_own_threads_does_not_count():
     code = BEGINNING + "threading.Thread(target=spin, args=(60, 'watch'), daemon=True).start(); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL) as process:
         try:
-            until(lambda: "lockstep:watch" in names_of_threads(process.pid), "the thread")
+            until(lambda: "samebits:watch" in names_of_threads(process.pid), "the thread")
             whole, counted = process_state(process.pid).processor_s, effort([process.pid]).processor_s
             until(lambda: process_state(process.pid).processor_s - whole > 0.2, "its work")
             assert effort([process.pid]).processor_s - counted < 0.05

@@ -6,7 +6,7 @@ import os
 
 from torch._inductor.runtime import cache_dir_utils
 
-from lockstep.machine.leftovers import compiler_cache, remove_half_written
+from samebits.machine.leftovers import compiler_cache, remove_half_written
 
 
 def library(cache, name, mode):

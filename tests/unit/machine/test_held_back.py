@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.diagnosis.causes import Why, kept_from_running
-from lockstep.machine.effort import HeldBack, held_back
-from lockstep.machine.processes import process_state
+from samebits.launcher.diagnosis.causes import Why, kept_from_running
+from samebits.machine.effort import HeldBack, held_back
+from samebits.machine.processes import process_state
 from tests.support.launching import until
 
 SPIN = "while True: pass"
@@ -47,7 +47,7 @@ def test_other_processes_on_the_same_core_are_told():
 
 def test_a_quota_of_the_control_group_is_told():
     root = next(place for place in map(Path, ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup", "/sys")) if place.exists())
-    group = root / f"lockstep-test-{os.getpid()}"
+    group = root / f"samebits-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:

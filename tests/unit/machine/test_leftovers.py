@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.held_folder import hold_together, make_held
-from lockstep.machine.leftovers import (
+from samebits.machine.held_folder import hold_together, make_held
+from samebits.machine.leftovers import (
     SHARED_MEMORY,
     cleans_up,
     descendants,
@@ -27,8 +27,8 @@ from lockstep.machine.leftovers import (
     remove_unmarked_group_files,
     unmarked_group_files,
 )
-from lockstep.protocol.nursery_messages import Channel, ChannelClosed, Signal, Sweep, channel_pair
-from lockstep.protocol.rank_task import RankTask, read_task, write_task
+from samebits.protocol.nursery_messages import Channel, ChannelClosed, Signal, Sweep, channel_pair
+from samebits.protocol.rank_task import RankTask, read_task, write_task
 
 WAITING = "import sys; print('up', flush=True); sys.stdin.read()"
 
@@ -73,7 +73,7 @@ def test_a_process_that_is_ending_is_seen_by_the_kernels_flag(tmp_path: Path) ->
 def test_a_real_process_is_found_by_its_marker_and_killed() -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", WAITING],
-        env={**os.environ, "LOCKSTEP_NURSERY": "this one"},
+        env={**os.environ, "SAMEBITS_NURSERY": "this one"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -81,15 +81,15 @@ def test_a_real_process_is_found_by_its_marker_and_killed() -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
         assert child.pid in descendants(os.getpid())
-        assert marked("LOCKSTEP_NURSERY", "this") == []
-        assert marked("LOCKSTEP_NURSERY", "this one") == [child.pid]
+        assert marked("SAMEBITS_NURSERY", "this") == []
+        assert marked("SAMEBITS_NURSERY", "this one") == [child.pid]
         kill([child.pid, child.pid])
         assert child.wait(10) == -9
 
 
 MAKING = """
 import sys
-from lockstep import _native
+from samebits import _native
 memory = _native.Memory.create_named(sys.argv[1], 4096, reserve=True)
 print('up', flush=True)
 sys.stdin.read()
@@ -97,7 +97,7 @@ sys.stdin.read()
 
 
 def test_memory_of_a_group_is_a_leftover_when_its_maker_was_killed_before_it_took_the_name_away() -> None:
-    native = pytest.importorskip("lockstep._native")
+    native = pytest.importorskip("samebits._native")
     name = native.random_name()
     child = subprocess.Popen([sys.executable, "-c", MAKING, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:
@@ -114,17 +114,17 @@ def test_memory_of_a_group_is_a_leftover_when_its_maker_was_killed_before_it_too
 
 
 def test_only_files_of_groups_are_looked_at(tmp_path: Path) -> None:
-    for name in ("lockstep-notes", f"lockstep-{'0' * 31}", f"lockstep-{'0' * 32}.txt", f"lockstep-{'a' * 32}"):
+    for name in ("samebits-notes", f"samebits-{'0' * 31}", f"samebits-{'0' * 32}.txt", f"samebits-{'a' * 32}"):
         (tmp_path / name).touch()
-    (tmp_path / f"lockstep-{'b' * 32}").symlink_to(tmp_path / "lockstep-notes")
-    assert unmarked_group_files(tmp_path) == [f"lockstep-{'a' * 32}"]
+    (tmp_path / f"samebits-{'b' * 32}").symlink_to(tmp_path / "samebits-notes")
+    assert unmarked_group_files(tmp_path) == [f"samebits-{'a' * 32}"]
     remove_unmarked_group_files(tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
     remove_unmarked_group_files(tmp_path / "missing")
 
 
 def test_folders_are_removed_when_nobody_holds_their_lock_and_their_sockets_are_left_alone(tmp_path: Path) -> None:
-    names = ("lockstep-kept-1-0a", "lockstep-kept-1-0b", "lockstep-kept-x", "lsmp-held", "lsmp-left", "pymp-other")
+    names = ("samebits-kept-1-0a", "samebits-kept-1-0b", "samebits-kept-x", "lsmp-held", "lsmp-left", "pymp-other")
     kept, left, other, held, dead, pymp = (tmp_path / name for name in names)
     for folder in (left, other, dead, pymp):
         (folder / "run-1").mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_a_folder_that_was_removed_while_somebody_took_hold_of_it_is_made_anew(t
 
 
 def test_a_folder_whose_making_was_not_finished_is_left_to_its_maker_for_a_minute(tmp_path: Path) -> None:
-    names = (".lsmp-0a.17", ".lockstep-kept-1-0a.17")
+    names = (".lsmp-0a.17", ".samebits-kept-1-0a.17")
     for name in names:
         (tmp_path / name).mkdir()
     assert left_folders(tmp_path, tmp_path) == []

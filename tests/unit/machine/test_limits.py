@@ -6,8 +6,8 @@ import os
 import resource
 import threading
 
-from lockstep.launcher.diagnosis.probe import Probe
-from lockstep.machine.processes import address_limit
+from samebits.launcher.diagnosis.probe import Probe
+from samebits.machine.processes import address_limit
 
 
 def test_the_limit_of_addresses_is_the_one_in_force(monkeypatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.memory_pressure import MemoryPressure, Shortage, explain_kill, read_memory_pressure, shortage
+from samebits.machine.memory_pressure import MemoryPressure, Shortage, explain_kill, read_memory_pressure, shortage
 
 GB = 10**9
 BEFORE = MemoryPressure(kills=4, host_kills=90, reached=7, limit_bytes=2 * GB, available_bytes=GB, total_bytes=16 * GB)

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 
-from lockstep.machine.socket_bytes import socket_bytes
+from samebits.machine.socket_bytes import socket_bytes
 
 TWENTY_KB = """
 import socket, sys

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.leftovers import MARKER, remove_socket_folder
+from samebits.machine.leftovers import MARKER, remove_socket_folder
 
 PROGRAM = """
 import multiprocessing, os, sys
 from multiprocessing.connection import Listener
-from lockstep.machine.leftovers import share_socket_folder
+from samebits.machine.leftovers import share_socket_folder
 
 def be_killed():
     listener = Listener(family="AF_UNIX")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.diagnosis.stack import read_dump
-from lockstep.machine.stacks import dump, refusal
+from samebits.launcher.diagnosis.stack import read_dump
+from samebits.machine.stacks import dump, refusal
 from tests.support.launching import until
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lockstep.machine.this_machine import address_towards, ancestors, interface_with, machine_and_start, nearest
+from samebits.machine.this_machine import address_towards, ancestors, interface_with, machine_and_start, nearest
 
 
 def test_a_machine_that_hides_its_start_is_told_by_its_name_the_same_every_time(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_machine_that_hides_its_start_is_told_by_its_name_the_same_every_time(
 def test_the_processes_above_are_told_the_nearest_first():
     found = list(ancestors(os.getpid()))
     assert found[0][0] == os.getppid()
-    script = "from lockstep.machine.this_machine import nearest; import sys; print(nearest([sys.argv[1]]))"
+    script = "from samebits.machine.this_machine import nearest; import sys; print(nearest([sys.argv[1]]))"
     name = next(iter(ancestors_of_child()))[1]
     done = subprocess.run([sys.executable, "-c", script, name], capture_output=True, text=True, check=True)
     assert int(done.stdout) == os.getpid()

@@ -1,4 +1,4 @@
-"""Why no GPU is used is one sentence with what to do, and who left the choice to lockstep hears it."""
+"""Why no GPU is used is one sentence with what to do, and who left the choice to samebits hears it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.gpus import newer_driver
-from lockstep.machine.no_gpu import INSTALL, NO_GPU, Signs, ask_why, first_sentence, has_nvidia, why_none
+from samebits.machine.gpus import newer_driver
+from samebits.machine.no_gpu import INSTALL, NO_GPU, Signs, ask_why, first_sentence, has_nvidia, why_none
 
 CUDA = {"cuda": "12.8"}
 ONE = Signs(1, True, False, "570.86", CUDA)
@@ -30,7 +30,7 @@ def words(_: object) -> str:
         (EIGHT, "", "CUDA_VISIBLE_DEVICES='' hides the 8 GPUs of this machine.", "Unset it"),
         (Signs(1, True, False, "470.57.02", CUDA), None, "The NVIDIA driver 470.57.02 is too old for the installed torch, which is built for CUDA 12.8 and needs 525.60.", "Update the driver, install a torch for"),
         (Signs(0, True, True, "", CUDA), None, "There is an NVIDIA GPU, but no driver for it.", "Install the driver, or let this container"),
-        (ONE, None, "torch cannot use the GPU of this machine: CUDA unknown error.", "See `lockstep doctor`, or start"),
+        (ONE, None, "torch cannot use the GPU of this machine: CUDA unknown error.", "See `samebits doctor`, or start"),
     ],
 )  # fmt: skip
 def test_it_is_said_why_there_is_no_gpu(signs: Signs, visible: str | None, problem: str, fix: str) -> None:
@@ -39,7 +39,7 @@ def test_it_is_said_why_there_is_no_gpu(signs: Signs, visible: str | None, probl
     assert told.fix.startswith(fix)
 
 
-def test_whoever_left_the_choice_to_lockstep_hears_of_a_gpu_that_is_not_used() -> None:
+def test_whoever_left_the_choice_to_samebits_hears_of_a_gpu_that_is_not_used() -> None:
     note = why_none({}, Signs(1, True, False, "", {})).note
     assert note.endswith(f"The CPU computes. Install another one ({INSTALL}), or start with --device cpu.")
     assert why_none({"CUDA_VISIBLE_DEVICES": "9"}, ONE).note

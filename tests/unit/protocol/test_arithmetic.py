@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.arithmetic import ALIASES, ELSEWHERE, Arithmetic, allowed_named, arithmetic_text, precision_named
-from lockstep.rank.strategy.precision import GROWTH_INTERVAL, LARGEST, SMALLEST, LossScale, Scaling
+from samebits.errors import UsageError
+from samebits.protocol.arithmetic import ALIASES, ELSEWHERE, Arithmetic, allowed_named, arithmetic_text, precision_named
+from samebits.rank.strategy.precision import GROWTH_INTERVAL, LARGEST, SMALLEST, LossScale, Scaling
 
 
 def test_every_spelling_names_one_precision():

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.saving import LEAST_STEPS, MOST_STEPS, chosen_steps, parse_checks
+from samebits.errors import UsageError
+from samebits.protocol.saving import LEAST_STEPS, MOST_STEPS, chosen_steps, parse_checks
 
 
 def test_steps_or_off() -> None:

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from lockstep.protocol import late_settings
-from lockstep.protocol.late_settings import TOO_LATE, WORKSPACE, WORKSPACE_SIZES, claim_workspace
-from lockstep.rank.init.numerics import set_numerics
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.protocol import late_settings
+from samebits.protocol.late_settings import TOO_LATE, WORKSPACE, WORKSPACE_SIZES, claim_workspace
+from samebits.rank.init.numerics import set_numerics
+from samebits.testing.ranks import Started, run_ranks
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_it_is_set_unless_it_is_set_and_late_where_a_gpu_was_used(present, uses_
     assert variables == {WORKSPACE: value}
 
 
-def test_importing_lockstep_sets_it():
-    code = f"import lockstep, os, sys; print(os.environ[{WORKSPACE!r}], 'torch' in sys.modules)"
+def test_importing_samebits_sets_it():
+    code = f"import samebits, os, sys; print(os.environ[{WORKSPACE!r}], 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", f"import os; os.environ.pop({WORKSPACE!r}, None)\n{code}"], capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stdout.split() == [WORKSPACE_SIZES, "False"]
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol.environment import Position, check_address, decode, decode_place
+from samebits.errors import UsageError
+from samebits.protocol.environment import Position, check_address, decode, decode_place
 
 TWO = {"RANK": "0", "WORLD_SIZE": "2"}
 LEFT_OVER = {
@@ -51,12 +51,12 @@ def test_what_cannot_be_is_one_sentence(variables: dict[str, str], sentence: str
 
 @pytest.mark.parametrize("text", ["", "junk", "{}", "[]", "1", '{"run_folder": 1}', "[" * 100_000])
 def test_what_another_version_set_is_named(text: str) -> None:
-    for name, read in (("LOCKSTEP_RANK", decode), ("LOCKSTEP_RANK_MEETING", decode_place)):
-        with pytest.raises(UsageError, match=f"^{name} is not what `lockstep run` of this version sets .* Unset it.$"):
+    for name, read in (("SAMEBITS_RANK", decode), ("SAMEBITS_RANK_MEETING", decode_place)):
+        with pytest.raises(UsageError, match=f"^{name} is not what `samebits run` of this version sets .* Unset it.$"):
             read({name: text})
     told = {"run_folder": "/tmp", "form": {"unknown": 1}, "arithmetic": {}, "restart": {}}
     with pytest.raises(UsageError, match="this version"):
-        decode({"LOCKSTEP_RANK": json.dumps(told)})
+        decode({"SAMEBITS_RANK": json.dumps(told)})
 
 
 def test_a_device_may_be_chosen_by_the_local_rank_of_one_process_alone() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.protocol import late_settings
+from samebits.protocol import late_settings
 from tests.support.launching import start, write_script
 
 
@@ -31,8 +31,8 @@ def test_settings_of_the_allocator_matter_on_gpus():
 SCRIPT = """
     import os
     os.environ["OMP_NUM_THREADS"] = "7"
-    import lockstep
-    run = lockstep.init()
+    import samebits
+    run = samebits.init()
 """
 
 

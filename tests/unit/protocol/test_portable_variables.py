@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol import portable
+from samebits.errors import UsageError
+from samebits.protocol import portable
 from tests.support.portable import needs_portable
 
 pytestmark = needs_portable
@@ -30,8 +30,8 @@ def test_another_processor_or_system_is_refused(monkeypatch):
 
 
 def test_a_cpu_without_avx2_is_refused():
-    library = SimpleNamespace(lockstep_portable_lacks=lambda: b"AVX2")
-    library.lockstep_portable_lacks = _Function(b"AVX2")
+    library = SimpleNamespace(samebits_portable_lacks=lambda: b"AVX2")
+    library.samebits_portable_lacks = _Function(b"AVX2")
     with pytest.raises(UsageError, match="this one has no AVX2"):
         portable.refuse_old_cpu(library)
 
@@ -46,7 +46,7 @@ class _Function:
 
 def test_a_missing_library_and_a_path_that_cannot_be_preloaded_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(portable, "LIBRARY", tmp_path / "nothing.so")
-    assert "needs the compiled part of lockstep" in str(refusal())
+    assert "needs the compiled part of samebits" in str(refusal())
     spaced = tmp_path / "a folder" / "_portable.so"
     spaced.parent.mkdir()
     spaced.touch()
@@ -60,7 +60,7 @@ def test_openblas_is_needed_in_exactly_one_version(monkeypatch):
     assert "needs scipy-openblas32 0.3.34.481.3 exactly, but 0.3.31.1.0 is installed" in str(refusal())
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert "needs scipy-openblas32, which is not installed" in str(refusal())
-    assert refusal().fix == 'Run pip install "lockstep[portable]".'
+    assert refusal().fix == 'Run pip install "samebits[portable]".'
 
 
 @pytest.mark.parametrize(("version", "names"), [("2.4.6", "X86_V4"), ("1.26.4", "AVX512F"), ("2.2.6", "AVX512F")])

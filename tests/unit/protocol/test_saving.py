@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol.run_folder import RunFolder, runs_folder
-from lockstep.protocol.saving import SaidInScript, Saving, check_name, claim, let_go
+from samebits.errors import UsageError
+from samebits.protocol.run_folder import RunFolder, runs_folder
+from samebits.protocol.saving import SaidInScript, Saving, check_name, claim, let_go
 
 TOLD = Saving("/runs/exp1/states", "5steps")
 
 
 def test_the_script_says_where_and_how_often() -> None:
-    here = str(Path("lockstep-runs/a/states").absolute())
+    here = str(Path("samebits-runs/a/states").absolute())
     assert SaidInScript().saving(None, {}) is None
     assert SaidInScript("a", "epoch").saving(None, {}) == Saving(here, "epoch", 3)
     assert SaidInScript("a", "1h", 2, "file:///runs").saving(None, {}) == Saving(here, "1h", 2, "file:///runs/a")
 
 
 def test_the_command_line_beats_the_script_option_by_option() -> None:
-    """`lockstep run --save-every` alone must not switch off the copies that the script asks for."""
+    """`samebits run --save-every` alone must not switch off the copies that the script asks for."""
     said = SaidInScript("a", "epoch", 5, "file:///runs")
     assert said.saving(TOLD, {}) == Saving(TOLD.folder, "5steps", 5, "file:///runs/exp1")
     more = Saving(TOLD.folder, "5steps", 2, "s3://bucket/runs/exp1")
@@ -30,9 +30,9 @@ def test_the_command_line_beats_the_script_option_by_option() -> None:
 
 
 def test_the_variable_for_all_run_folders_counts_for_the_script_too() -> None:
-    said = SaidInScript("a", "epoch").saving(None, {"LOCKSTEP_RUNS": "/data/runs"})
+    said = SaidInScript("a", "epoch").saving(None, {"SAMEBITS_RUNS": "/data/runs"})
     assert said == Saving("/data/runs/a/states", "epoch", 3)
-    assert [runs_folder({}), runs_folder({"LOCKSTEP_RUNS": ""})] == [Path("lockstep-runs")] * 2
+    assert [runs_folder({}), runs_folder({"SAMEBITS_RUNS": ""})] == [Path("samebits-runs")] * 2
 
 
 @pytest.mark.parametrize(

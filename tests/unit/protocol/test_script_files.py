@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from lockstep.protocol import script_files
-from lockstep.protocol.script_files import PACKAGE, ScriptFiles, is_library, running_script
+from samebits.protocol import script_files
+from samebits.protocol.script_files import PACKAGE, ScriptFiles, is_library, running_script
 
 
 @pytest.mark.parametrize(

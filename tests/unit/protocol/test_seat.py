@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.meeting_place import Seat
+from samebits.protocol.meeting_place import Seat
 
 
 def test_ranks_are_numbered_behind_those_of_lower_nodes() -> None:

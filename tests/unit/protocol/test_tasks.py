@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.environment import Position, decode
-from lockstep.protocol.tasks.innermost import innermost
-from lockstep.protocol.tasks.meeting import TaskMeeting, meeting_of
-from lockstep.protocol.tasks.mpi import is_bound_unasked
-from lockstep.protocol.tasks.slurm import counts, hosts
-from lockstep.protocol.tasks.task import FIRST_PORT, NUM_PORTS, is_in_order, port_for
+from samebits.errors import UsageError
+from samebits.protocol.environment import Position, decode
+from samebits.protocol.tasks.innermost import innermost
+from samebits.protocol.tasks.meeting import TaskMeeting, meeting_of
+from samebits.protocol.tasks.mpi import is_bound_unasked
+from samebits.protocol.tasks.slurm import counts, hosts
+from samebits.protocol.tasks.task import FIRST_PORT, NUM_PORTS, is_in_order, port_for
 from tests.support.launcher_variables import BATCH, MPICH, OPEN_MPI, SRUN
 
 

@@ -114,7 +114,7 @@ def test_the_picture_of_steps_has_ddp_once_and_each_strategy(tmp_path: Path) -> 
         compare(Aim("C6", "MLP"), (ours, [30e6]), ("DDP 4 MiB", [60e6])).with_notes({ours: parts, "DDP 4 MiB": parts})
         for ours in ("ddp", "zero1")
     ]
-    assert [label for _, label, _, _ in rows(lines)] == ["DDP 4 MiB", "lockstep, ddp", "lockstep, zero1"]
+    assert [label for _, label, _, _ in rows(lines)] == ["DDP 4 MiB", "samebits, ddp", "samebits, zero1"]
     draw_steps(lines, tmp_path / "steps.png")
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
 

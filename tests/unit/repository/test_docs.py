@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import pytest
 
-import lockstep
-from lockstep.cli.main import commands
-from lockstep.launcher.diagnosis.findings import FINDINGS
-from lockstep.protocol.events import Kind
+import samebits
+from samebits.cli.main import commands
+from samebits.launcher.diagnosis.findings import FINDINGS
+from samebits.protocol.events import Kind
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has the name too
@@ -51,7 +51,7 @@ def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_ne
     done = build(ROOT / "mkdocs.yml", "--site-dir", str(tmp_path))
     assert done.returncode == 0, done.stderr
     api = (tmp_path / "reference" / "api.html").read_text()
-    assert [name for name in lockstep.__all__ if name != "__version__" and f'id="lockstep.{name}"' not in api] == []
+    assert [name for name in samebits.__all__ if name != "__version__" and f'id="samebits.{name}"' not in api] == []
     indexed = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
     led = {word: one["location"] for one in indexed for word in one.get("tags", ())}
     for word in ("out of memory", "nccl", "resume", "tensorboard"):
@@ -77,7 +77,7 @@ def test_links_that_lead_nowhere_fail_the_build_and_are_named(tmp_path: Path) ->
     for path in (ROOT / "docs").iterdir():
         if path.name != "versions.md":
             (tmp_path / "docs" / path.name).symlink_to(path)
-    dead = ("nowhere.md", "recipes.md#no-such-heading", "../src/lockstep/nothing.py", "../no-folder/")
+    dead = ("nowhere.md", "recipes.md#no-such-heading", "../src/samebits/nothing.py", "../no-folder/")
     page = (ROOT / "docs" / "versions.md").read_text() + "".join(f"\n[one]({target})\n" for target in dead)
     (tmp_path / "docs" / "versions.md").write_text(page)
     (tmp_path / "whole.yml").write_text((ROOT / "mkdocs.yml").read_text())
@@ -114,7 +114,7 @@ def test_design_pages_have_one_form_and_are_in_the_navigation(page: Path) -> Non
 def test_the_readme_has_95_lines_at_most_and_names_commands_that_exist() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 95
-    lines = re.findall(r"(?:^\$ |`)lockstep ([a-z][^`\n]*)", text, re.MULTILINE)
+    lines = re.findall(r"(?:^\$ |`)samebits ([a-z][^`\n]*)", text, re.MULTILINE)
     assert len(lines) >= 5
     for line in lines:
         command, *words = line.split()
@@ -130,15 +130,15 @@ def test_generated_parts_say_what_the_code_says() -> None:
     }
     shown = {name: make() for name, make in PARTS.items()}
     assert [
-        name for name in ("run", "verify", "bench", "doctor") if f"## lockstep {name}" not in shown["command line"]
+        name for name in ("run", "verify", "bench", "doctor") if f"## samebits {name}" not in shown["command line"]
     ] == []
     assert "`-n N|auto`" in shown["command line"].replace("\\|", "|")
     assert "`metrics.jsonl`" in shown["run folder"]
     assert "`logs/rank-00000.log`" in shown["run folder"]
     assert [kind for kind in Kind if f"| `{kind}` |" not in shown["events"]] == []
     assert "130 for Ctrl-C" in shown["exit codes"]
-    errors = [name for name in lockstep.__all__ if name.endswith("Error") and getattr(lockstep, name).__name__ == name]
-    assert [name for name in errors if f"`lockstep.{name}`" not in shown["errors"]] == []
+    errors = [name for name in samebits.__all__ if name.endswith("Error") and getattr(samebits, name).__name__ == name]
+    assert [name for name in errors if f"`samebits.{name}`" not in shown["errors"]] == []
 
 
 def test_each_finding_has_a_page_that_is_in_the_index_and_in_the_navigation() -> None:

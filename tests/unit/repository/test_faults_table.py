@@ -12,7 +12,7 @@ from benchmarks.faults.catalogue import ROWS, SAMPLE  # noqa: E402
 from benchmarks.faults.outcome import Notes, Outcome, Said, first_said, names  # noqa: E402
 from benchmarks.faults.samples import NUM_SAMPLES  # noqa: E402
 from benchmarks.faults.table import line, table  # noqa: E402
-from lockstep.testing.faults import Fault  # noqa: E402
+from samebits.testing.faults import Fault  # noqa: E402
 
 HALF = NUM_SAMPLES // 2
 FIRST, SECOND = " ".join(map(str, range(HALF))), " ".join(map(str, range(HALF, NUM_SAMPLES)))

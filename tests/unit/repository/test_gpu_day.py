@@ -115,8 +115,8 @@ def test_every_block_has_tasks_with_names_of_their_own_that_fit_into_its_time(ha
     ("out", "err", "expected"),
     [
         ('{"gpus": [], "memory_bytes": 0, "torch": "2", "cuda": "", "driver": "", "python": "3", "no_compiled": "", "tools": [], "is_pretended": false}', "", NO_GPU),
-        ("", "ModuleNotFoundError: No module named 'torch'\n", "What is here could not be asked: ModuleNotFoundError: No module named 'torch'. lockstep and what it needs must be importable (pip install .)."),
-        ("[1]", "", "What is here could not be asked: it printed nothing. lockstep and what it needs must be importable (pip install .)."),
+        ("", "ModuleNotFoundError: No module named 'torch'\n", "What is here could not be asked: ModuleNotFoundError: No module named 'torch'. samebits and what it needs must be importable (pip install .)."),
+        ("[1]", "", "What is here could not be asked: it printed nothing. samebits and what it needs must be importable (pip install .)."),
     ],
 )  # fmt: skip
 def test_a_machine_without_a_gpu_is_one_sentence(out, err, expected):

@@ -16,7 +16,7 @@ from shipping.refusal import Refusal
 from shipping.try_wheels import Trial, best, fits, table
 
 ROOT = Path(__file__).parents[3]
-NAME = "lockstep-0.1.0-{}-manylinux_2_27_{}.whl"
+NAME = "samebits-0.1.0-{}-manylinux_2_27_{}.whl"
 
 
 def python(minor: int, has_headers: bool = True) -> Interpreter:

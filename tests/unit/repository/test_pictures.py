@@ -21,9 +21,9 @@ def test_in_the_data_of_the_demo_ranks_were_killed_and_losses_and_bits_are_those
     assert run["bits"] == undisturbed["bits"]
 
 
-def test_in_the_data_of_the_picture_plain_ddp_drifts_and_lockstep_does_not() -> None:
+def test_in_the_data_of_the_picture_plain_ddp_drifts_and_samebits_does_not() -> None:
     found = json.loads((PICTURES / "drift.json").read_text())
-    ddp, ours, bug = found["ddp"], found["lockstep"], found["bug"]
+    ddp, ours, bug = found["ddp"], found["samebits"], found["bug"]
     assert ours["1"] == ours["2"] == ours["4"]
     assert len({tuple(losses) for losses in (*ddp.values(), bug["ddp on 2 ranks"])}) == 4
     assert any("the loss is multiplied by the number of ranks" in line for line in bug["verify"])

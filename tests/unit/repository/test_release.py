@@ -79,7 +79,7 @@ def released(clone: Path, version: str) -> subprocess.CompletedProcess[str]:
 def test_a_release_is_a_commit_and_a_tag_and_the_command_that_uploads_it(clone: Path) -> None:
     done = released(clone, "7.8.9")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].endswith("twine upload dist/lockstep-7.8.9*")
+    assert done.stdout.splitlines()[-1].endswith("twine upload dist/samebits-7.8.9*")
     assert git(clone, "status", "--porcelain") == ""
     assert git(clone, "log", "-1", "--format=%s").strip() == "Release 7.8.9"
     assert git(clone, "rev-parse", "v7.8.9^{commit}") == git(clone, "rev-parse", "HEAD")

@@ -19,7 +19,7 @@ def test_only_what_gloo_passes_counts_and_a_skip_or_nothing_is_a_failure_of_ours
     told = tally.table().splitlines()
     assert told[3].split() == ["together", "4", "1"]
     assert told[4:] == [
-        "Only lockstep fails:", "  b: failed ValueError: no", "  e_cuda: skipped why", "  f_cuda: not run",
+        "Only samebits fails:", "  b: failed ValueError: no", "  e_cuda: skipped why", "  f_cuda: not run",
     ]  # fmt: skip
 
 

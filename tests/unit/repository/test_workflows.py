@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.torch_versions import TESTED
+from samebits.machine.torch_versions import TESTED
 
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.events import Kind, add_event, events_in, executed_steps
-from lockstep.protocol.run_folder import RunFolder
-from lockstep.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
-from lockstep.show.report import compare, embedded, page, slower
-from lockstep.show.screen import AXIS, braille
-from lockstep.show.server import LivePage
-from lockstep.show.story import read_record, story_of
+from samebits.errors import UsageError
+from samebits.protocol.events import Kind, add_event, events_in, executed_steps
+from samebits.protocol.run_folder import RunFolder
+from samebits.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
+from samebits.show.report import compare, embedded, page, slower
+from samebits.show.screen import AXIS, braille
+from samebits.show.server import LivePage
+from samebits.show.story import read_record, story_of
 
 HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
 

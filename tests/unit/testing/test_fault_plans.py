@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.testing import faults
-from lockstep.testing.faults import KINDS, Fault, Plan
-from lockstep.testing.faults.acts import _ACTS, SCRIPTS_OWN
-from lockstep.testing.faults.plan import LASTS_S
+from samebits.errors import UsageError
+from samebits.testing import faults
+from samebits.testing.faults import KINDS, Fault, Plan
+from samebits.testing.faults.acts import _ACTS, SCRIPTS_OWN
+from samebits.testing.faults.plan import LASTS_S
 
 NUMBERS = st.integers(0, 10**6)
 
@@ -76,15 +76,15 @@ def test_each_kind_has_an_effect_and_no_effect_is_without_a_kind():
 
 def test_nothing_happens_without_the_variable_and_nothing_is_imported_for_it():
     """A script may keep the call: it costs a look at the environment."""
-    program = "import sys; from lockstep.testing import faults; print([faults.at(1), faults.sample(1), 'torch' in sys.modules])"
+    program = "import sys; from samebits.testing import faults; print([faults.at(1), faults.sample(1), 'torch' in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "['', None, False]", done.stderr
 
 
 def test_a_plan_without_a_folder_is_one_sentence(monkeypatch):
-    monkeypatch.setenv("LOCKSTEP_FAULTS", "skip rank=0 step=1")
-    monkeypatch.delenv("LOCKSTEP_FAULTS_FOLDER", raising=False)
-    with pytest.raises(UsageError, match="LOCKSTEP_FAULTS is set, but LOCKSTEP_FAULTS_FOLDER is not"):
+    monkeypatch.setenv("SAMEBITS_FAULTS", "skip rank=0 step=1")
+    monkeypatch.delenv("SAMEBITS_FAULTS_FOLDER", raising=False)
+    with pytest.raises(UsageError, match="SAMEBITS_FAULTS is set, but SAMEBITS_FAULTS_FOLDER is not"):
         faults.at(1)
 
 

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 
-from lockstep.protocol.recording import AT_END, CarriedTensor
-from lockstep.verify.cause import Symptoms, usual_cause
-from lockstep.verify.evidence import Kind, Place
+from samebits.protocol.recording import AT_END, CarriedTensor
+from samebits.verify.cause import Symptoms, usual_cause
+from samebits.verify.evidence import Kind, Place
 
 CARRIED = CarriedTensor((1, 8), "float32", "train.py:9", "train.py:8", "h")
 

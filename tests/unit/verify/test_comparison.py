@@ -6,10 +6,10 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.recording import AT_END
-from lockstep.protocol.run_folder import RunFolder
-from lockstep.verify.comparison import Side, cell, comparable, first_difference, rows_of
-from lockstep.verify.evidence import (
+from samebits.protocol.recording import AT_END
+from samebits.protocol.run_folder import RunFolder
+from samebits.verify.comparison import Side, cell, comparable, first_difference, rows_of
+from samebits.verify.evidence import (
     End,
     Evidence,
     Kind,

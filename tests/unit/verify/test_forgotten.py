@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.verify.evidence import Place
-from lockstep.verify.forgotten import GRADIENTS, HIDDEN, NOT_BROUGHT_BACK, Forgotten, Variable, cause, forgotten
+from samebits.verify.evidence import Place
+from samebits.verify.forgotten import GRADIENTS, HIDDEN, NOT_BROUGHT_BACK, Forgotten, Variable, cause, forgotten
 
 
 def at(*items):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.run_folder import RunFolder
-from lockstep.verify.plain import (
+from samebits.protocol.run_folder import RunFolder
+from samebits.verify.plain import (
     Agreement,
     Lanes,
     combination,

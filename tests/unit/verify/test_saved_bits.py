@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.cli.verify import bits_files
-from lockstep.errors import UsageError
-from lockstep.launcher.trials.trials import Program
-from lockstep.protocol.recording import AT_END
-from lockstep.verify.evidence import End, Evidence, Place
-from lockstep.verify.saved_bits import SavedBits, decode, fact_differences, facts, name_of, read_saved, write_saved
+from samebits.cli.verify import bits_files
+from samebits.errors import UsageError
+from samebits.launcher.trials.trials import Program
+from samebits.protocol.recording import AT_END
+from samebits.verify.evidence import End, Evidence, Place
+from samebits.verify.saved_bits import SavedBits, decode, fact_differences, facts, name_of, read_saved, write_saved
 
 FACTS = {"torch": "2.13.0", "cpu": "AVX2", "lanes": 4, "threads": 1, "batch_size": 64}
 PLACES = st.builds(Place, st.sampled_from([0, 1, 2, AT_END]), st.sampled_from(["loss", "parameter a.b", "value é"]))
@@ -46,12 +46,12 @@ def test_a_byte_that_is_another_one_is_noticed(position: int, byte: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"[]", b"\xff\xfe", b"null", b'{"format": "lockstep-bits", "version": "x"}']
+    "text", [b"", b"{}", b"[]", b"\xff\xfe", b"null", b'{"format": "samebits-bits", "version": "x"}']
 )
 def test_something_else_is_one_sentence(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "bits.json"
     file.write_bytes(text)
-    with pytest.raises(UsageError, match=r"is damaged, or was not written by `lockstep verify --save`"):
+    with pytest.raises(UsageError, match=r"is damaged, or was not written by `samebits verify --save`"):
         read_saved(file)
     with pytest.raises(UsageError, match="it is a folder, not a regular file"):
         read_saved(tmp_path)
@@ -67,7 +67,7 @@ def test_a_fifo_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_named() -> None:
     body = json.loads(saved().encode()) | {"version": 9}
-    with pytest.raises(UsageError, match=r"written by a newer lockstep \(format 9; this one reads format 1\)"):
+    with pytest.raises(UsageError, match=r"written by a newer samebits \(format 9; this one reads format 1\)"):
         decode(json.dumps(body).encode(), "bits.json")
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.run_folder import RunFolder
-from lockstep.verify.result import Captured, deviation, read_values
+from samebits.protocol.run_folder import RunFolder
+from samebits.verify.result import Captured, deviation, read_values
 
 FINITE = st.floats(-1e6, 1e6, allow_subnormal=False)
 

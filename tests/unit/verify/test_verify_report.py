@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from lockstep.verify.comparison import END, Cell, Difference, Row, Side
-from lockstep.verify.evidence import Kind, Place
-from lockstep.verify.plain import Agreement, Plain
-from lockstep.verify.report import show
-from lockstep.verify.result import Against, Deviation, Explained, Failed, Result, Run
+from samebits.verify.comparison import END, Cell, Difference, Row, Side
+from samebits.verify.evidence import Kind, Place
+from samebits.verify.plain import Agreement, Plain
+from samebits.verify.report import show
+from samebits.verify.result import Against, Deviation, Explained, Failed, Result, Run
 
 AGREES = Plain(Agreement.AGREES, 4, 2e-7, 1e-4, (0.25,) * 4, (), batch_norms=2)
 

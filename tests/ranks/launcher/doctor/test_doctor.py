@@ -1,4 +1,4 @@
-"""`lockstep doctor` on this machine."""
+"""`samebits doctor` on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ranks
 
 
 def doctor(place: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lockstep", "doctor", *options]
+    command = [sys.executable, "-m", "samebits", "doctor", *options]
     environment = {**os.environ, **variables}
     return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
@@ -34,12 +34,12 @@ def test_the_doctor_finds_this_machine_fit_and_leaves_nothing(tmp_path: Path) ->
 
 TORCH_OF_TOMORROW = """
 import os, signal
-from lockstep.rank.start.guards.wrapping import when_imported
+from samebits.rank.start.guards.wrapping import when_imported
 def broken(c10d):
     make = c10d._new_process_group_helper
     def made(*args, **kwargs):
         group, store = make(*args, **kwargs)
-        if group.name() == "lockstep":
+        if group.name() == "samebits":
             {happens}
         return group, store
     c10d._new_process_group_helper = made
@@ -62,7 +62,7 @@ def test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said(tmp_path:
     done = doctor(tmp_path, "--json", PYTHONPATH=f"{tmp_path / 'path'}:{os.environ.get('PYTHONPATH', '')}")
     rows = {row["what"]: row for row in json.loads(done.stdout)["rows"]}
     assert (done.returncode, rows["torch"]["state"], rows["backends"]["state"]) == (0, "note", "note"), done.stderr
-    assert "newer than any tested with lockstep" in rows["torch"]["text"]
+    assert "newer than any tested with samebits" in rows["torch"]["text"]
     assert "Here gloo is used" in rows["backends"]["text"]
     assert told in rows["backends"]["text"]
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
 epochs, going_on, state = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-run = lockstep.init(seed=3, lanes=8, threads=1)
+run = samebits.init(seed=3, lanes=8, threads=1)
 numbers = torch.Generator().manual_seed(0)
 data = TensorDataset(torch.randn(99, 20, generator=numbers), torch.randint(0, 5, (99,), generator=numbers))
 parts = [nn.Linear(20, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 5)]
@@ -52,7 +52,7 @@ run.save_weights(model, f"{state}-weights")
 from safetensors.torch import load_file
 weights = load_file(f"{state}-weights")
 lines += [f"{name} {weights[name].numpy().tobytes().hex()}" for name in sorted(weights)]
-from lockstep.rank.run import start
+from samebits.rank.run import start
 nodes = start._present[0].components.transport.nodes
 bits = hashlib.sha256(repr(lines).encode()).hexdigest()[:12]
 Path(f"{state}-{run.rank}.json").write_text(json.dumps([bits, nodes and nodes.sizes]))
@@ -108,7 +108,7 @@ def test_two_agents_train_evaluate_save_and_go_on_with_the_bits_of_one_rank(
 
 
 SPAWNS = {
-    "lockstep.spawn": "import lockstep\nif __name__ == '__main__':\n    lockstep.spawn(print, nprocs=2)\n",
+    "samebits.spawn": "import samebits\nif __name__ == '__main__':\n    samebits.spawn(print, nprocs=2)\n",
     "torch.multiprocessing.spawn": (
         "import torch.multiprocessing as mp\nif __name__ == '__main__':\n    mp.spawn(print, nprocs=2)\n"
     ),
@@ -117,7 +117,7 @@ SPAWNS = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "call", [pytest.param("lockstep.spawn", marks=pytest.mark.thorough), "torch.multiprocessing.spawn"]
+    "call", [pytest.param("samebits.spawn", marks=pytest.mark.thorough), "torch.multiprocessing.spawn"]
 )
 def test_a_script_that_spawns_ranks_is_refused_on_all_nodes(tmp_path: Path, call: str) -> None:
     script = tmp_path / write_script(tmp_path, SPAWNS[call])
@@ -129,7 +129,7 @@ def test_a_script_that_spawns_ranks_is_refused_on_all_nodes(tmp_path: Path, call
                 rf"FAILED .*: {call} was called in rank \d of a run on 2 nodes, so each rank would start", ended.err
             )
             assert (
-                "  help    Call the function without spawn: `lockstep run -n N` starts N ranks on each node"
+                "  help    Call the function without spawn: `samebits run -n N` starts N ranks on each node"
                 in ended.err
             )
             assert "Traceback" not in ended.err

@@ -28,7 +28,7 @@ def begin(tmp_path, port, number, *more, nnodes="2", key=KEY):
     folder.mkdir()
     where = ["--nnodes", nnodes, "--node-rank", str(number), "--rdzv-endpoint", f"127.0.0.1:{port}"]
     script = write_script(folder, SCRIPT)
-    return start(folder, *where, "-n", "1", "--threads", "1", *more, script, env={"LOCKSTEP_KEY": key})
+    return start(folder, *where, "-n", "1", "--threads", "1", *more, script, env={"SAMEBITS_KEY": key})
 
 
 def listens(port):

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
-place, run = Path(sys.argv[1]), lockstep.init(seed=1, lanes=4, threads=1)
+place, run = Path(sys.argv[1]), samebits.init(seed=1, lanes=4, threads=1)
 data = TensorDataset(torch.randn(800, 64), torch.randn(800, 1))
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 1))
 model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.01), DataLoader(data, 8))

@@ -7,9 +7,9 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from lockstep.cli.diagnose import diagnose
-from lockstep.cli.watch import watch
-from lockstep.protocol.run_folder import RunFolder, read_lines
+from samebits.cli.diagnose import diagnose
+from samebits.cli.watch import watch
+from samebits.protocol.run_folder import RunFolder, read_lines
 from tests.support.launching import said, until, write_script
 from tests.support.several_nodes import nodes
 
@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 how, who, place = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-run = lockstep.init(seed=1, lanes=4, threads=1)
+run = samebits.init(seed=1, lanes=4, threads=1)
 
 
 def work(seconds):
@@ -94,7 +94,7 @@ def test_a_rank_for_which_others_wait_is_named_on_both_nodes_with_its_node(tmp_p
         assert re.search(rf"rank {who} on node 1 \(host .+\) is .*script\.py:\d+", sentence), sentence
         with_pid = f"kill -CONT {started[1].pid_of(who)}"
         assert [with_pid in text for run in started for text in said(run, "  help")] == [how == "stop"] * 2
-        place = str(next((tmp_path / "node1" / "lockstep-runs").iterdir()))
+        place = str(next((tmp_path / "node1" / "samebits-runs").iterdir()))
         assert f"{'rank' if ranks == 1 else 'ranks'} " in CliRunner().invoke(watch, [place]).output
         told = CliRunner().invoke(diagnose, [place]).output
         assert f" of {2 * ranks}, on node 1 (host " in told
@@ -105,7 +105,7 @@ def test_a_rank_for_which_others_wait_is_named_on_both_nodes_with_its_node(tmp_p
         until(lambda: all(said(run, "went on") or said(run, "done") for run in started), "that it went on")
         ended_well(started)
     for number, run in enumerate(started):
-        folder = RunFolder(next((tmp_path / f"node{number}" / "lockstep-runs").iterdir()))
+        folder = RunFolder(next((tmp_path / f"node{number}" / "samebits-runs").iterdir()))
         assert "stalled-in-script" in run.err if how == "sleep" else "stopped-process" in run.err
         (roster,) = read_lines(folder.nodes)
         assert (roster["here"], [one["ranks"] for one in roster["nodes"]]) == (number, [ranks, ranks])

@@ -42,7 +42,7 @@ LOCAL = {
     "hogwild": Start("hogwild", common=("--strategy", "hogwild")),
     "dp": Start("dp", common=("--strategy", "dp")),
     "--standalone": Start("--standalone", common=("--standalone",)),
-    "a short key": Start("5 characters", env=({"LOCKSTEP_KEY": "short"},)),
+    "a short key": Start("5 characters", env=({"SAMEBITS_KEY": "short"},)),
 }
 """What every node knows by itself; no process is started for it."""
 TOGETHER = {
@@ -63,7 +63,7 @@ MORE_TOGETHER = {
 
 
 def begin(tmp_path, case):
-    key, runs = {"LOCKSTEP_KEY": KEY}, []
+    key, runs = {"SAMEBITS_KEY": KEY}, []
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for place, own in enumerate(case.nodes):
@@ -129,7 +129,7 @@ def test_a_port_that_another_program_has_is_refused_on_both_nodes(tmp_path):
             check(
                 tmp_path,
                 Start(
-                    "is not node 0 of a run of this version of lockstep.",
+                    "is not node 0 of a run of this version of samebits.",
                     endpoint=f"127.0.0.1:{taken.getsockname()[1]}",
                 ),
             )
@@ -144,7 +144,7 @@ def test_a_key_file_that_cannot_be_used_ends_the_start(tmp_path):
 
 
 def test_nodes_on_one_disk_share_a_name_and_its_states(tmp_path):
-    script = write_script(tmp_path, "import lockstep\nrun = lockstep.init(seed=1)\n")
+    script = write_script(tmp_path, "import samebits\nrun = samebits.init(seed=1)\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "-n", "1", "--threads", "1"]
@@ -153,7 +153,7 @@ def test_nodes_on_one_disk_share_a_name_and_its_states(tmp_path):
         (tmp_path / number).mkdir()
         options = [*common, "--node-rank", number, "--name", "exp", "--save-every", "5steps"]
         place = ["--log-dir", str(tmp_path / "runs"), str(tmp_path / script)]
-        runs.append(start(tmp_path / number, *options, *place, env={"LOCKSTEP_KEY": KEY}))
+        runs.append(start(tmp_path / number, *options, *place, env={"SAMEBITS_KEY": KEY}))
     assert [run.finish().code for run in runs] == [0, 0], [run.err for run in runs]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["exp"]
     assert len(list((tmp_path / "runs" / "exp").glob("*-script*"))) == 2

@@ -11,11 +11,11 @@ from tests.support.launching import run_script
 pytestmark = pytest.mark.ranks
 
 LOOP = """
-import sys, site, torch, torch.nn.functional as F, lockstep
+import sys, site, torch, torch.nn.functional as F, samebits
 from torch.utils.data import DataLoader, TensorDataset
 if {pth!r}: site.addsitedir({pth!r})
 from bars import tqdm
-run = lockstep.init(seed=0, lanes=2, threads=1)
+run = samebits.init(seed=0, lanes=2, threads=1)
 x = torch.randn(16, 8)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.02)
@@ -67,4 +67,4 @@ def test_a_script_in_the_root_of_a_repository_with_two_thousand_files(tmp_path):
     script = LOOP.format(pth="").replace("from bars import tqdm", imports)
     done = run_script(tmp_path, script.replace("bar.update(1)", "bar.update(go(1))"), "-n", "1")
     assert done.bits
-    assert "lockstep: " in done.err, "what the script keeps is named, or that it was not read"
+    assert "samebits: " in done.err, "what the script keeps is named, or that it was not read"

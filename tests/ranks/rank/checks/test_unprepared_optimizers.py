@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-import lockstep
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import unprepared
 
 pytestmark = pytest.mark.ranks
@@ -70,7 +70,7 @@ def test_an_optimizer_made_before_init_and_stepped_between_loops_is_refused_only
     if not is_late:
         run_ranks(unprepared.stepped_between_loops, Started(2))
         return
-    with pytest.raises(RankFailed, match=r"make SGD after lockstep\.init"):
+    with pytest.raises(RankFailed, match=r"make SGD after samebits\.init"):
         run_ranks(unprepared.stepped_between_loops, Started(2), is_late)
 
 
@@ -79,5 +79,5 @@ def test_init_does_not_walk_the_heap(monkeypatch):
         raise AssertionError("a heap of millions of objects would take seconds")
 
     monkeypatch.setattr(gc, "get_objects", walk)
-    lockstep.init()
-    lockstep.finish()
+    samebits.init()
+    samebits.finish()

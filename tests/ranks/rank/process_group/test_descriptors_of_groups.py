@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import lockstep.torch_backend  # noqa: F401 - which names it
-from lockstep.testing.ranks import Started, run_ranks
+import samebits.torch_backend  # noqa: F401 - which names it
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -29,7 +29,7 @@ def processes_watched():
 
 def held(folder):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("lockstep", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    dist.init_process_group("samebits", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     before = processes_watched(), len(list(Path("/proc/self/fd").iterdir()))
     groups = [dist.new_group() for _ in range(NUM_GROUPS)]
     for group in groups:

@@ -1,4 +1,4 @@
-"""The backend "lockstep" of torch.distributed: its results, its errors, its beginning and end."""
+"""The backend "samebits" of torch.distributed: its results, its errors, its beginning and end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.errors import EnvironmentFailure, PeerLost, UsageError
-from lockstep.testing.ranks import Started, run_ranks
-from lockstep.torch_backend import CollectiveFailed, CollectiveMisused, CollectivePeerLost
+from samebits.errors import EnvironmentFailure, PeerLost, UsageError
+from samebits.testing.ranks import Started, run_ranks
+from samebits.torch_backend import CollectiveFailed, CollectiveMisused, CollectivePeerLost
 from tests.scripts.collectives import fuzz
 from tests.support.launching import run_script, stretched, until
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.ranks
 def begin(folder, **how):
     """This rank's default group."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("lockstep", init_method=f"file://{folder}/meeting", rank=rank, world_size=size, **how)
+    dist.init_process_group("samebits", init_method=f"file://{folder}/meeting", rank=rank, world_size=size, **how)
     return rank, size
 
 
@@ -199,7 +199,7 @@ def test_a_timeout_names_the_rank_that_is_late(tmp_path):
 def ends(folder):
     rank, size = begin(folder)
     default, pair = dist.group.WORLD, dist.new_group([0, 1])
-    assert (dist.get_backend(), default.name()) == ("lockstep", "lockstep")
+    assert (dist.get_backend(), default.name()) == ("samebits", "samebits")
     assert (pair is dist.GroupMember.NON_GROUP_MEMBER) == (rank > 1)
     only = dist.new_group([rank], use_local_synchronization=True)
     dist.all_reduce(alone := torch.ones(2), group=only)
@@ -220,7 +220,7 @@ def ends(folder):
         assert total.item() == size
         dist.destroy_process_group()
     store = dist.PrefixStore("explicit", dist.FileStore(f"{folder}/store", size))
-    dist.init_process_group("cpu:lockstep", store=store, rank=rank, world_size=size)
+    dist.init_process_group("cpu:samebits", store=store, rank=rank, world_size=size)
     dist.all_reduce(total := torch.ones(1))
     child = os.fork()
     if child == 0:
@@ -422,12 +422,12 @@ def test_errors_are_of_torchs_tree_and_of_ours():
 
 SCRIPT = """
     import torch, torch.distributed as dist, torch.multiprocessing as mp
-    import lockstep.torch_backend
+    import samebits.torch_backend
 
     def main(rank=-1, path=None):
         how = {} if path is None else {"init_method": f"file://{path}", "rank": rank, "world_size": 2}
         for _ in range(2):
-            dist.init_process_group("lockstep", **how)
+            dist.init_process_group("samebits", **how)
             dist.all_reduce(total := torch.ones(1))
             assert total.item() == dist.get_world_size() == 2
             dist.destroy_process_group()
@@ -435,10 +435,10 @@ SCRIPT = """
 """
 
 
-def test_ranks_meet_under_lockstep_run_and_a_mistake_is_one_sentence(tmp_path):
+def test_ranks_meet_under_samebits_run_and_a_mistake_is_one_sentence(tmp_path):
     mistake = """
     main()
-    dist.init_process_group("lockstep")
+    dist.init_process_group("samebits")
     dist.all_reduce(torch.ones(5 + dist.get_rank()))
     """
     ended = run_script(tmp_path, SCRIPT + mistake, "-q", "-n", "2")
@@ -458,7 +458,7 @@ def test_ranks_meet_under_other_launchers_and_leave_nothing_in_shared_memory(tmp
     before = set(Path("/dev/shm").iterdir())
     done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert (done.returncode, done.stdout.count("met")) == (0, 2), done.stderr  # two ranks may share a line
-    new = [path for path in set(Path("/dev/shm").iterdir()) - before if "lockstep" in path.name]
+    new = [path for path in set(Path("/dev/shm").iterdir()) - before if "samebits" in path.name]
     until(
         lambda: not any(path.exists() for path in new), f"no {new}"
     )  # a test beside this one may hold some for a moment

@@ -1,4 +1,4 @@
-"""The backend "lockstep" takes the calls, reductions and lists that Gloo and NCCL take, and shows itself as they do."""
+"""The backend "samebits" takes the calls, reductions and lists that Gloo and NCCL take, and shows itself as they do."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.tensor.debug import CommDebugMode
 
-from lockstep.testing.ranks import Started, run_ranks
-from lockstep.torch_backend import CollectiveFailed, CollectiveMisused
+from samebits.testing.ranks import Started, run_ranks
+from samebits.torch_backend import CollectiveFailed, CollectiveMisused
 
 pytestmark = pytest.mark.ranks
 
 
 def begin(folder):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("lockstep", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    dist.init_process_group("samebits", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     return rank, size
 
 
@@ -100,7 +100,7 @@ def is_shown():
         dist.broadcast(tensor, 0, async_op=True).wait()
         dist.barrier()
     events = {event.key for event in profile.key_averages()}
-    assert {"lockstep:all_reduce", "lockstep:broadcast", "lockstep:barrier", "c10d::allreduce_"} <= events
+    assert {"samebits:all_reduce", "samebits:broadcast", "samebits:barrier", "c10d::allreduce_"} <= events
     assert tensor.tolist() == [4] * 4
 
 

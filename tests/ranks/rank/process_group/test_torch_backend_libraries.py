@@ -1,4 +1,4 @@
-"""What people use on top of torch.distributed, over the backend "lockstep": compared with Gloo or with one process."""
+"""What people use on top of torch.distributed, over the backend "samebits": compared with Gloo or with one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.torchrun_texts import ACCELERATE, DATA, FABRIC
 from tests.support.launching import run_script
 
@@ -34,9 +34,9 @@ pytestmark = pytest.mark.ranks
 
 def begin(folder):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    import lockstep.torch_backend  # noqa: F401 - registers the name
+    import samebits.torch_backend  # noqa: F401 - registers the name
 
-    dist.init_process_group("lockstep", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    dist.init_process_group("samebits", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     return rank, size
 
 
@@ -151,7 +151,7 @@ class Fails(torch.autograd.Function):
 
 def failing_passes(folder):
     _, size = begin(folder)
-    from lockstep.rank.process_group import work
+    from samebits.rank.process_group import work
 
     for _ in range(2):
         model = DistributedDataParallel(nn.Linear(4, 4), process_group=dist.new_group())
@@ -291,20 +291,20 @@ def test_functional_collectives_dtensor_fsdp2_checkpoints_and_metrics_work(tmp_p
 
 OUR_ACCELERATE = ACCELERATE.replace(
     "accelerator = Accelerator()",
-    'dist.init_process_group("lockstep")\n    accelerator = Accelerator(cpu=True)\n'
+    'dist.init_process_group("samebits")\n    accelerator = Accelerator(cpu=True)\n'
     "    assert accelerator.num_processes == 2",
 ).replace("accelerator.end_training()", "assert len(accelerator.gather_for_metrics(torch.ones(3))) == 6")
 OUR_FABRIC = FABRIC.replace(
     "import Fabric", "import Fabric\n    from lightning_fabric.strategies import DDPStrategy"
-).replace("Fabric()", 'Fabric(accelerator="cpu", strategy=DDPStrategy(process_group_backend="lockstep"), devices=2)')
+).replace("Fabric()", 'Fabric(accelerator="cpu", strategy=DDPStrategy(process_group_backend="samebits"), devices=2)')
 
 
 @pytest.mark.parametrize(
     "trainer", [OUR_ACCELERATE, pytest.param(OUR_FABRIC, marks=pytest.mark.thorough)], ids=["accelerate", "fabric"]
 )
 def test_accelerate_and_fabric_train_one_job_over_it(tmp_path: Path, trainer: str) -> None:
-    script = "\n    import lockstep.torch_backend, torch.distributed as dist" + DATA + trainer
-    ended = run_script(tmp_path, script + '\n    assert dist.get_backend() == "lockstep"\n', "-n", "2")
+    script = "\n    import samebits.torch_backend, torch.distributed as dist" + DATA + trainer
+    ended = run_script(tmp_path, script + '\n    assert dist.get_backend() == "samebits"\n', "-n", "2")
     assert ended.code == 0, ended.err
     told = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     assert [rank["world"] for rank in told] == [2, 2]

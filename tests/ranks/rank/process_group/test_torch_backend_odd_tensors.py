@@ -1,4 +1,4 @@
-"""The backend "lockstep" and what torch calls a tensor though it is not simply numbers in memory."""
+"""The backend "samebits" and what torch calls a tensor though it is not simply numbers in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor, all
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from lockstep.testing.ranks import Started, run_ranks
-from lockstep.torch_backend import CollectiveMisused
+from samebits.testing.ranks import Started, run_ranks
+from samebits.torch_backend import CollectiveMisused
 
 pytestmark = pytest.mark.ranks
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.ranks
 def begin(folder):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     warnings.filterwarnings("ignore", "all_gather_into_tensor|reduce_scatter_tensor|.*is deprecated", FutureWarning)
-    dist.init_process_group("lockstep", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    dist.init_process_group("samebits", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     return rank, size
 
 

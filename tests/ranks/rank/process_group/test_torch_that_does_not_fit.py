@@ -1,4 +1,4 @@
-"""A torch that breaks lockstep's process group, as torch 2.15 did: a group of one rank shows it before any waits."""
+"""A torch that breaks samebits's process group, as torch 2.15 did: a group of one rank shows it before any waits."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from lockstep.errors import UsageError
-from lockstep.rank.process_group import group, self_test
-from lockstep.rank.transport.local import shared_store
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.errors import UsageError
+from samebits.rank.process_group import group, self_test
+from samebits.rank.transport.local import shared_store
+from samebits.testing.ranks import Started, run_ranks
 from tests.support.launching import Finished, run_script
 
 pytestmark = pytest.mark.ranks
 
-BROKEN = "Could not find the default backend type 0 for Process Group with name lockstep."
+BROKEN = "Could not find the default backend type 0 for Process Group with name samebits."
 BREAK = f"""
     from torch.distributed import distributed_c10d
     def made(*args, _make=distributed_c10d._new_process_group_helper, **kwargs):
         group, store = _make(*args, **kwargs)
-        if group.name() == "lockstep":
+        if group.name() == "samebits":
             raise RuntimeError({BROKEN!r})
         return group, store
     distributed_c10d._new_process_group_helper = made
 """
 TRAIN = """
-    import hashlib, json, torch, torch.distributed as dist, lockstep
-    run = lockstep.init(seed=0, lanes=2, threads=1)
+    import hashlib, json, torch, torch.distributed as dist, samebits
+    run = samebits.init(seed=0, lanes=2, threads=1)
     model = torch.nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = torch.utils.data.TensorDataset(torch.arange(160.0).view(20, 8) / 100, torch.zeros(20, 2))
@@ -64,15 +64,15 @@ def test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once(tmp_path: P
     assert "torch.distributed uses Gloo" not in fits.err
     assert broken.err.count(f"does not work with torch {torch.__version__} (RuntimeError: {BROKEN[:-1]})") == 1
     backend, _, bits = json.loads(fits.out)
-    assert backend == "lockstep"
+    assert backend == "samebits"
     assert json.loads(broken.out) == ["gloo", [2, 2], bits]
 
 
 @pytest.mark.thorough
 def test_asking_for_the_back_end_is_one_sentence(tmp_path: Path) -> None:
-    ended = run_script(tmp_path, BREAK + MEET, "-q", "-n", "2", "--backend", "lockstep")
+    ended = run_script(tmp_path, BREAK + MEET, "-q", "-n", "2", "--backend", "samebits")
     assert (ended.code, ended.out) == (2, "")
-    assert re.match(r"FAILED    rank \d: The backend lockstep does not work with torch", ended.err)
+    assert re.match(r"FAILED    rank \d: The backend samebits does not work with torch", ended.err)
     assert re.search(r"^  help    .*\), or gloo\.$", ended.err, re.MULTILINE), ended.err
 
 
@@ -82,7 +82,7 @@ def a_script_of_another_launcher(folder: str) -> None:
 
     def breaks(*args: object, **kwargs: object) -> object:
         group, store = made(*args, **kwargs)
-        if group.name() == "lockstep":
+        if group.name() == "samebits":
             raise RuntimeError(BROKEN)
         return group, store
 
@@ -92,7 +92,7 @@ def a_script_of_another_launcher(folder: str) -> None:
     assert (dist.is_initialized(), sys.excepthook) == (False, hook)
     how = {"rank": 0, "world_size": 1}
     with pytest.raises(UsageError, match="does not work with torch"):
-        dist.init_process_group("lockstep", init_method=f"file://{folder}/first", **how)
+        dist.init_process_group("samebits", init_method=f"file://{folder}/first", **how)
     dist.init_process_group("gloo", init_method=f"file://{folder}/second", **how)
     dist.all_reduce(one := torch.ones(1))
     assert one.item() == 1
@@ -113,7 +113,7 @@ def test_this_torch_fits() -> None:
 
 
 STORE = """
-    from lockstep.rank.transport.local.shared_store import SharedStore
+    from samebits.rank.transport.local.shared_store import SharedStore
     SharedStore.compare_set = lambda self, key, expected, desired: desired.decode()  # what another torch might want
 """
 

@@ -1,4 +1,4 @@
-"""Works of the backend "lockstep" that are waited for after `destroy_process_group`: a value, or one clear error."""
+"""Works of the backend "samebits" that are waited for after `destroy_process_group`: a value, or one clear error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.rank.process_group import exchange
-from lockstep.testing.ranks import Started, run_ranks
-from lockstep.torch_backend import CollectiveMisused, CollectivePeerLost
+from samebits.rank.process_group import exchange
+from samebits.testing.ranks import Started, run_ranks
+from samebits.torch_backend import CollectiveMisused, CollectivePeerLost
 
 pytestmark = pytest.mark.ranks
 
@@ -24,7 +24,7 @@ LARGE = 1 << 21
 def begin(folder):
     """This rank's default group; a new one each time."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("lockstep", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    dist.init_process_group("samebits", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     return rank
 
 

@@ -7,9 +7,9 @@ from tests.support.launching import run_script
 pytestmark = pytest.mark.ranks
 
 SCRIPT = """
-import sys, torch, lockstep
+import sys, torch, samebits
 
-run = lockstep.init(seed=0, lanes=2, {more})
+run = samebits.init(seed=0, lanes=2, {more})
 loader = torch.utils.data.DataLoader(torch.randn(8, 4), 4)
 model = torch.nn.Linear(4, 1)
 model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader)
@@ -26,7 +26,7 @@ NOTHING = "--check-every 50steps has nothing to compare: there is one rank."
 
 def notices(run):
     assert run.code == 0, run.err
-    return [line.partition("lockstep: ")[2] for line in run.err.splitlines() if "lockstep: " in line]
+    return [line.partition("samebits: ")[2] for line in run.err.splitlines() if "samebits: " in line]
 
 
 def test_a_name_without_states_and_checks_on_one_rank_are_told_once(tmp_path):
@@ -48,4 +48,4 @@ def test_what_has_an_effect_and_what_is_off_is_not_told(tmp_path):
 
 def test_checks_of_a_script_without_init_are_told(tmp_path):
     run = run_script(tmp_path, "print('alone')", "-n", "1", "--check-every", "5steps")
-    assert run.err.count("warning   --check-every compared nothing: the script did not call lockstep.init().") == 1
+    assert run.err.count("warning   --check-every compared nothing: the script did not call samebits.init().") == 1

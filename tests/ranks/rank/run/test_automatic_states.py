@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
@@ -24,7 +24,7 @@ EPOCHS, STEPS = 3, 5
 def train(place, stop_after=None, workers=0, strategy=None, accumulate=1, zero_first=False, ranges=False):
     """Three epochs of five steps; an evaluation and a draw after each."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=8, threads=1, strategy=strategy, name="exp1", save_every="1steps", keep=2)
+    run = samebits.init(seed=3, lanes=8, threads=1, strategy=strategy, name="exp1", save_every="1steps", keep=2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.2), nn.Linear(32, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = OneCycleLR(optimizer, 0.05, total_steps=EPOCHS * STEPS + 1)
@@ -70,7 +70,7 @@ def same(results, undisturbed, after):
 
 
 def states(place):
-    return sorted(path.name for path in (place / "lockstep-runs" / "exp1" / "states").iterdir())
+    return sorted(path.name for path in (place / "samebits-runs" / "exp1" / "states").iterdir())
 
 
 RESUMED = [
@@ -142,14 +142,14 @@ DAMAGES = {
 )
 def test_a_damaged_state_is_put_aside_and_the_one_before_is_taken(tmp_path, undisturbed, damage):
     run_ranks(train, Started(2), str(tmp_path), 8)
-    DAMAGES[damage](tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000008")
+    DAMAGES[damage](tmp_path / "samebits-runs" / "exp1" / "states" / "step-00000008")
     same(run_ranks(train, Started(2), str(tmp_path)), undisturbed, 7)
     assert states(tmp_path) == ["damaged-step-00000008", "step-00000014", "step-00000015"]
 
 
 def test_a_run_without_a_whole_state_does_not_begin_anew(tmp_path):
     run_ranks(train, Started(1), str(tmp_path), 8)
-    for state in (tmp_path / "lockstep-runs" / "exp1" / "states").iterdir():
+    for state in (tmp_path / "samebits-runs" / "exp1" / "states").iterdir():
         flip(state / "model.safetensors")
     for _ in range(2):
         with pytest.raises(AssertionError, match=r"No state in .* is whole"):
@@ -159,7 +159,7 @@ def test_a_run_without_a_whole_state_does_not_begin_anew(tmp_path):
 def odd(place, kind, stop_after=None):
     """Loops that are not one `run.epochs` with one `run.steps`, and bodies that draw or save."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=4, threads=1, name="exp1", save_every=EVERY.get(kind, "1steps"))
+    run = samebits.init(seed=3, lanes=4, threads=1, name="exp1", save_every=EVERY.get(kind, "1steps"))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -230,13 +230,13 @@ def test_loops_of_any_form_go_on_with_the_same_bits(tmp_path, kind, after, then)
     for digest, drawn, made in run_ranks(odd, Started(2), str(tmp_path / "stopped"), kind):
         assert (made[0], digest, drawn) == (then, straight[0], straight[1])
     if kind == "saves":
-        (tmp_path / "stopped" / "lockstep-runs").rename(tmp_path / "elsewhere")
+        (tmp_path / "stopped" / "samebits-runs").rename(tmp_path / "elsewhere")
         assert (tmp_path / "stopped" / "manual" / "gradients.safetensors").exists()
 
 
 def misuse(place, kind):
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=2, name="exp1", save_every="1steps")
+    run = samebits.init(seed=3, lanes=2, name="exp1", save_every="1steps")
     model = nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator() if kind == "generator" else None
@@ -267,7 +267,7 @@ def test_what_no_state_could_hold_is_refused_at_once(tmp_path, kind, words):
 def count(place, stop_after, around, every):
     """Epochs of five steps, counted from outside by `around`."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=2, name="exp1", save_every=every)
+    run = samebits.init(seed=3, lanes=2, name="exp1", save_every=every)
     model = nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(scenarios.digits(150), batch_size=32)

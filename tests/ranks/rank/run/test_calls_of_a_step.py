@@ -10,10 +10,10 @@ SCRIPT = """
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
-    from lockstep.rank.caller import TORCH
+    import samebits
+    from samebits.rank.caller import TORCH
 
-    run = lockstep.init(seed=0, lanes=2)
+    run = samebits.init(seed=0, lanes=2)
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(int(sys.argv[1]))))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loader = DataLoader(TensorDataset(torch.randn(240, 16), torch.randn(240, 16)), batch_size=8)
@@ -47,7 +47,7 @@ def test_a_step_of_two_ranks_makes_no_more_calls_than_this_however_many_paramete
     tmp_path, strategy, most, layers
 ):
     """In the step that has the fewest: some steps compare what ranks hold, too."""
-    command = ("-m", "lockstep", "run", "-n", "2", "--strategy", strategy, write_script(tmp_path, SCRIPT), str(layers))
+    command = ("-m", "samebits", "run", "-n", "2", "--strategy", strategy, write_script(tmp_path, SCRIPT), str(layers))
     ended = start_python(tmp_path, *command).finish()
     assert ended.code == 0, ended.err
     [calls] = [int(line.split()[-1]) for line in ended.out.splitlines() if "calls" in line]

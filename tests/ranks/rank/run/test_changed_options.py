@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ranks
 def train(place, options, milestones, stop_after=None, scale=1.0):
     os.chdir(place)
     os.dup2(os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)  # what forks ranks has a stderr of its own
-    run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="1steps")
+    run = samebits.init(seed=3, lanes=2, threads=1, name="exp1", save_every="1steps")
     model = scenarios.mlp()
     optimizer = torch.optim.Adam(model.parameters(), **options)
     scheduler = MultiStepLR(optimizer, milestones, gamma=0.5)  # changes the rate in the state, not what was made

@@ -1,4 +1,4 @@
-"""`lockstep checkpoint`: on states that real runs saved, whole, damaged, hostile, and on what is no state at all."""
+"""`samebits checkpoint`: on states that real runs saved, whole, damaged, hostile, and on what is no state at all."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.cli.main import main
-from lockstep.launcher.states.description import examine, summary_of
-from lockstep.launcher.states.places import states_at
-from lockstep.protocol.state_files.manifest import NAME, UNHASHED, _checksum
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.cli.main import main
+from samebits.launcher.states.description import examine, summary_of
+from samebits.launcher.states.places import states_at
+from samebits.protocol.state_files.manifest import NAME, UNHASHED, _checksum
+from samebits.testing.ranks import Started, run_ranks
 from tests.architecture.test_house import BLOCKER
 
 pytestmark = pytest.mark.ranks
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.ranks
 def train(place, name):
     """Two epochs of four steps, with a state after every other step."""
     os.chdir(place)
-    run = lockstep.init(seed=1, lanes=4, threads=1, name=name, save_every="2steps", keep=9)
+    run = samebits.init(seed=1, lanes=4, threads=1, name=name, save_every="2steps", keep=9)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -57,7 +57,7 @@ class Counting(nn.Linear):
 
 def save_two_models(place):
     """A state where a script wants it, of two models, with a value and an object of its own."""
-    run = lockstep.init(seed=1, lanes=1, threads=1)
+    run = samebits.init(seed=1, lanes=1, threads=1)
     model, other = nn.Linear(8, 16), Counting(2, 2)
     run.prepare(model, other, torch.optim.SGD(model.parameters(), lr=0.01))
     run.save_state(f"{place}/both", best=0.5, average=nn.Linear(1, 1))
@@ -78,7 +78,7 @@ def place(real, tmp_path, monkeypatch) -> Path:
     """A copy that a test may damage; the working folder."""
     shutil.copytree(real, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LOCKSTEP_RUNS", raising=False)
+    monkeypatch.delenv("SAMEBITS_RUNS", raising=False)
     return tmp_path
 
 
@@ -87,7 +87,7 @@ def checkpoint(monkeypatch, capsys):
     """Call the command; returns its exit code, standard output and standard error."""
 
     def call(*words: object):
-        monkeypatch.setattr(sys, "argv", ["lockstep", "checkpoint", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["samebits", "checkpoint", *map(str, words)])
         with pytest.raises(SystemExit) as ending:
             main()
         told = capsys.readouterr()
@@ -96,7 +96,7 @@ def checkpoint(monkeypatch, capsys):
     return call
 
 
-STATES = Path("lockstep-runs/two/states")
+STATES = Path("samebits-runs/two/states")
 INSIDE, LAST = STATES / "step-00000002", STATES / "step-00000008"
 
 
@@ -274,7 +274,7 @@ def test_what_is_no_state_is_one_sentence_with_a_fix(place, checkpoint, command)
     Path("nowhere").symlink_to("nothing")
     said = {
         "dcp": "was written by torch.distributed.checkpoint",
-        "web": "that lockstep did not write",
+        "web": "that samebits did not write",
         "net.pt": "is a file, not a state",
         "pipe": "is a FIFO, not a state",
         "nowhere": "There is no run and no state nowhere",
@@ -304,9 +304,9 @@ def test_a_hostile_state_is_refused_by_the_checks_of_the_loader(place, checkpoin
         path = copy(name) / "model.safetensors"
         path.unlink()
         make(path)
-    (copy("broken") / NAME).write_text('{"format": "lockstep-state"}')
+    (copy("broken") / NAME).write_text('{"format": "samebits-state"}')
     said = {
-        "newer": "was written by a newer lockstep", "outside": "which lockstep does not write",
+        "newer": "was written by a newer samebits", "outside": "which samebits does not write",
         "less": "does not name state.json", "fifo": "it is a FIFO, not a regular file",
         "link": "it is a link, not a regular file", "broken": "cannot be trusted",
     }  # fmt: skip
@@ -343,19 +343,19 @@ def test_documents_that_were_changed_and_sealed_again_are_refused(place, checkpo
 
 
 def test_a_run_that_has_not_saved_yet_has_no_states(place, checkpoint):
-    begun = Path("lockstep-runs/three/20260101-000000-train")
+    begun = Path("samebits-runs/three/20260101-000000-train")
     begun.mkdir(parents=True)
     (begun / "plan.json").write_text("{}")
     assert checkpoint("ls", "three") == (0, "No states in three.\n", "")
     code, _, err = checkpoint("show", "three")
     assert (code, "three has no states yet" in err) == (2, True)
-    shutil.rmtree("lockstep-runs")
-    assert checkpoint("ls") == (0, "No states in lockstep-runs.\n", "")
+    shutil.rmtree("samebits-runs")
+    assert checkpoint("ls") == (0, "No states in samebits-runs.\n", "")
     assert checkpoint("ls", "--json") == (0, "[]\n", "")
 
 
 def test_a_state_that_a_run_removes_meanwhile_is_left_out(place):
-    found = states_at("two", Path("lockstep-runs"))
+    found = states_at("two", Path("samebits-runs"))
     shutil.rmtree(INSIDE)
     assert [summary_of(one) is None for one in found] == [True, False, False, False]
     assert [examine(one) is None for one in found] == [True, False, False, False]
@@ -372,7 +372,7 @@ def test_ls_show_and_verify_work_where_there_is_no_torch_and_the_others_say_so(p
     blocker = BLOCKER.replace('"numpy", "safetensors"', "")
     for words, code in ((["ls"], 0), (["show", "two"], 0), (["verify", "two"], 0), (["diff", "one", "two"], 2)):
         program = (
-            f"{blocker}\nsys.argv = ['lockstep', 'checkpoint', *{words!r}]\nfrom lockstep.cli.main import main\nmain()"
+            f"{blocker}\nsys.argv = ['samebits', 'checkpoint', *{words!r}]\nfrom samebits.cli.main import main\nmain()"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert done.returncode == code, done.stderr

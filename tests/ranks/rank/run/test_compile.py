@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import compiled
 
 pytestmark = pytest.mark.ranks
@@ -46,10 +46,10 @@ import os
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
+import samebits
 
 os.environ["TO_KILL"] = str(os.getpid())
-run = lockstep.init(seed=0, lanes=2, threads=1)
+run = samebits.init(seed=0, lanes=2, threads=1)
 model = torch.nn.Linear(16, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(16, 16)), batch_size=8)
@@ -84,7 +84,7 @@ def test_a_killed_compilation_breaks_no_later_run_and_ranks_compile_each_graph_o
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text(ONCE)
-    command = [sys.executable, "-m", "lockstep", "run", "--on-failure", "stop", "-n"]
+    command = [sys.executable, "-m", "samebits", "run", "--on-failure", "stop", "-n"]
     killed = subprocess.run([*command, "1", "train.py"], cwd=tmp_path, capture_output=True, text=True)
     assert "SIGKILL" in killed.stderr
     half = [file for file in (tmp_path / "cache").glob("*/*.so") if not file.stat().st_mode & 0o100]

@@ -1,4 +1,4 @@
-"""A script that makes another device the default: lockstep's own tensors stay where they have to be.
+"""A script that makes another device the default: samebits's own tensors stay where they have to be.
 
 "meta" stands for a GPU: what is made there by mistake has no values, so it cannot be exchanged.
 """
@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.rank.transport.channel import Channel
-from lockstep.rank.transport.torch_group import GroupTransport
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.rank.transport.channel import Channel
+from samebits.rank.transport.torch_group import GroupTransport
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -21,7 +21,7 @@ LONG = "x" * 2000
 
 
 def over_gloo():
-    lockstep.init()
+    samebits.init()
     torch.set_default_device("meta")
     transport = GroupTransport()
     told = transport.all_gather_object(transport.rank, "here")
@@ -39,7 +39,7 @@ def test_ranks_exchange_over_gloo_where_another_device_is_the_default():
 
 def trained(default, folder):
     torch.set_default_device("cpu")
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     model, samples = nn.Linear(2, 3), TensorDataset(torch.arange(24.0).view(12, 2) / 10, torch.arange(12) % 3)
     torch.set_default_device(default)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

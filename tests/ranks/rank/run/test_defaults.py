@@ -10,9 +10,9 @@ pytestmark = pytest.mark.ranks
 
 SCRIPT = """
     import sys
-    import lockstep, torch
-    from lockstep.testing.digests import digest_of
-    run = lockstep.init()
+    import samebits, torch
+    from samebits.testing.digests import digest_of
+    run = samebits.init()
     model = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.Dropout(0.1), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     inputs = torch.randn(64, 20, generator=torch.Generator().manual_seed(0))
     data = torch.utils.data.TensorDataset(inputs, (inputs.sum(1) > 0).long())

@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.rank.process_group.group import num_exchanges, register
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.rank.process_group.group import num_exchanges, register
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 
 pytestmark = pytest.mark.ranks
 
 
 def begin(lanes=4):
-    run = lockstep.init(seed=1, lanes=lanes)
+    run = samebits.init(seed=1, lanes=lanes)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return run, *run.prepare(model, optimizer, DataLoader(digits(), 32, shuffle=True), DataLoader(digits(130), 32))
@@ -51,7 +51,7 @@ def plain_loop(lanes):
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
-def test_on_one_rank_a_plain_evaluation_loop_sees_what_it_sees_without_lockstep(lanes):
+def test_on_one_rank_a_plain_evaluation_loop_sees_what_it_sees_without_samebits(lanes):
     [(loss, is_whole, sizes, expected)] = run_ranks(plain_loop, Started(1), lanes)
     assert loss == expected
     assert is_whole
@@ -62,7 +62,7 @@ def heard(function, *args):
     """What this rank printed to standard error until the end of its run."""
     with contextlib.redirect_stderr(io.StringIO()) as printed:
         function(*args)
-        lockstep.finish()
+        samebits.finish()
     return printed.getvalue().splitlines()
 
 

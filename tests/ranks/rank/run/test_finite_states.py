@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.errors import UsageError
-from lockstep.protocol.environment import OWN
-from lockstep.protocol.state_files.whole_state import not_finite_in
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.errors import UsageError
+from samebits.protocol.environment import OWN
+from samebits.protocol.state_files.whole_state import not_finite_in
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.notices import Heard
 
@@ -41,10 +41,10 @@ def train(place, bad_from=99, takes_any=False, by_hand="", strategy="ddp"):
     Returns the step with which this start began, whether weights are finite at its end, and what was said about states.
     """
     os.chdir(place)
-    logging.getLogger("lockstep").addHandler(heard := Heard())
+    logging.getLogger("samebits").addHandler(heard := Heard())
     if takes_any:
         os.environ[OWN] = json.dumps({**json.loads(os.environ[OWN]), "resume_nonfinite": True})
-    run = lockstep.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps", keep=2)
+    run = samebits.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps", keep=2)
     model = scenarios.mlp() if strategy == "model_parallel" else Masked()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     loader = DataLoader(scenarios.digits(96), batch_size=32, shuffle=True)
@@ -64,7 +64,7 @@ def train(place, bad_from=99, takes_any=False, by_hand="", strategy="ddp"):
 
 
 def marks(place):
-    states = place / "lockstep-runs" / "exp1" / "states"
+    states = place / "samebits-runs" / "exp1" / "states"
     return {int(path.name.removeprefix("step-")): not_finite_in(path) for path in states.iterdir()}
 
 
@@ -102,7 +102,7 @@ def _train(place, options):
 def averages(place):
     """One step that leaves NaN in a tracked average alone."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=2, threads=1)
+    run = samebits.init(seed=3, lanes=2, threads=1)
     model = run.prepare(nn.Linear(2, 2))
     average, masked = nn.Linear(2, 2), Masked()
     run.track(average=average, masked=masked)

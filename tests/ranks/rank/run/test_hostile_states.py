@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import hostile_states as hostile
 from tests.scripts.hostile_states import (
     changed,
@@ -96,7 +96,7 @@ def said_of_each(path, original, variations):
         run.barrier()
         try:
             run.load_state(path, average=average)
-        except lockstep.UsageError as error:
+        except samebits.UsageError as error:
             said.append(str(error).partition("does not fit this run: ")[2])
         assert digest_of(model) == kept
     return said
@@ -110,8 +110,8 @@ def test_every_rank_says_what_is_wrong(state, tmp_path):
         "AdamW refuses the options of a group (Invalid epsilon value: -1).": (("documents", "optimizer", "groups", 0, "options", "eps"), -1),
         "scheduler.step is not part of the state of a OneCycleLR.": (("documents", "scheduler", "state", "step"), 3),
         "the average does not accept its state": (("documents", "average=", "value", "items", 0, 1), [1]),
-        "it is not what lockstep writes (KeyError('documents')).": ((), {}),
-        "it is not what lockstep writes (RecursionError": (("documents", "best=", "value"), "DEEP"),
+        "it is not what samebits writes (KeyError('documents')).": ((), {}),
+        "it is not what samebits writes (RecursionError": (("documents", "best=", "value"), "DEEP"),
     }  # fmt: skip
     original = (state / "state.json").read_bytes()
     run = (said_of_each, Started(2, lanes=2), str(tmp_path / "state"), original, [*variations.values()])
@@ -125,7 +125,7 @@ def sentence_of(path):
     kept = digest_of(model)
     try:
         run.load_state(path, average=average)
-    except lockstep.UsageError as error:
+    except samebits.UsageError as error:
         assert digest_of(model) == kept
         return str(error)
     return ""

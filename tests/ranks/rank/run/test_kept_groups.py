@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
@@ -33,7 +33,7 @@ class Warm(LRScheduler):
 
 def train(place, stop_after=None, scheduled=False, strategy=None):
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps")
+    run = samebits.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps")
     model = scenarios.mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     group, clipped = optimizer.param_groups[0], optimizer.param_groups[0]["params"]

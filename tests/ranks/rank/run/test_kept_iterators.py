@@ -5,16 +5,16 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 
 pytestmark = pytest.mark.ranks
 
 
 def prepared(**options):
-    run = lockstep.init(seed=0, lanes=4, threads=1, precision="bf16-mixed", **options)
+    run = samebits.init(seed=0, lanes=4, threads=1, precision="bf16-mixed", **options)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return run, *run.prepare(model, optimizer, DataLoader(digits(), batch_size=25))

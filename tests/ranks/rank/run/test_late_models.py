@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
@@ -72,7 +72,7 @@ class Grower:
 def train(place, how, stop_after=None, at_step=0, once=False, strategy="ddp"):
     """Three epochs of three steps, with random numbers of the script's own in between."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps")
+    run = samebits.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps")
     grower, drawn = Grower(run, how), []
     for epoch in run.epochs(3):
         if not at_step and not grower.is_grown and (epoch == 1 if once else epoch >= 1):

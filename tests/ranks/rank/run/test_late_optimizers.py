@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ranks
 def train(place, stop_after=None, at_step=0, once=False, beside=False, strategy="ddp"):
     """Three epochs of three steps; from the second epoch, or from step `at_step` on, all layers are trained."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps")
+    run = samebits.init(seed=3, lanes=4, threads=1, strategy=strategy, name="exp1", save_every="1steps")
     model = scenarios.mlp()
     layers = [one for one in model.children() if list(one.parameters())]
     layers[0].requires_grad_(False)
@@ -96,7 +96,7 @@ def test_a_strategy_that_cannot_take_a_late_optimizer_says_so(tmp_path, strategy
 
 def step_the_first(place):
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=2, threads=1)
+    run = samebits.init(seed=3, lanes=2, threads=1)
     model = scenarios.mlp()
     first = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(scenarios.digits(32), batch_size=32)

@@ -2,10 +2,10 @@
 
 import pytest
 
-import lockstep
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.errors import UsageError
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.mistakes import MISTAKES, few_lanes, rate_of_rank, steps_on_one_rank
 from tests.scripts.refused_preparations import REFUSED
 
@@ -47,7 +47,7 @@ def test_more_ranks_than_lanes_is_refused():
 @pytest.mark.parametrize("options", [{"lanes": 0}, {"threads": 0}, {"lanes": 1.5}, {"seed": "a"}, {"device": "tpu"}])
 def test_wrong_options_are_refused_alone_too(options):
     with pytest.raises(UsageError):
-        lockstep.init(**options)
+        samebits.init(**options)
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_a_launched_script_never_trains_alone_in_silence(variables, message, mon
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=message):
-        lockstep.init()
+        samebits.init()

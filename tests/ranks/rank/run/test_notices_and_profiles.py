@@ -1,4 +1,4 @@
-"""What a run says goes through the logger `lockstep`; what it does is shown in torch's profiles."""
+"""What a run says goes through the logger `samebits`; what it does is shown in torch's profiles."""
 
 import contextlib
 import io
@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.notices import say
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.notices import say
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 
 
 def ranges():
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32))
@@ -27,19 +27,19 @@ def ranges():
             for images, labels in step:
                 run.backward(F.cross_entropy(model(images), labels))
         break
-    return sorted({event.key for event in shown.key_averages() if event.key.startswith("lockstep: ")})
+    return sorted({event.key for event in shown.key_averages() if event.key.startswith("samebits: ")})
 
 
 @pytest.mark.ranks
 def test_lanes_buckets_and_waits_are_ranges_of_a_profile():
     first, second = run_ranks(ranges, Started(2, lanes=4))
     waits = [
-        "lockstep: reduce bucket 0",
-        "lockstep: step 1 pass 1",
-        "lockstep: the exchange of gradients (bucket 0, first 3.bias)",
+        "samebits: reduce bucket 0",
+        "samebits: step 1 pass 1",
+        "samebits: the exchange of gradients (bucket 0, first 3.bias)",
     ]
-    assert first == ["lockstep: lane 0", "lockstep: lane 1", *waits]
-    assert second == ["lockstep: lane 2", "lockstep: lane 3", *waits]
+    assert first == ["samebits: lane 0", "samebits: lane 1", *waits]
+    assert second == ["samebits: lane 2", "samebits: lane 3", *waits]
 
 
 def said(text):
@@ -49,8 +49,8 @@ def said(text):
 
 
 def test_notices_go_through_the_logger_and_may_be_silenced():
-    assert said("a\x1b[2J\nb") == "lockstep: a\\x1b[2J\n  b\n"
-    logger = logging.getLogger("lockstep")
+    assert said("a\x1b[2J\nb") == "samebits: a\\x1b[2J\n  b\n"
+    logger = logging.getLogger("samebits")
     logger.setLevel(logging.WARNING)
     try:
         assert said("anything") == ""
@@ -60,4 +60,4 @@ def test_notices_go_through_the_logger_and_may_be_silenced():
 
 def test_a_configuration_of_logging_does_not_silence_them_by_accident():
     logging.config.dictConfig({"version": 1})  # disables every logger that exists
-    assert said("still here") == "lockstep: still here\n"
+    assert said("still here") == "samebits: still here\n"

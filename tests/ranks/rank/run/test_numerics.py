@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.launcher.trials.trials import Program, Trials
-from lockstep.protocol.arithmetic import NOT_EXACT, Arithmetic
-from lockstep.rank.init.numerics import flags
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.verify.report import sentences
-from lockstep.verify.verify import Proof, verify
+import samebits
+from samebits.launcher.trials.trials import Program, Trials
+from samebits.protocol.arithmetic import NOT_EXACT, Arithmetic
+from samebits.rank.init.numerics import flags
+from samebits.testing.ranks import RankFailed, Started, run_ranks
+from samebits.verify.report import sentences
+from samebits.verify.verify import Proof, verify
 from tests.scripts import scenarios
 from tests.support.launching import run_script
 
@@ -25,9 +25,9 @@ SCRIPT = """
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=7, lanes=4, precision="32", numerics={numerics!r})
+run = samebits.init(seed=7, lanes=4, precision="32", numerics={numerics!r})
 model = torch.nn.Linear(6, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(44, 6), torch.arange(44) % 3), batch_size=22)
@@ -58,7 +58,7 @@ def test_what_was_decided_is_printed_and_recorded_and_the_command_line_wins(tmp_
 def flags_of_both():
     told = []
     for numerics in (None, "fast"):
-        lockstep.init(numerics=numerics)
+        samebits.init(numerics=numerics)
         told.append(flags())
     return told
 
@@ -85,7 +85,7 @@ def test_exact_numerics_are_the_default_and_every_flag_is_recorded():
 
 
 def weights(numerics):
-    run = lockstep.init(seed=0, lanes=5, numerics=numerics)
+    run = samebits.init(seed=0, lanes=5, numerics=numerics)
     model = scenarios.Cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loader = DataLoader(scenarios.digits(), batch_size=32, shuffle=True)
@@ -136,9 +136,9 @@ UNDOES = """
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=7, lanes=4, threads=1)
+run = samebits.init(seed=7, lanes=4, threads=1)
 torch.backends.cudnn.benchmark = True
 torch.backends.cudnn.deterministic = False
 torch.use_deterministic_algorithms(True, warn_only=True)
@@ -185,7 +185,7 @@ def test_lines_of_a_script_that_undo_exact_numerics_are_taken_back_and_said_once
 
 
 ALLOWS = """
-import lockstep, torch
+import samebits, torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -199,7 +199,7 @@ class Model(nn.Module):
         top, places = F.max_pool2d(self.conv(x), 2, return_indices=True)
         return self.head(F.max_unpool2d(top, places, 2).flatten(1))
 
-run = lockstep.init(seed=7, lanes=4, threads=1)
+run = samebits.init(seed=7, lanes=4, threads=1)
 model = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(44, 1, 4, 4), torch.arange(44) % 3), batch_size=22)
@@ -248,7 +248,7 @@ def test_verify_says_what_an_allowed_operator_leaves_unproved(tmp_path):
 
 
 def own_and_ours():
-    run = lockstep.init(lanes=2, precision=16)
+    run = samebits.init(lanes=2, precision=16)
     model = scenarios.mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
@@ -261,7 +261,7 @@ def own_and_ours():
 
 def ranks_that_disagree():
     rank = int(__import__("os").environ["RANK"])
-    lockstep.init(precision="32" if rank else "bf16")
+    samebits.init(precision="32" if rank else "bf16")
 
 
 @pytest.mark.parametrize(
@@ -283,4 +283,4 @@ def test_a_wrong_name_on_the_command_line_ends_before_anything_starts(tmp_path):
     assert run.code == 2
     assert "Use model.to(torch.bfloat16) before run.prepare, or bf16-mixed." in run.err
     assert run.folder is None
-    assert not list(Path(tmp_path).glob("lockstep-runs/*"))
+    assert not list(Path(tmp_path).glob("samebits-runs/*"))

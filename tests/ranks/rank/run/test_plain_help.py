@@ -1,4 +1,4 @@
-"""A script that fails without `lockstep run` has what to do behind its traceback."""
+"""A script that fails without `samebits run` has what to do behind its traceback."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from tests.support.launching import run_script, start_python, write_script
 pytestmark = pytest.mark.ranks
 SCRIPT = """
     import torch
-    import lockstep
+    import samebits
 
-    run = lockstep.init()
+    run = samebits.init()
     torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 """
 HELP = "help: To keep exact numerics, write `x.view(-1)[index] = values`."

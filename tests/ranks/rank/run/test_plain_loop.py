@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
@@ -29,7 +29,7 @@ def model_of(kind):
 
 
 def both(kind, optimizer_name, clip):
-    run = lockstep.init(seed=0, lanes=1)
+    run = samebits.init(seed=0, lanes=1)
     loader = DataLoader(scenarios.digits(70), batch_size=32)
     plain, prepared = model_of(kind), model_of(kind)
     plain_optimizer = OPTIMIZERS[optimizer_name](plain.parameters())
@@ -62,7 +62,7 @@ def test_one_lane_has_the_bits_of_the_plain_loop(kind, optimizer, clip):
 
 
 def clipped_norms():
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = scenarios.mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(scenarios.digits(64), batch_size=32))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import precisions
 
 pytestmark = pytest.mark.ranks

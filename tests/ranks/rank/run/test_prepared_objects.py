@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
 
 
 def prepared(model=None):
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = model or nn.Sequential(nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(scenarios.digits(64), batch_size=32)
@@ -35,7 +35,7 @@ def steps(run, model, optimizer, loader, between=lambda: None):
 
 
 def same_objects():
-    run = lockstep.init(lanes=2)
+    run = samebits.init(lanes=2)
     model = scenarios.Cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -163,7 +163,7 @@ def started_twice():
                 raise ValueError
     except ValueError:
         pass
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model, optimizer = run.prepare(model, optimizer)
     return steps(run, model, optimizer, run.prepare(DataLoader(scenarios.digits(64), batch_size=32)))
 
@@ -194,7 +194,7 @@ def weights_round_trip(path):
     steps(run, model, optimizer, loader)
     run.save_weights(model, path)
     other = scenarios.Tied()
-    lockstep.load_weights(other, path)
+    samebits.load_weights(other, path)
     return digest_of(model) == digest_of(other)
 
 
@@ -214,7 +214,7 @@ def unwritable(path):
     for save in (lambda: run.save_weights(model, path), lambda: run.save_state(path)):
         try:
             save()
-        except lockstep.EnvironmentFailure as error:
+        except samebits.EnvironmentFailure as error:
             said.append(str(error))
     return said
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.crashing_runs import part_of_a_history
 
 pytestmark = [pytest.mark.ranks, pytest.mark.compiles]

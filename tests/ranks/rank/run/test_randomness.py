@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from test_evaluation import lines_with
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.protocol.layout.stream_key import Domain
-from lockstep.rank.init.streams import Streams
-from lockstep.rank.recording.calm import calm_random_numbers
-from lockstep.rank.run.position.moment import LoopPosition, Region
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.protocol.layout.stream_key import Domain
+from samebits.rank.init.streams import Streams
+from samebits.rank.recording.calm import calm_random_numbers
+from samebits.rank.run.position.moment import LoopPosition, Region
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 
 pytestmark = pytest.mark.ranks
@@ -46,7 +46,7 @@ def train(places):
         place: DRAWS[name]
         for place, name in ({"step": "nothing", "lane": "nothing", "between": "nothing"} | places).items()
     }
-    run = lockstep.init(seed=1, lanes=4)
+    run = samebits.init(seed=1, lanes=4)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), 32, shuffle=True))
@@ -74,7 +74,7 @@ def test_a_rank_that_draws_alone_between_epochs_is_said_once():
 
 
 def test_what_all_ranks_draw_alike_or_in_lanes_is_not_said():
-    assert lines_with("lockstep:", train, 2, {"step": "alike", "between": "alike", "lane": "one more"}) == []
+    assert lines_with("samebits:", train, 2, {"step": "alike", "between": "alike", "lane": "one more"}) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -19,11 +19,11 @@ from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, OneCycleLR, Sequenti
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.rank.run.ending import state_hash
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.rank.run.ending import state_hash
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script, start, write_script
 
@@ -59,7 +59,7 @@ def draws():
 
 
 def train(kind, path, stop_after, *, load, strategy=None):
-    run = lockstep.init(seed=3, lanes=4, strategy=strategy)
+    run = samebits.init(seed=3, lanes=4, strategy=strategy)
     model = KINDS[kind][0]()
     optimizer, scheduler = KINDS[kind][1](model)
     loader = DataLoader(scenarios.digits(), batch_size=32, shuffle=True)
@@ -172,7 +172,7 @@ def whole(folder):
 
 
 def simple():
-    run = lockstep.init(seed=0, lanes=2)
+    run = samebits.init(seed=0, lanes=2)
     model = nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(scenarios.digits(64), batch_size=32)
@@ -250,7 +250,7 @@ class Wrong:
         try:
             call(*args, **kwargs)
             self.said.append("")
-        except lockstep.LockstepError as error:
+        except samebits.SamebitsError as error:
             self.said.append(str(error))
 
 
@@ -278,7 +278,7 @@ def refusals(path):
 
 
 def other_model(scheduler=None):
-    run = lockstep.init(seed=0, lanes=2)
+    run = samebits.init(seed=0, lanes=2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 11))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedulers = [scheduler(optimizer, 3)] if scheduler is not None else []
@@ -415,8 +415,8 @@ def test_a_full_disk_is_said_on_every_rank_and_leaves_the_older_state(tmp_path):
 
 
 SCRIPT = """
-    import sys, torch, lockstep
-    run = lockstep.init(seed=0)
+    import sys, torch, samebits
+    run = samebits.init(seed=0)
     model = torch.nn.Linear(4, 2)
     data = torch.utils.data.TensorDataset(torch.randn(16, 4), torch.randint(0, 2, (16,)))
     loader = torch.utils.data.DataLoader(data, batch_size=8)
@@ -430,8 +430,8 @@ SCRIPT = """
             optimizer.zero_grad()
         run.save_state("state")
         run.save_weights(model, "best.safetensors")
-        lockstep.load_weights(model, "best.safetensors")
-        lockstep.load_weights(model, "state")
+        samebits.load_weights(model, "best.safetensors")
+        samebits.load_weights(model, "state")
 """
 
 
@@ -442,7 +442,7 @@ def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
     second = start(tmp_path, "-n", "1", "--lanes", "4", "--threads", "1", "script.py", "3").finish()
     assert second.code == 0, second.err
     assert [line for line in second.out.splitlines() if "epoch" in line] == ["epoch 2"]
-    assert "lockstep: the run resumes with lanes 4, not 2: the bits may differ from here." in second.err
+    assert "samebits: the run resumes with lanes 4, not 2: the bits may differ from here." in second.err
     assert ".state.previous, which is complete" in second.err
     assert "1 epoch, 2 steps" in second.err
     assert "after 2 epochs of earlier starts" in second.err
@@ -455,7 +455,7 @@ def test_verify_neither_reads_nor_writes_the_states_and_weights_of_the_user(tmp_
     command = [
         sys.executable,
         "-m",
-        "lockstep",
+        "samebits",
         "verify",
         "script.py",
         "--ranks",

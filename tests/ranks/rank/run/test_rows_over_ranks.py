@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.rank.init import join
-from lockstep.rank.run import start
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.rank.init import join
+from samebits.rank.run import start
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import embeddings
 from tests.scripts.scenarios import digits
 
@@ -24,7 +24,7 @@ def sent_elements(over_gloo, sparse):
     """The elements of all sums over ranks in one step, the rows that the step's words are, and bits."""
     if over_gloo:
         join.native.why_not = lambda: "this test wants Gloo"
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     model = nn.Sequential(nn.Embedding(WORDS, WIDTH, sparse=sparse), nn.Flatten(), nn.Linear(64 * WIDTH, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(32), batch_size=32))
@@ -62,7 +62,7 @@ def test_only_rows_that_somebody_touched_travel(over_gloo, sparse):
 
 def looked_up_nothing():
     """The gradients of tables whose lanes look up padding only, after steps that leave other numbers in their places."""
-    run = lockstep.init(seed=0, lanes=4)
+    run = samebits.init(seed=0, lanes=4)
     kinds = {"sparse": True, "dense": False}
     model = nn.ModuleDict({n: nn.Embedding(WORDS, WIDTH, padding_idx=0, sparse=one) for n, one in kinds.items()})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -87,8 +87,8 @@ def test_a_table_of_which_no_row_was_touched_has_a_gradient_of_zeros(ranks):
 
 
 def plainly(optimizers_of):
-    """`embeddings.trained_sparsely` in torch alone, over the batches that lockstep gives."""
-    run = lockstep.init(seed=3, lanes=1)
+    """`embeddings.trained_sparsely` in torch alone, over the batches that samebits gives."""
+    run = samebits.init(seed=3, lanes=1)
     model, stand_in, batches = embeddings.sparse_model(), nn.Linear(1, 1), []
     stand_in, loader = run.prepare(stand_in, DataLoader(digits(), batch_size=32, shuffle=True))
     for step in run.steps(loader):
@@ -119,7 +119,7 @@ def test_one_lane_has_the_bits_of_the_plain_loop(optimizers_of):
 def kept_over_steps(place, stop_after=None):
     """Two passes for each update, by optimizers that update rows only; a state after every step."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=4, threads=1, name="kept", save_every="1steps")
+    run = samebits.init(seed=3, lanes=4, threads=1, name="kept", save_every="1steps")
     model = nn.ModuleDict({name: nn.Embedding(500, 8, sparse=True) for name in ("first", "second")})
     optimizers = [
         torch.optim.SparseAdam([model["first"].weight], lr=0.1),

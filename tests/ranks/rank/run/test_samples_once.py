@@ -19,10 +19,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-import lockstep
-from lockstep.launcher.states.description import describe
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.launcher.states.description import describe
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.support.notices import Heard
 
 pytestmark = pytest.mark.ranks
@@ -91,7 +91,7 @@ def train(place, kind, workers, stop_after):
     folder = Path(place, kind)
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
-    run = lockstep.init(seed=3, lanes=4, threads=1, name="exp1", save_every="7steps")
+    run = samebits.init(seed=3, lanes=4, threads=1, name="exp1", save_every="7steps")
     model = nn.Linear(3, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     how = {"num_workers": workers, "persistent_workers": workers > 0}
@@ -126,7 +126,7 @@ def test_what_is_stopped_inside_an_epoch_goes_on_with_each_sample_once(tmp_path,
     stopped, last = str(tmp_path / "stopped"), 8
     assert run_ranks(train_all, Started(2), stopped, kinds, 2, last)[0] == dict.fromkeys(kinds, "stopped")
     for kind in kinds:
-        inside = describe(tmp_path / "stopped" / kind / "lockstep-runs" / "exp1" / "states" / "step-00000007")["inside"]
+        inside = describe(tmp_path / "stopped" / kind / "samebits-runs" / "exp1" / "states" / "step-00000007")["inside"]
         assert inside["goes_on_by"] == {"stream": "reading", "stream that knows": "state_dict"}.get(kind, "order")
     for result in run_ranks(train_all, Started(4), stopped, kinds):
         for kind, (bits, losses) in result.items():
@@ -145,8 +145,8 @@ class Unseeded(IterableDataset):
 
 
 def stream_alone(dataset):
-    logging.getLogger("lockstep").addHandler(heard := Heard())
-    run = lockstep.init(lanes=2, threads=1)
+    logging.getLogger("samebits").addHandler(heard := Heard())
+    run = samebits.init(lanes=2, threads=1)
     model, loader = run.prepare(torch.nn.Linear(3, 3), DataLoader(dataset, batch_size=BATCH))
     for _epoch in run.epochs(2):
         for step in run.steps(loader):
@@ -172,7 +172,7 @@ class OfRank(IterableDataset):
 
 
 def train_of_rank(beginning, shorter):
-    run = lockstep.init(seed=3, lanes=4, threads=1)
+    run = samebits.init(seed=3, lanes=4, threads=1)
     model = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     stream = OfRank(run.rank, beginning, SAMPLES - 10 - shorter * run.rank)
@@ -212,7 +212,7 @@ class Counted(Dataset):
 
 def train_on_a_million(place, stop_after, saved_at):
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=4, threads=1, name="exp1", save_every=f"{saved_at}steps")
+    run = samebits.init(seed=3, lanes=4, threads=1, name="exp1", save_every=f"{saved_at}steps")
     model = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Counted(), batch_size=32, shuffle=True))

@@ -11,10 +11,10 @@ from tests.support.launching import Finished, run_script
 pytestmark = pytest.mark.ranks
 
 SCRIPT = """
-    import os, signal, sys, torch, torch.nn.functional as F, lockstep
+    import os, signal, sys, torch, torch.nn.functional as F, samebits
     from torch.utils.data import DataLoader, TensorDataset
 
-    run = lockstep.init(seed=0, lanes=4, threads=1)
+    run = samebits.init(seed=0, lanes=4, threads=1)
     data = TensorDataset(torch.randn(36, 8, generator=torch.Generator().manual_seed(1)), torch.arange(36) % 3)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

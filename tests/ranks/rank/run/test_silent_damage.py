@@ -3,8 +3,8 @@
 import pytest
 from torch import optim
 
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.damaged import EVERY, strange, train, two_stages
 
 pytestmark = pytest.mark.ranks

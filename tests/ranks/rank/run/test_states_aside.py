@@ -15,20 +15,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.machine.leftovers import descendants
-from lockstep.protocol.layout.mesh import Form
-from lockstep.protocol.state_files.whole_state import trouble_of
-from lockstep.rank.checkpoint.store.checkpointer import AT_END, LATE
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.machine.leftovers import descendants
+from samebits.protocol.layout.mesh import Form
+from samebits.protocol.state_files.whole_state import trouble_of
+from samebits.rank.checkpoint.store.checkpointer import AT_END, LATE
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import kill, run_script, start, until, write_script
 from tests.support.notices import Heard
 
 pytestmark = pytest.mark.ranks
 
-PLACE = Path("lockstep-runs", "exp1", "states")
+PLACE = Path("samebits-runs", "exp1", "states")
 DONE = "manifest.json"
 
 
@@ -62,8 +62,8 @@ def train(place, act, steps=8, keep=9):
     """A state after steps 3 and 6, and at 9 if there are as many; `act(step)` is called on rank 0 in each step's body."""
     os.chdir(place)
     heard = Heard()
-    logging.getLogger("lockstep").addHandler(heard)
-    run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="3steps", keep=keep)
+    logging.getLogger("samebits").addHandler(heard)
+    run = samebits.init(seed=3, lanes=2, threads=1, name="exp1", save_every="3steps", keep=keep)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Linear(32, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(scenarios.digits(160), batch_size=16, shuffle=True)
@@ -81,7 +81,7 @@ def train(place, act, steps=8, keep=9):
             if step.number == steps:
                 break
     digest = digest_of(model, optimizer)
-    lockstep.finish()
+    samebits.finish()
     return digest, [one for one in heard.notices if " state " in one], descendants(os.getpid()) if run.is_main else []
 
 
@@ -159,7 +159,7 @@ def test_steps_go_on_while_a_state_is_written_and_the_end_waits_for_it(tmp_path)
 def widely(place):
     """States after steps 2 and 4, of tensors that are cut into pieces; whether this rank writes to their memory."""
     os.chdir(place)
-    run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="2steps")
+    run = samebits.init(seed=3, lanes=2, threads=1, name="exp1", save_every="2steps")
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 1100), nn.BatchNorm1d(1100), nn.Linear(1100, 1100), nn.Linear(1100, 10)
     )
@@ -170,8 +170,8 @@ def widely(place):
             step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()
             optimizer.zero_grad()
-    is_there = "/memfd:lockstep-state-" in Path("/proc/self/maps").read_text()
-    lockstep.finish()
+    is_there = "/memfd:samebits-state-" in Path("/proc/self/maps").read_text()
+    samebits.finish()
     return is_there
 
 
@@ -217,9 +217,9 @@ def test_a_process_that_ended_between_two_states_costs_none(tmp_path):
 SCRIPT = """
     import os, select, signal, time, torch
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(seed=1, threads=1, name="exp1", save_every="2steps")
+    run = samebits.init(seed=1, threads=1, name="exp1", save_every="2steps")
     model = torch.nn.Linear(8, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(TensorDataset(torch.randn(48, 8)), batch_size=8))
@@ -231,7 +231,7 @@ SCRIPT = """
             optimizer.zero_grad()
             if run.is_main and step.number == 3:
                 select.select([run._run.loop_state.checkpointing.automatic._checkpointer._writer._channel], [], [])  # it has written the state
-                from lockstep.machine.leftovers import descendants
+                from samebits.machine.leftovers import descendants
                 for process in descendants(os.getpid()):
                     os.kill(process, signal.SIGSTOP)
             if step.number == 5:
@@ -255,11 +255,11 @@ DYING = """
     import torch.nn.functional as F
     from pathlib import Path
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
-    from lockstep.rank.checkpoint.store.memory import Mapped
+    import samebits
+    from samebits.rank.checkpoint.store.memory import Mapped
 
     victim, when, every = json.loads(os.environ["DIES"])
-    run = lockstep.init(seed=1, threads=1, name="exp1", save_every=every, keep=9)
+    run = samebits.init(seed=1, threads=1, name="exp1", save_every=every, keep=9)
     put, at = Mapped.put, 0
 
 

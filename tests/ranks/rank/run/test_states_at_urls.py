@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.cli.main import main
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.cli.main import main
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.notices import Heard
 
@@ -42,9 +42,9 @@ def train(place, stop_after=None, states=None, save_every="1steps"):
     Path(place).mkdir(exist_ok=True)
     os.chdir(place)
     heard = Heard()
-    logging.getLogger("lockstep").addHandler(heard)
+    logging.getLogger("samebits").addHandler(heard)
     named = {"name": "exp1", "save_every": save_every, "keep": 2, "states": states} if states else {}
-    run = lockstep.init(seed=3, lanes=6, threads=1, **named)
+    run = samebits.init(seed=3, lanes=6, threads=1, **named)
     model, optimizer, loader = prepared(run)
     first = None
     for _ in run.epochs(EPOCHS):
@@ -59,7 +59,7 @@ def train(place, stop_after=None, states=None, save_every="1steps"):
 def save_and_load(url):
     """An epoch, a state that replaces another, and a second run of this process that goes on from it."""
     for start in range(2):
-        run = lockstep.init(seed=3, lanes=6, threads=1)
+        run = samebits.init(seed=3, lanes=6, threads=1)
         model, optimizer, loader = prepared(run)
         told = run.load_state(url, missing_ok=True)
         assert told == ({"best": 0.5} if start else {})
@@ -76,10 +76,10 @@ def save_and_load(url):
         run.save_weights(model, f"{url}-weights/net.safetensors")
         for weights in (url, f"{url}-weights/net.safetensors"):
             other = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.2), nn.Linear(32, 10))
-            assert lockstep.load_weights(other, weights).missing_keys == []
+            assert samebits.load_weights(other, weights).missing_keys == []
             assert digest_of(other) == digest_of(model)
-    lockstep.finish()
-    return bits, drawn, list(run._run.config.folder.path.glob("lockstep-copy-*"))
+    samebits.finish()
+    return bits, drawn, list(run._run.config.folder.path.glob("samebits-copy-*"))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_named_run_goes_on_on_another_machine_from_its_states_at_a_url(tmp_pat
     assert run_ranks(train, Started(2), str(here), 3, runs) == ["stopped"] * 2
     assert run_ranks(train, Started(3), str(there), 7, runs) == ["stopped"] * 3
     assert states_of(tmp_path / "runs" / "exp1") == ["step-00000006", "step-00000007"]
-    assert states_of(there / "lockstep-runs" / "exp1" / "states") == ["step-00000006", "step-00000007"]
+    assert states_of(there / "samebits-runs" / "exp1" / "states") == ["step-00000006", "step-00000007"]
     for bits, first, drawn, _ in run_ranks(train, Started(1), str(here), None, runs):
         assert (bits, first, drawn) == (undisturbed[0], 8, undisturbed[2])
     assert states_of(tmp_path / "runs" / "exp1") == ["step-00000009", "step-00000010"]
@@ -160,7 +160,7 @@ def test_where_the_url_fails_the_run_says_so_goes_on_and_keeps_the_states_of_the
         f"step-00000001 is on the disk, but could not be copied: {runs}/exp1/step-00000001 cannot"
     )
     assert said[0].endswith("The run continues.")
-    assert states_of(tmp_path / "here" / "lockstep-runs" / "exp1" / "states") == ["step-00000009", "step-00000010"]
+    assert states_of(tmp_path / "here" / "samebits-runs" / "exp1" / "states") == ["step-00000009", "step-00000010"]
 
 
 def test_checkpoint_commands_take_urls(tmp_path, monkeypatch, capsys):
@@ -169,23 +169,23 @@ def test_checkpoint_commands_take_urls(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def checkpoint(*words):
-        monkeypatch.setattr(sys, "argv", ["lockstep", "checkpoint", *words])
+        monkeypatch.setattr(sys, "argv", ["samebits", "checkpoint", *words])
         with pytest.raises(SystemExit) as ending:
             main()
         told = capsys.readouterr()
-        assert "lockstep-copy-" not in told.out + told.err
+        assert "samebits-copy-" not in told.out + told.err
         return ending.value.code or 0, told.out, told.err
 
     code, out, _ = checkpoint("ls", f"{runs}/exp1")
     assert (code, [row.split()[1] for row in out.splitlines()[1:3]]) == (0, ["5", "10"])
     rows = [json.loads(checkpoint("ls", "--json", word)[1]) for word in (f"{runs}/exp1", runs)]
     assert rows[0] == rows[1]
-    local = json.loads(checkpoint("ls", "--json", "here/lockstep-runs/exp1")[1])
+    local = json.loads(checkpoint("ls", "--json", "here/samebits-runs/exp1")[1])
     assert [one | {"path": ""} for one in rows[0]] == [one | {"path": ""} for one in local]
     newest = f"{runs}/exp1/step-00000010"
     assert rows[0][1]["path"] == newest
     assert newest in checkpoint("show", f"{runs}/exp1")[1]
-    assert checkpoint("diff", f"{runs}/exp1", "here/lockstep-runs/exp1")[0] == 0
+    assert checkpoint("diff", f"{runs}/exp1", "here/samebits-runs/exp1")[0] == 0
     assert checkpoint("export", newest, "net.safetensors")[0] == 0
     assert Path("net.safetensors").stat().st_size > 1000
     assert checkpoint("verify", f"{runs}/exp1")[0] == 0

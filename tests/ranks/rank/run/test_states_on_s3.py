@@ -19,9 +19,9 @@ pytestmark = [
 SCRIPT = """
     import os, sys, torch, torch.nn.functional as F
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(seed=1, lanes=6, threads=1)
+    run = samebits.init(seed=1, lanes=6, threads=1)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(100, 8), torch.randint(0, 3, (100,)))
@@ -44,7 +44,7 @@ SCRIPT = """
         run.save_weights(model, f"{own}-net.safetensors")
         other = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
         for url in (own, f"{own}-net.safetensors"):
-            lockstep.load_weights(other, url)
+            samebits.load_weights(other, url)
             assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
 """
 NAMED = ("--name", "exp1", "--save-every", "2steps", "--keep", "2", "--states")
@@ -94,12 +94,12 @@ def test_a_run_killed_in_the_middle_of_an_upload_goes_on_on_another_machine(tmp_
     assert len(s3.keys()) == 12, "no file of another state is left"
 
     (tmp_path / "here" / "net.safetensors").unlink(missing_ok=True)
-    shutil.rmtree(tmp_path / "here" / "lockstep-runs")
+    shutil.rmtree(tmp_path / "here" / "samebits-runs")
     again = begin(tmp_path / "here", 1, *NAMED, RUNS, **s3.variables).finish()
     assert (again.code, digest(tmp_path / "here")) == (0, undisturbed), again.err
 
     def checkpoint(*words):
-        command = [sys.executable, "-m", "lockstep", "checkpoint", *words]
+        command = [sys.executable, "-m", "samebits", "checkpoint", *words]
         return subprocess.run(
             command, cwd=tmp_path, env={**os.environ, **s3.variables}, capture_output=True, text=True, timeout=60
         )
@@ -111,7 +111,7 @@ def test_a_run_killed_in_the_middle_of_an_upload_goes_on_on_another_machine(tmp_
     ]
     assert checkpoint("verify", f"{RUNS}/exp1").returncode == 0
     assert f"{RUNS}/exp1/step-00000014" in checkpoint("show", f"{RUNS}/exp1").stdout
-    assert checkpoint("diff", f"{RUNS}/exp1", "there/lockstep-runs/exp1").returncode == 0
+    assert checkpoint("diff", f"{RUNS}/exp1", "there/samebits-runs/exp1").returncode == 0
     assert checkpoint("export", f"{RUNS}/exp1", "out.safetensors").returncode == 0
     assert (tmp_path / "out.safetensors").exists()
 

@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep
-from lockstep.protocol.layout.mesh import Form
-from lockstep.rank.checkpoint.weights.export import export
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.protocol.layout.mesh import Form
+from samebits.rank.checkpoint.weights.export import export
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -46,16 +46,16 @@ def trained(run, model, is_trained=True):
 
 def saves(place):
     os.chdir(place)
-    run = lockstep.init(seed=1, lanes=2, threads=1, name="exp1", save_every="2steps")
+    run = samebits.init(seed=1, lanes=2, threads=1, name="exp1", save_every="2steps")
     model, optimizer = trained(run, Words(True))
     run.save_state("now")
     run.save_weights(model, "w.safetensors")
-    lockstep.finish()
+    samebits.finish()
     return digest_of(model, optimizer) if run.world_size == 1 else ""
 
 
 def loads(path, is_tied, is_trained):
-    run = lockstep.init(seed=1, lanes=2, threads=1)
+    run = samebits.init(seed=1, lanes=2, threads=1)
     model, optimizer = Words(is_tied), None
     if is_trained:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
@@ -66,7 +66,7 @@ def loads(path, is_tied, is_trained):
     before = digest_of(model)
     try:
         run.load_state(path)
-    except lockstep.UsageError as error:
+    except samebits.UsageError as error:
         return digest_of(model) == before, str(error)
     return digest_of(model, optimizer) if is_trained else digest_of(model), torch.equal(
         model.words.weight, model.head.weight
@@ -89,7 +89,7 @@ def names_in(path):
 )
 def test_tied_weights_are_in_a_state_once_and_in_a_file_of_weights_under_each_name(tmp_path, started):
     digest = run_ranks(saves, started, str(tmp_path))[0]
-    [aside] = tmp_path.glob("lockstep-runs/exp1/states/step-*")
+    [aside] = tmp_path.glob("samebits-runs/exp1/states/step-*")
     for place in (tmp_path / "now", aside):
         names, told = names_in(place / "model.safetensors")
         assert (names, told) == (["words.weight"], {"format": "pt", "head.weight": "words.weight"})
@@ -99,7 +99,7 @@ def test_tied_weights_are_in_a_state_once_and_in_a_file_of_weights_under_each_na
     if digest:
         assert run_ranks(loads, Started(1), str(tmp_path / "now"), True, True) == [(digest, True)]
         model = Words(False)
-        lockstep.load_weights(model, tmp_path / "now")
+        samebits.load_weights(model, tmp_path / "now")
         assert torch.equal(model.head.weight, model.words.weight)
 
 
@@ -113,7 +113,7 @@ def test_a_state_of_tied_weights_is_exported_under_each_name(tmp_path):
 
 
 def only_model(place, is_tied):
-    run = lockstep.init(seed=1, lanes=2, threads=1)
+    run = samebits.init(seed=1, lanes=2, threads=1)
     model = run.prepare(Words(is_tied))
     run.save_checkpoint(place)
     return digest_of(model)
@@ -137,7 +137,7 @@ def test_a_script_whose_weights_are_now_tied_is_refused_where_they_have_differen
 
 def both_names(place):
     """As earlier versions saved it."""
-    run = lockstep.init(seed=1, lanes=2, threads=1)
+    run = samebits.init(seed=1, lanes=2, threads=1)
     model = Words(False)
     with torch.no_grad():
         model.head.weight.copy_(model.words.weight)

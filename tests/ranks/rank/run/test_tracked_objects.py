@@ -10,9 +10,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script
 
@@ -39,7 +39,7 @@ class Worst:
 
 def begin(*, automatic=True, lanes=4):
     saving = {"name": "exp1", "save_every": "1steps"} if automatic else {}
-    run = lockstep.init(seed=3, lanes=lanes, threads=1, **saving)
+    run = samebits.init(seed=3, lanes=lanes, threads=1, **saving)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loader = DataLoader(scenarios.digits(150), batch_size=32, shuffle=True)
@@ -133,9 +133,9 @@ def mistakes():
         run, model, *_ = begin(automatic=False)
         try:
             make(run, model)
-        except lockstep.UsageError as error:
+        except samebits.UsageError as error:
             said[words] = str(error)
-        lockstep.finish()
+        samebits.finish()
     return said
 
 
@@ -156,7 +156,7 @@ def saved_and_loaded(place):
     run, *_ = begin(automatic=False)
     try:
         run.load_state("state")
-    except lockstep.UsageError as error:
+    except samebits.UsageError as error:
         said["gone"] = str(error)
     run, *_ = begin(automatic=False)
     run.track(worst=Worst(), newer=Worst())
@@ -164,13 +164,13 @@ def saved_and_loaded(place):
     said["best"] = run.state.best
     try:
         run.state.best = 0.0
-    except lockstep.UsageError as error:
+    except samebits.UsageError as error:
         said["lost"] = str(error)
     run, *_ = begin(automatic=False)
     run.state.rank = run.rank
     try:
         run.save_state("other")
-    except lockstep.UsageError as error:
+    except samebits.UsageError as error:
         said["apart"] = str(error)
     return said
 
@@ -189,9 +189,9 @@ PREPARED_AVERAGE = """
     from torch import nn
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
     from torch.utils.data import DataLoader, TensorDataset
-    import lockstep
+    import samebits
 
-    run = lockstep.init(seed=3, lanes=2)
+    run = samebits.init(seed=3, lanes=2)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import whole_batches
 
 pytestmark = pytest.mark.ranks

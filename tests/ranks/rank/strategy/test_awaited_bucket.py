@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lockstep.protocol.journal.ring import JournalReader, make_ring
-from lockstep.protocol.journal.waiting_note import note_waits, subject
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.run import start
-from lockstep.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
-from lockstep.rank.strategy.replica.reduction import Reduction
-from lockstep.rank.transport.torch_group import GroupTransport
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.protocol.journal.ring import JournalReader, make_ring
+from samebits.protocol.journal.waiting_note import note_waits, subject
+from samebits.protocol.layout.placement import place
+from samebits.rank.run import start
+from samebits.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
+from samebits.rank.strategy.replica.reduction import Reduction
+from samebits.rank.transport.torch_group import GroupTransport
+from samebits.testing.ranks import Started, run_ranks
 from tests.support.launching import until
 
 pytestmark = pytest.mark.ranks

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.mesh import Form, choose_mesh, launched
-from lockstep.rank.strategy.dp import replica_devices
-from lockstep.rank.strategy.split_forward import SplitForward, apply, gather_outputs, scatter_call
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.errors import UsageError
+from samebits.protocol.layout.mesh import Form, choose_mesh, launched
+from samebits.rank.strategy.dp import replica_devices
+from samebits.rank.strategy.split_forward import SplitForward, apply, gather_outputs, scatter_call
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script
 
@@ -75,15 +75,15 @@ def sizes(text: str, where: str) -> list[int]:
 @pytest.mark.thorough
 def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
     buffers = {
-        "imports": "import lockstep",
-        "before": "run = lockstep.init()",
+        "imports": "import samebits",
+        "before": "run = samebits.init()",
         "prepare": "model, rand_loader = run.prepare(model, rand_loader)",
     }
     finished = run_script(tmp_path, NOTE.format(**buffers), "-n", "2", "--strategy", "dp", "--lanes", "1")
     assert finished.code == 0, finished.err
     assert sizes(finished.out, "Outside") == [30, 30, 30, 10]
     assert sizes(finished.out, "In Model") == [15, 15, 15, 15, 15, 15, 5, 5]
-    assert finished.err.startswith("lockstep  1 rank with 2 replicas on cpu, 1 lane of 30, dp, 2 replicas   ")
+    assert finished.err.startswith("samebits  1 rank with 2 replicas on cpu, 1 lane of 30, dp, 2 replicas   ")
     assert "another run may give others" in finished.err
 
 
@@ -101,7 +101,7 @@ def test_a_plain_data_parallel_script_on_the_cpu_calls_the_module_directly(tmp_p
 
 def learned(form_independent):
     """Losses of three steps and a digest; without dropout and BatchNorm the replicas only change rounding."""
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     model = (
         nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
         if form_independent
@@ -254,7 +254,7 @@ class InForward(nn.Module):
 
 
 def loss_in_forward(mean):
-    run = lockstep.init()
+    run = samebits.init()
     model = InForward()
     model, loader = run.prepare(model, DataLoader(scenarios.digits(16), batch_size=8))
     with warnings.catch_warnings():
@@ -265,7 +265,7 @@ def loss_in_forward(mean):
 
 
 def method_only():
-    run = lockstep.init()
+    run = samebits.init()
     model = Watcher()
     model, loader = run.prepare(model, DataLoader(torch.randn(4, 4), batch_size=2))
     told = io.StringIO()
@@ -282,12 +282,12 @@ def test_a_script_that_never_calls_the_model_itself_is_told_once():
 
 
 def compiled():
-    run = lockstep.init()
+    run = samebits.init()
     run.prepare(nn.Sequential(torch.compile(nn.Linear(2, 2))))
 
 
 def replaced_forward():
-    run = lockstep.init()
+    run = samebits.init()
     model = nn.Linear(2, 2)
     model.forward = lambda inputs: inputs
     run.prepare(model)
@@ -305,7 +305,7 @@ def test_a_loss_made_in_forward_comes_back_as_a_vector():
     [
         (compiled, TWO, 1, "Prepare the model without torch.compile"),
         (replaced_forward, TWO, 1, "Write forward as a method of the class"),
-        (compiled, Form("dp"), 2, r"lockstep run -n 2 --strategy dp` \(one rank, 2 replicas\), or use ddp"),
+        (compiled, Form("dp"), 2, r"samebits run -n 2 --strategy dp` \(one rank, 2 replicas\), or use ddp"),
     ],
 )
 def test_what_cannot_be_replicated_is_one_sentence(mistake, form, ranks, message):
@@ -334,14 +334,14 @@ def test_under_dp_the_number_counts_replicas():
 
 def test_a_replicas_failure_is_told_with_its_number(tmp_path):
     script = """
-        import torch, lockstep
+        import torch, samebits
         from torch import nn
         class Odd(nn.Linear):
             def forward(self, inputs):
                 if len(inputs) == 2:
                     raise ValueError("two rows")
                 return super().forward(inputs)
-        run = lockstep.init()
+        run = samebits.init()
         model = run.prepare(Odd(3, 3))
         model(torch.ones(5, 3))
     """

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-import lockstep
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+import samebits
+from samebits.errors import UsageError
+from samebits.protocol.layout.mesh import Form, choose_mesh
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import Finished, start
 
@@ -43,7 +43,7 @@ class Numbered(Dataset):
 
 
 def prepared(model, length, batch_size, *, fused=False):
-    run = lockstep.init(seed=0)
+    run = samebits.init(seed=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
     loader = DataLoader(Numbered(length), batch_size=batch_size, shuffle=True)
     return (run, *run.prepare(model, optimizer, loader))
@@ -56,7 +56,7 @@ def one_memory():
     assert list(model.state_dict()) == keys
     assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
     maps = Path("/proc/self/maps").read_text()
-    places = sorted(set(re.findall(r"(\d+)\s+/memfd:lockstep-\w+ \(deleted\)", maps)))
+    places = sorted(set(re.findall(r"(\d+)\s+/memfd:samebits-\w+ \(deleted\)", maps)))
     assert places
     told, seen, losses = [], [], []
     for _ in run.epochs(3):
@@ -135,7 +135,7 @@ class Counting(nn.Module):
 
 
 def corner_cases():
-    run = lockstep.init(lanes=4)
+    run = samebits.init(lanes=4)
     model = Counting()
     average = torch.optim.swa_utils.AveragedModel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -197,7 +197,7 @@ def test_a_saved_state_has_the_shared_model_and_the_optimizer_of_rank_0(tmp_path
 
 
 def first_norm(precision):
-    run = lockstep.init(precision=precision)
+    run = samebits.init(precision=precision)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     seen = []
     model[1].register_forward_hook(lambda *given: seen.append(str(given[2].dtype)))

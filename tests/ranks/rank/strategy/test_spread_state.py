@@ -9,18 +9,18 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lockstep
-from lockstep.rank.checkpoint.state import save
-from lockstep.rank.run import ending
-from lockstep.testing.digests import digest_of
-from lockstep.testing.ranks import Started, run_ranks
+import samebits
+from samebits.rank.checkpoint.state import save
+from samebits.rank.run import ending
+from samebits.testing.digests import digest_of
+from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 
 pytestmark = pytest.mark.ranks
 
 
 def trained():
-    run = lockstep.init(seed=0, lanes=2)
+    run = samebits.init(seed=0, lanes=2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(scenarios.digits(64), batch_size=32)
@@ -87,7 +87,7 @@ def loading(folder, is_spread):
     assert all(torch.equal(value, whole[name]) for name, value in held.items())
     assert is_spread or moments == digest_of(optimizer)
     alone = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
-    lockstep.load_weights(alone, f"{folder}/spread")
+    samebits.load_weights(alone, f"{folder}/spread")
     assert all(torch.equal(value, whole[name]) for name, value in alone.state_dict().items())
     run._run.loop_state.prepared.models.clear()
     return list(held), [name for name, parameter in model.named_parameters() if optimizer.state.get(parameter)]

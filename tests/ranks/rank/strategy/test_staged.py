@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.protocol.layout.mesh import Form
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from samebits.protocol.layout.mesh import Form
+from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.staged_corners import CORNERS, LOOPS, all_of
 from tests.scripts.staged_mistakes import MISTAKES
 from tests.scripts.staged_models import train

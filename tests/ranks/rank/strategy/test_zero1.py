@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from lockstep.bench.bench import Runners, measure
-from lockstep.bench.plan import Amount, Bench
-from lockstep.launcher.nursery.handle import NurseryHandle
-from lockstep.launcher.trials.trials import PRELOADED, Program, Trials
-from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.rank.init import join
-from lockstep.rank.run import start
-from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.verify.verify import Proof, verify
+from samebits.bench.bench import Runners, measure
+from samebits.bench.plan import Amount, Bench
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.trials.trials import PRELOADED, Program, Trials
+from samebits.protocol.layout.mesh import Form, choose_mesh
+from samebits.rank.init import join
+from samebits.rank.run import start
+from samebits.testing.ranks import RankFailed, Started, run_ranks
+from samebits.verify.verify import Proof, verify
 from tests.scripts import embeddings, precisions, zero1_mistakes, zero1_scripts, zero1_surgery
 from tests.support.launching import start as start_run
 
@@ -95,9 +95,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import lockstep
+import samebits
 
-run = lockstep.init(seed=0, lanes=4, strategy={strategy!r})
+run = samebits.init(seed=0, lanes=4, strategy={strategy!r})
 inputs = torch.randn(44, 60)
 model = nn.Sequential(nn.Linear(60, 80), nn.BatchNorm1d(80), nn.ReLU(), nn.Dropout(0.2), nn.Linear(80, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2{mistake})
@@ -120,7 +120,7 @@ def program(tmp_path, form, mistake="", strategy=None):
 
 @pytest.fixture(scope="module")
 def nursery():
-    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
+    with NurseryHandle(1, ("samebits.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.launcher.diagnosis.causes import Why, cause, kept_from_running
-from lockstep.launcher.diagnosis.movement import Sample
-from lockstep.launcher.diagnosis.stack import Frame, Stack, Thread
-from lockstep.machine.effort import Effort, HeldBack
+from samebits.launcher.diagnosis.causes import Why, cause, kept_from_running
+from samebits.launcher.diagnosis.movement import Sample
+from samebits.launcher.diagnosis.stack import Frame, Stack, Thread
+from samebits.machine.effort import Effort, HeldBack
 
 LINE = Frame("load", "/home/me/data.py", 3)
 INNER = Frame("wait", "/usr/lib/python3.11/threading.py", 359)

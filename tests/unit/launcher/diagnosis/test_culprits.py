@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.launcher.diagnosis.scene import Life, RankScene, Wait
-from lockstep.launcher.diagnosis.stalls import holdups
+from samebits.launcher.diagnosis.scene import Life, RankScene, Wait
+from samebits.launcher.diagnosis.stalls import holdups
 
 
 def scenes(*behind, ended=()):

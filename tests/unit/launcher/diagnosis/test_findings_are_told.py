@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launcher.diagnosis.findings import FINDINGS, End, finding_of_end, finding_of_stall
-from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
-from lockstep.launcher.diagnosis.stalls import Holdup, Judgement, Standing
-from lockstep.machine.memory_pressure import Shortage
-from lockstep.protocol.case import Case, cases_in, latest, names_of
-from lockstep.protocol.journal.failure import Failure, FailureKind
-from lockstep.protocol.journal.ring import Phase
+from samebits.launcher.diagnosis.findings import FINDINGS, End, finding_of_end, finding_of_stall
+from samebits.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
+from samebits.launcher.diagnosis.stalls import Holdup, Judgement, Standing
+from samebits.machine.memory_pressure import Shortage
+from samebits.protocol.case import Case, cases_in, latest, names_of
+from samebits.protocol.journal.failure import Failure, FailureKind
+from samebits.protocol.journal.ring import Phase
 
 
 def failure(error: str, finding: str = "") -> Failure:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.launcher.diagnosis.scene import Idleness, Wait, wait_of
-from lockstep.launcher.diagnosis.stack import Frame, Stack, Thread, read_dump
+from samebits.launcher.diagnosis.scene import Idleness, Wait, wait_of
+from samebits.launcher.diagnosis.stack import Frame, Stack, Thread, read_dump
 
 C10D, LOGGER = (
     "/v/site-packages/torch/distributed/distributed_c10d.py",

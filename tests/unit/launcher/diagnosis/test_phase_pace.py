@@ -1,7 +1,7 @@
 """What each phase takes as a rule."""
 
-from lockstep.launcher.diagnosis.scene import Pace
-from lockstep.protocol.journal.ring import Phase, Record
+from samebits.launcher.diagnosis.scene import Pace
+from samebits.protocol.journal.ring import Phase, Record
 
 
 def record(sequence, at_s, phase=Phase.COMPUTE, operation="lane 0"):

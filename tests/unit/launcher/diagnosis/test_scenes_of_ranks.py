@@ -3,10 +3,10 @@
 import os
 import time
 
-from lockstep.launcher.diagnosis.scenes import Scenes
-from lockstep.protocol.journal.gauges import Waiting
-from lockstep.protocol.journal.ring import JournalReader, JournalWriter, Phase, make_ring
-from lockstep.protocol.journal.waiting_note import WaitingNote
+from samebits.launcher.diagnosis.scenes import Scenes
+from samebits.protocol.journal.gauges import Waiting
+from samebits.protocol.journal.ring import JournalReader, JournalWriter, Phase, make_ring
+from samebits.protocol.journal.waiting_note import WaitingNote
 
 
 def test_a_rank_that_comes_between_two_lessons_has_no_usual_time_yet(tmp_path):

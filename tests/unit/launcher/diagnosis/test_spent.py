@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.launcher.diagnosis.spent import Spent, Summary, percents, straggler, summary
-from lockstep.protocol.journal.gauges import Gauges
+from samebits.launcher.diagnosis.spent import Spent, Summary, percents, straggler, summary
+from samebits.protocol.journal.gauges import Gauges
 
 
 def spent(data=1, compute=20, exchange=2, update=2, samples=320, steps=20, script=0):

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.launcher.diagnosis.movement import Sample
-from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
-from lockstep.launcher.diagnosis.stack import Frame, Stack, Thread
-from lockstep.launcher.diagnosis.stalls import Standing, judge, sentence
-from lockstep.machine.effort import Effort, HeldBack
-from lockstep.protocol.journal.ring import Phase
+from samebits.launcher.diagnosis.movement import Sample
+from samebits.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
+from samebits.launcher.diagnosis.stack import Frame, Stack, Thread
+from samebits.launcher.diagnosis.stalls import Standing, judge, sentence
+from samebits.machine.effort import Effort, HeldBack
+from samebits.protocol.journal.ring import Phase
 
 ALL_REDUCE = "all_reduce(sum) of [4] float32 (train.py:88)"
 

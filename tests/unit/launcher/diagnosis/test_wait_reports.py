@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
-from lockstep.launcher.diagnosis.stalls import judge
-from lockstep.launcher.diagnosis.wait_reports import WaitReporter, scenes_of, spans, unspan
-from lockstep.protocol.journal.ring import Phase
+from samebits.launcher.diagnosis.scene import Doing, Life, RankScene, Wait
+from samebits.launcher.diagnosis.stalls import judge
+from samebits.launcher.diagnosis.wait_reports import WaitReporter, scenes_of, spans, unspan
+from samebits.protocol.journal.ring import Phase
 
 
 def exchanges(rank, seconds, *behind, usual_s=None):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.launcher.doctor.examination import (
+from samebits.launcher.doctor.examination import (
     backend_row,
     compiled_row,
     core_rows,
@@ -24,15 +24,15 @@ from lockstep.launcher.doctor.examination import (
     stacks_row,
     torch_row,
 )
-from lockstep.launcher.doctor.report import Report, Row, State, note, ok, problem
-from lockstep.launcher.doctor.torch_facts import TorchFacts, parse_facts
-from lockstep.launcher.sizing import Machine
-from lockstep.launcher.terminal.report import device_names
-from lockstep.machine import torch_versions
-from lockstep.machine.cores import Cores
-from lockstep.machine.gpus import gpu_names, parse_driver
-from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
-from lockstep.machine.no_gpu import NO_GPU, NoGpu
+from samebits.launcher.doctor.report import Report, Row, State, note, ok, problem
+from samebits.launcher.doctor.torch_facts import TorchFacts, parse_facts
+from samebits.launcher.sizing import Machine
+from samebits.launcher.terminal.report import device_names
+from samebits.machine import torch_versions
+from samebits.machine.cores import Cores
+from samebits.machine.gpus import gpu_names, parse_driver
+from samebits.machine.leftovers import orphaned_processes, orphaned_shared_memory
+from samebits.machine.no_gpu import NO_GPU, NoGpu
 
 CPU = TorchFacts(version="2.13.0+cpu", numpy="2.4.6", backends=("gloo",), cpu="AVX512", instructions="avx512")
 CUDA = TorchFacts(
@@ -58,7 +58,7 @@ def said(row: Row) -> tuple[str, str]:
 
 
 def test_what_does_not_fit_is_a_note_with_what_a_run_does_then() -> None:
-    sentence = "The backend lockstep does not work with torch 9.0 (TypeError: no)."
+    sentence = "The backend samebits does not work with torch 9.0 (TypeError: no)."
     row = backend_row(replace(CPU, misfit=sentence))
     assert said(row) == ("note", f"gloo; not nccl, mpi, ucc. Here gloo is used. {sentence}")
     missing = torch_row(replace(CPU, missing=("torch._C._x (stages)", "torch._y (dp)")), -1)
@@ -69,10 +69,10 @@ def test_what_does_not_fit_is_a_note_with_what_a_run_does_then() -> None:
 def test_torch_is_too_old_or_newer_than_all_tested_ones_or_cannot_be_imported() -> None:
     assert said(torch_row(CPU, -1)) == ("ok", "2.13.0+cpu, a CPU build, kernels for AVX512, NumPy 2.4.6")
     too_old = torch_row(replace(CPU, version="2.10.1"), -1)
-    assert (too_old.state, too_old.fix) == (State.PROBLEM, "lockstep needs 2.11 or newer.")
+    assert (too_old.state, too_old.fix) == (State.PROBLEM, "samebits needs 2.11 or newer.")
     newer = torch_row(replace(CPU, version="9.0.1.dev20300101+cpu"), -1)
     assert newer.state is State.NOTE
-    assert f"newer than any tested with lockstep ({torch_versions.tested_range()})" in newer.text
+    assert f"newer than any tested with samebits ({torch_versions.tested_range()})" in newer.text
     assert newer.fix.startswith(f"A tested one: pip install torch=={torch_versions.TESTED[-1]}.")
     assert "shared memory is used" in backend_row(replace(CPU, version="9.0.1")).text
     assert torch_row(BROKEN, 9 << 30).text.startswith("cannot be imported: ModuleNotFoundError")
@@ -107,7 +107,7 @@ def test_a_folder_that_is_gone_or_cannot_be_made_is_a_row(tmp_path: Path, monkey
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert folder_row(Path("lockstep-runs")).state is State.PROBLEM
+    assert folder_row(Path("samebits-runs")).state is State.PROBLEM
 
 
 def test_the_drivers_version_is_read_in_both_of_its_forms() -> None:
@@ -155,7 +155,7 @@ def test_names_are_read_from_the_driver_and_follow_cuda_visible_devices(tmp_path
 def test_cores_and_what_a_run_would_make_of_them() -> None:
     cores, ranks = core_rows(Machine(Cores(2, "cgroup quota of 2.5"), 0), 64)
     assert cores.text == "2 by cgroup quota of 2.5, of 64 by affinity"
-    assert said(ranks) == ("ok", "`lockstep run` would start 2 ranks on cpu, 1 thread each")
+    assert said(ranks) == ("ok", "`samebits run` would start 2 ranks on cpu, 1 thread each")
     assert core_rows(Machine(Cores(2, "affinity"), 0, "8"), 2)[1].state is State.NOTE
     assert "2 ranks on cuda, 4 threads each" in core_rows(Machine(Cores(8, "affinity"), 2), 8)[1].text
 
@@ -201,7 +201,7 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
     gone, here = 4_194_303, os.getpid()
     for process, launcher in ((11, gone), (12, here), (13, None)):
         (tmp_path / str(process)).mkdir()
-        marker = f"LOCKSTEP_NURSERY={launcher}-ab".encode() if launcher else b"HOME=/"
+        marker = f"SAMEBITS_NURSERY={launcher}-ab".encode() if launcher else b"HOME=/"
         (tmp_path / str(process) / "environ").write_bytes(b"A=1\0" + marker + b"\0")
     (tmp_path / str(here)).mkdir()
     assert orphaned_processes(tmp_path) == [11]
@@ -212,7 +212,7 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
     row = leftover_row([11], ["torch_5_1_0"])
     assert (row.state, "kill" in row.fix, "clean" in row.fix) == (State.NOTE, False, False)
     assert "launcher is gone (11)" in row.text
-    assert leftover_row([], ["lockstep-0"], [tmp_path]).fix == "lockstep clean"
+    assert leftover_row([], ["samebits-0"], [tmp_path]).fix == "samebits clean"
     assert leftover_row([], []).text == "none"
 
 

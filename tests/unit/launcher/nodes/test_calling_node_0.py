@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import EnvironmentFailure, UsageError
-from lockstep.launcher.nodes import calling
-from lockstep.launcher.nodes.address import Place
-from lockstep.launcher.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_rejected
-from lockstep.launcher.nodes.door import Door
-from lockstep.launcher.nodes.interfaces import listen
-from lockstep.launcher.nodes.key import Key
-from lockstep.launcher.nodes.node_star import NodeStar
-from lockstep.launcher.nodes.session import HostHello
-from lockstep.launcher.nodes.wire import WireEnded
+from samebits.errors import EnvironmentFailure, UsageError
+from samebits.launcher.nodes import calling
+from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_rejected
+from samebits.launcher.nodes.door import Door
+from samebits.launcher.nodes.interfaces import listen
+from samebits.launcher.nodes.key import Key
+from samebits.launcher.nodes.node_star import NodeStar
+from samebits.launcher.nodes.session import HostHello
+from samebits.launcher.nodes.wire import WireEnded
 from tests.support.stars import Sky
 
 KEY = Key.made()

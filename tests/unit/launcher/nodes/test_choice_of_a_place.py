@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.launcher.nodes.place import NodePlace, Options, choose_place
-from lockstep.protocol.tasks.task import port_for
+from samebits.errors import UsageError
+from samebits.launcher.nodes.place import NodePlace, Options, choose_place
+from samebits.protocol.tasks.task import port_for
 from tests.support.launcher_variables import BATCH, MPICH, OPEN_MPI, SKYPILOT, SRUN, TRAINER
 
 FOUR_PER_NODE = SRUN | {
@@ -118,14 +118,14 @@ def test_a_leader_worker_set_and_skypilot_say_everything():
     ("variables", "printed"),
     [
         (FOUR_PER_NODE, "srun started 8 tasks on 2 nodes, and each of them would start ranks of its own. "),
-        (FOUR_PER_NODE, "srun -N 2 -n 2 -c 4 lockstep run -n 4 train.py"),
+        (FOUR_PER_NODE, "srun -N 2 -n 2 -c 4 samebits run -n 4 train.py"),
         (OPEN_MPI, "mpirun started 2 tasks on this node, and each of them would start ranks of its own. "),
-        (MPICH, "Start it without mpirun: lockstep run -n 2 train.py."),
+        (MPICH, "Start it without mpirun: samebits run -n 2 train.py."),
         (
             OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_num_nodes": "2"},
-            "mpirun -n 2 --map-by ppr:1:node lockstep run -n 2 train.py",
+            "mpirun -n 2 --map-by ppr:1:node samebits run -n 2 train.py",
         ),
-        (MPICH | {"PMI_SIZE": "6"}, "mpirun -n 3 -ppn 1 lockstep run -n 2 train.py"),
+        (MPICH | {"PMI_SIZE": "6"}, "mpirun -n 3 -ppn 1 samebits run -n 2 train.py"),
     ],
 )
 def test_a_task_per_rank_around_a_launcher_is_refused_with_the_right_command(variables, printed):

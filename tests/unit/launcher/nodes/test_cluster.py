@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.errors import EnvironmentFailure, UsageError
-from lockstep.launcher.nodes.cluster import Cluster, Interrupted
-from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.nodes.wire import Loop
-from lockstep.protocol.meeting_place import Seat
+from samebits.errors import EnvironmentFailure, UsageError
+from samebits.launcher.nodes.cluster import Cluster, Interrupted
+from samebits.launcher.nodes.roster import NodeRecord
+from samebits.launcher.nodes.wire import Loop
+from samebits.protocol.meeting_place import Seat
 
 LIMIT_S = 20.0
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lockstep.launcher.nodes.place import Options, choose_place
+from samebits.launcher.nodes.place import Options, choose_place
 
 CLUSTERS = Path(__file__).parents[4] / "examples" / "clusters"
 

@@ -14,12 +14,12 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import EnvironmentFailure
-from lockstep.launcher.nodes.address import Place
-from lockstep.launcher.nodes.door import MOST_LISTED, Door, is_own_process, owner, program
-from lockstep.launcher.nodes.interfaces import listen
-from lockstep.launcher.nodes.streams import Entrance, Exit
-from lockstep.torchrun_rendezvous import RoundStores
+from samebits.errors import EnvironmentFailure
+from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.door import MOST_LISTED, Door, is_own_process, owner, program
+from samebits.launcher.nodes.interfaces import listen
+from samebits.launcher.nodes.streams import Entrance, Exit
+from samebits.torchrun_rendezvous import RoundStores
 from tests.support.stars import Sky
 
 LIMIT = dt.timedelta(seconds=20)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.launcher.nodes.session import TAG_BYTES, Opener, Sealer
-from lockstep.protocol.message import packed, unpacked
+from samebits.launcher.nodes.session import TAG_BYTES, Opener, Sealer
+from samebits.protocol.message import packed, unpacked
 
 KEY = b"k" * 32
 contents = st.lists(st.binary(max_size=300), max_size=6)

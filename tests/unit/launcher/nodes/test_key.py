@@ -6,16 +6,16 @@ import subprocess
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.launcher.nodes import key as key_module
-from lockstep.launcher.nodes.key import MAKE_ONE, Key, KeySettings, RunKey, read_key
+from samebits.errors import UsageError
+from samebits.launcher.nodes import key as key_module
+from samebits.launcher.nodes.key import MAKE_ONE, Key, KeySettings, RunKey, read_key
 
 TEXT = "correct-horse-battery-staple-0123456789"
 
 
 @pytest.fixture
 def file(tmp_path):
-    path = tmp_path / "lockstep.key"
+    path = tmp_path / "samebits.key"
     path.touch(mode=0o600)
     path.write_text(f"{TEXT}\n")
     return path
@@ -62,20 +62,20 @@ def test_what_is_not_a_file_is_refused_without_waiting(tmp_path):
 
 def test_the_command_that_refusals_name_makes_a_key(tmp_path):
     subprocess.run(["sh", "-c", MAKE_ONE], cwd=tmp_path, check=True)
-    assert len(read_key(str(tmp_path / "lockstep.key")).secret) == 64
+    assert len(read_key(str(tmp_path / "samebits.key")).secret) == 64
 
 
 def test_the_key_leaves_the_environment_when_it_is_taken():
-    environ = {"LOCKSTEP_KEY": TEXT, "LOCKSTEP_KEY_FILE": "/k", "HOME": "/root"}
+    environ = {"SAMEBITS_KEY": TEXT, "SAMEBITS_KEY_FILE": "/k", "HOME": "/root"}
     settings = KeySettings.take(None, environ)
-    assert environ == {"LOCKSTEP_KEY_FILE": "/k", "HOME": "/root"}
+    assert environ == {"SAMEBITS_KEY_FILE": "/k", "HOME": "/root"}
     assert (settings.text, settings.file) == (TEXT, "/k")
     assert KeySettings.take("/option", environ).file == "/option"
 
 
 def test_a_key_is_not_shown():
     key = Key.of(TEXT, "x")
-    for shown in (repr(key), str(key), f"{key}", repr(KeySettings.take(None, {"LOCKSTEP_KEY": TEXT}))):
+    for shown in (repr(key), str(key), f"{key}", repr(KeySettings.take(None, {"SAMEBITS_KEY": TEXT}))):
         assert TEXT not in shown
 
 
@@ -113,13 +113,13 @@ def test_a_new_key_is_not_shown_to_a_log():
 
 @pytest.mark.parametrize(("text", "logged"), [("", "is empty"), ("\udcff" * 40, "is not plain text")])
 def test_a_variable_that_holds_no_key_is_a_mistake(text, logged):
-    with pytest.raises(UsageError, match=f"^The key in LOCKSTEP_KEY {logged}"):
-        KeySettings.take(None, {"LOCKSTEP_KEY": text}).find(is_first=True, can_show=True)
+    with pytest.raises(UsageError, match=f"^The key in SAMEBITS_KEY {logged}"):
+        KeySettings.take(None, {"SAMEBITS_KEY": text}).find(is_first=True, can_show=True)
 
 
 def test_the_line_for_other_nodes_gives_the_key_to_its_environment_alone():
     key = Key.made()
-    line = key.line_for_others(shlex.join(["sh", "-c", 'echo "$LOCKSTEP_KEY"; tr "\\0" " " < /proc/$$/cmdline']))
+    line = key.line_for_others(shlex.join(["sh", "-c", 'echo "$SAMEBITS_KEY"; tr "\\0" " " < /proc/$$/cmdline']))
     assert line.startswith(" ")
     logged, arguments = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout.split(
         "\n", 1

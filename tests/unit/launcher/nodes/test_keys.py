@@ -7,8 +7,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.launcher.nodes.meeting import HAS_IT, MOST_VALUE_BYTES, Keys, from_travel, to_travel
-from lockstep.protocol.message import packed
+from samebits.launcher.nodes.meeting import HAS_IT, MOST_VALUE_BYTES, Keys, from_travel, to_travel
+from samebits.protocol.message import packed
 
 
 class Asking:
@@ -113,7 +113,7 @@ def test_the_start_of_many_nodes_costs_node_0_little(nodes, limit):
     """8 plain ranks each: every rank reads an address of every other one, and a number for each pair (Gloo, torch 2.13)."""
     ranks, asking, sent = 8, Asking(), 0
     world = nodes * ranks
-    keys = [f"round 0/lockstep env, 1/0//cpu//rank{rank}" for rank in range(world)]
+    keys = [f"round 0/samebits env, 1/0//cpu//rank{rank}" for rank in range(world)]
 
     def count(entry, values):
         nonlocal sent

@@ -2,10 +2,10 @@
 
 import socket
 
-from lockstep.launcher.nodes.liveness import CUT_S, DOUBT_S, Path, Paths, to_give_up
-from lockstep.launcher.nodes.roster import Member, NodeRecord
-from lockstep.launcher.nodes.view import RunView
-from lockstep.machine.socket_bytes import Connection
+from samebits.launcher.nodes.liveness import CUT_S, DOUBT_S, Path, Paths, to_give_up
+from samebits.launcher.nodes.roster import Member, NodeRecord
+from samebits.launcher.nodes.view import RunView
+from samebits.machine.socket_bytes import Connection
 
 B, C = (socket.inet_aton(address) for address in ("10.0.0.2", "10.0.0.3"))
 

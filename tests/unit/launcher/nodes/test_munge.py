@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from lockstep.errors import EnvironmentFailure, UsageError
-from lockstep.launcher.nodes import calling
-from lockstep.launcher.nodes import key as munge
-from lockstep.launcher.nodes.address import Place
-from lockstep.launcher.nodes.calling import Silent, key_of_job
-from lockstep.launcher.nodes.interfaces import listen
-from lockstep.launcher.nodes.key import Key, seal, unseal
+from samebits.errors import EnvironmentFailure, UsageError
+from samebits.launcher.nodes import calling
+from samebits.launcher.nodes import key as munge
+from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.calling import Silent, key_of_job
+from samebits.launcher.nodes.interfaces import listen
+from samebits.launcher.nodes.key import Key, seal, unseal
 from tests.support.stars import Sky
 
 KEY = Key.made()

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.launcher.nodes import interfaces
-from lockstep.launcher.nodes.address import Endpoint, Interface, Place, View, choose
-from lockstep.launcher.nodes.interfaces import PortTaken, listen, look, own_addresses, resolve, source_to
+from samebits.errors import UsageError
+from samebits.launcher.nodes import interfaces
+from samebits.launcher.nodes.address import Endpoint, Interface, Place, View, choose
+from samebits.launcher.nodes.interfaces import PortTaken, listen, look, own_addresses, resolve, source_to
 
 LO, ETH, IB, SIX = (
     Interface("lo", "127.0.0.1"),

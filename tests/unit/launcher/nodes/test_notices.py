@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.launcher.nodes.roster import NodeRecord
-from lockstep.launcher.nodes.view import Notices, RunView
+from samebits.launcher.nodes.roster import NodeRecord
+from samebits.launcher.nodes.view import Notices, RunView
 
 
 def record(name):

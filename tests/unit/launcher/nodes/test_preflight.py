@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.launcher.nodes.gathering import Gathering
-from lockstep.launcher.nodes.preflight import MOST_PAIRED, Reach, notes, partners, unreachable
-from lockstep.launcher.nodes.roster import NodeRecord, missing, numbered
-from lockstep.launcher.nodes.view import RunView
-from lockstep.launcher.nodes.wire import Loop
+from samebits.errors import UsageError
+from samebits.launcher.nodes.gathering import Gathering
+from samebits.launcher.nodes.preflight import MOST_PAIRED, Reach, notes, partners, unreachable
+from samebits.launcher.nodes.roster import NodeRecord, missing, numbered
+from samebits.launcher.nodes.view import RunView
+from samebits.launcher.nodes.wire import Loop
 
 FIRST = NodeRecord("a0", "a", 0, is_host=True, least=2, most=2, ranks=1, threads=2)
 SECOND = replace(FIRST, node="b0", host="b", number=1, is_host=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.launcher.nodes.session import (
+from samebits.launcher.nodes.session import (
     GREETING_BYTES,
     HELLO_BYTES,
     MAGIC,
@@ -12,7 +12,7 @@ from lockstep.launcher.nodes.session import (
     CallerHello,
     HasNoKey,
     HostHello,
-    NotLockstep,
+    NotSamebits,
     WrongAddress,
     WrongKey,
     address_bytes,
@@ -100,5 +100,5 @@ def test_a_node_0_without_a_key_says_so_and_lets_nobody_in():
 
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n".ljust(GREETING_BYTES), MAGIC])
 def test_what_else_may_answer_is_no_node_0(greeting):
-    with pytest.raises(NotLockstep):
+    with pytest.raises(NotSamebits):
         CallerHello(KEY, HERE).hello(greeting)

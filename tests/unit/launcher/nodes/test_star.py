@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from lockstep.launcher.nodes import node_star
-from lockstep.launcher.nodes import star as star_module
-from lockstep.launcher.nodes.key import Key
-from lockstep.launcher.nodes.wire import WireEnded
+from samebits.launcher.nodes import node_star
+from samebits.launcher.nodes import star as star_module
+from samebits.launcher.nodes.key import Key
+from samebits.launcher.nodes.wire import WireEnded
 from tests.support.stars import LIMIT_S, Sky
 
 
@@ -153,9 +153,9 @@ def test_a_machine_that_acknowledges_nothing_is_given_up_and_gives_itself_up(mon
     silence(monkeypatch)
     sky = Sky()
     sky.joined("b")
-    monkeypatch.setattr("lockstep.launcher.nodes.wire.Wire.is_acknowledged", property(lambda _self: False))
-    monkeypatch.setattr("lockstep.launcher.nodes.wire.Wire.receive", lambda _self: [])
-    monkeypatch.setattr("lockstep.launcher.nodes.wire.Wire.send_packed", lambda _self, _content: None)
+    monkeypatch.setattr("samebits.launcher.nodes.wire.Wire.is_acknowledged", property(lambda _self: False))
+    monkeypatch.setattr("samebits.launcher.nodes.wire.Wire.receive", lambda _self: [])
+    monkeypatch.setattr("samebits.launcher.nodes.wire.Wire.send_packed", lambda _self, _content: None)
     sky.until(lambda: "cut" in sky.kinds("b") and "gone" in sky.kinds("a"))
     assert sky.heard["b"][-1]["why"].startswith("nothing was received from node 0 for")
     sky.close()
@@ -166,7 +166,7 @@ def test_a_node_that_stood_still_itself_blames_nobody(monkeypatch):
     monkeypatch.setattr(star_module, "STILL_S", 0.5)
     sky = Sky()
     sky.joined("b")
-    monkeypatch.setattr("lockstep.launcher.nodes.wire.Wire.is_acknowledged", property(lambda _self: False))
+    monkeypatch.setattr("samebits.launcher.nodes.wire.Wire.is_acknowledged", property(lambda _self: False))
     for star in sky.stars.values():
         for wire in star.wires().values():
             wire.received_at -= 5.0

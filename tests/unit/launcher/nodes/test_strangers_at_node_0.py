@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from lockstep.launcher.nodes import answering
-from lockstep.launcher.nodes.answering import MOST_IN_A_TICK, MOST_OPENING
-from lockstep.launcher.nodes.key import Key
-from lockstep.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
+from samebits.launcher.nodes import answering
+from samebits.launcher.nodes.answering import MOST_IN_A_TICK, MOST_OPENING
+from samebits.launcher.nodes.key import Key
+from samebits.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
 from tests.scripts.flooding_strangers import STRANGERS
 from tests.support.stars import LIMIT_S, Sky
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.launcher.nodes.roster import NodeRecord, Refused
-from lockstep.launcher.nodes.view import RunView
+from samebits.launcher.nodes.roster import NodeRecord, Refused
+from samebits.launcher.nodes.view import RunView
 
 
 def record(node: str, *, most: int = 3) -> NodeRecord:

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.launcher.nodes.meeting import NodeMeeting, hold_keys
-from lockstep.protocol.meeting_place import InheritedFile
-from lockstep.rank.transport.local.nodes_store import ONE_READ, NodesStore, gloo_reads_at_once
+from samebits.launcher.nodes.meeting import NodeMeeting, hold_keys
+from samebits.protocol.meeting_place import InheritedFile
+from samebits.rank.transport.local.nodes_store import ONE_READ, NodesStore, gloo_reads_at_once
 from tests.support.stars import LIMIT_S, Sky
 
 
@@ -165,7 +165,7 @@ def test_a_value_that_came_too_late_for_one_rank_is_there_for_the_next_one_of_it
 
 
 def test_what_cannot_be_answered_raises_for_who_asked_and_the_launchers_live(monkeypatch):
-    monkeypatch.setattr("lockstep.launcher.nodes.meeting.MOST_ANSWER_BYTES", 150_000)
+    monkeypatch.setattr("samebits.launcher.nodes.meeting.MOST_ANSWER_BYTES", 150_000)
     with met("a", "b") as (_, stores, _meetings):
         stores["b"].set("word", "no number")
         for store in stores.values():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.launcher.nodes.roster import LAST_CALL_S, Member, NodeRecord, disagreement, is_complete, missing, numbered
+from samebits.launcher.nodes.roster import LAST_CALL_S, Member, NodeRecord, disagreement, is_complete, missing, numbered
 
 
 def record(node: str, number: int | None = None, *, least: int = 1, most: int = 4, **more: object) -> NodeRecord:

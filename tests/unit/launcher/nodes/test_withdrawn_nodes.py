@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.launcher.nodes import node_star
-from lockstep.launcher.nodes.address import Choice, Interface, Place
-from lockstep.launcher.nodes.gathering import Gathering
-from lockstep.launcher.nodes.interfaces import PortTaken, listen
-from lockstep.launcher.nodes.key import Key
-from lockstep.launcher.nodes.node_star import NodeStar, in_time, refuse_all, withdraw
-from lockstep.launcher.nodes.roster import NodeRecord, Refused, withdrawal
-from lockstep.launcher.nodes.view import Notices, RunView
+from samebits.errors import UsageError
+from samebits.launcher.nodes import node_star
+from samebits.launcher.nodes.address import Choice, Interface, Place
+from samebits.launcher.nodes.gathering import Gathering
+from samebits.launcher.nodes.interfaces import PortTaken, listen
+from samebits.launcher.nodes.key import Key
+from samebits.launcher.nodes.node_star import NodeStar, in_time, refuse_all, withdraw
+from samebits.launcher.nodes.roster import NodeRecord, Refused, withdrawal
+from samebits.launcher.nodes.view import Notices, RunView
 from tests.support.several_nodes import free_port
 from tests.support.stars import Sky
 

@@ -1,4 +1,4 @@
-"""What `lockstep checkpoint` finds at URLs, and what it refuses before it goes there."""
+"""What `samebits checkpoint` finds at URLs, and what it refuses before it goes there."""
 
 import signal
 import sys
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.main import main
-from lockstep.errors import UsageError
-from lockstep.launcher.states.places import states_at_url
+from samebits.cli.main import main
+from samebits.errors import UsageError
+from samebits.launcher.states.places import states_at_url
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "an application"}', "[" * 100_000, "\0"])
@@ -31,7 +31,7 @@ def test_a_manifest_of_somebody_else_is_no_state(tmp_path: Path, text: str) -> N
 def test_urls_that_cannot_work_here_are_refused(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["lockstep", "checkpoint", *words])
+    monkeypatch.setattr(sys, "argv", ["samebits", "checkpoint", *words])
     with pytest.raises(SystemExit) as ended:
         main()
     out, err = capsys.readouterr()
@@ -44,12 +44,12 @@ def test_a_signal_removes_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyP
     seen: list[list[str]] = []
 
     def interrupted(_url: str, room: Path) -> None:
-        seen.append([path.name for path in room.parent.glob("lockstep-copy-*")])
+        seen.append([path.name for path in room.parent.glob("samebits-copy-*")])
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("lockstep.cli.checkpoint.states_at_url", interrupted)
-    monkeypatch.setattr(sys, "argv", ["lockstep", "checkpoint", "ls", f"file://{tmp_path}"])
+    monkeypatch.setattr("samebits.cli.checkpoint.states_at_url", interrupted)
+    monkeypatch.setattr(sys, "argv", ["samebits", "checkpoint", "ls", f"file://{tmp_path}"])
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with pytest.raises(SystemExit) as ended:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.errors import EnvironmentFailure
-from lockstep.launcher.trials import workplace
-from lockstep.launcher.trials.trials import KEPT, YOUNG_S, RunsFolder
-from lockstep.launcher.trials.workplace import copy_folder
-from lockstep.machine.held_folder import remove_tree
-from lockstep.machine.private_view import ViewReport
+from samebits.errors import EnvironmentFailure
+from samebits.launcher.trials import workplace
+from samebits.launcher.trials.trials import KEPT, YOUNG_S, RunsFolder
+from samebits.launcher.trials.workplace import copy_folder
+from samebits.machine.held_folder import remove_tree
+from samebits.machine.private_view import ViewReport
 
 
 def test_the_copy_has_the_small_entries_and_links_to_everything_else(
@@ -62,7 +62,7 @@ def test_what_a_killed_command_left_is_removed_and_what_was_kept_stays_for_a_day
     for folder in (kept, old):
         assert folder.keep() == f"The runs are kept in {folder.path} for a day"
     os.utime(old.path / KEPT, (time.time() - YOUNG_S - 1,) * 2)
-    others = [tmp_path / "lockstep-verify-of-another-version", tmp_path / "lockstep-test-other.held"]
+    others = [tmp_path / "samebits-verify-of-another-version", tmp_path / "samebits-test-other.held"]
     for other in others:
         other.mkdir()
     present = RunsFolder("verify")

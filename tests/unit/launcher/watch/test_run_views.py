@@ -17,21 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from lockstep.cli.diagnose import diagnose
-from lockstep.cli.watch import watch
-from lockstep.errors import UsageError
-from lockstep.launcher.diagnosis.scene import Life, RankScene
-from lockstep.launcher.diagnosis.scenes import Scenes
-from lockstep.launcher.watch.diagnosis import is_stuck
-from lockstep.launcher.watch.places import roster_of, run_at
-from lockstep.launcher.watch.table import duration_text, grouped, table_of, total_of
-from lockstep.launcher.watch.view import Row, State, View, Viewer
-from lockstep.machine.processes import began_ticks
-from lockstep.protocol.case import Case
-from lockstep.protocol.journal.gauges import Waiting
-from lockstep.protocol.journal.ring import JournalWriter, Phase, make_ring
-from lockstep.protocol.journal.waiting_note import WaitingNote
-from lockstep.protocol.run_folder import RunFolder, add_line
+from samebits.cli.diagnose import diagnose
+from samebits.cli.watch import watch
+from samebits.errors import UsageError
+from samebits.launcher.diagnosis.scene import Life, RankScene
+from samebits.launcher.diagnosis.scenes import Scenes
+from samebits.launcher.watch.diagnosis import is_stuck
+from samebits.launcher.watch.places import roster_of, run_at
+from samebits.launcher.watch.table import duration_text, grouped, table_of, total_of
+from samebits.launcher.watch.view import Row, State, View, Viewer
+from samebits.machine.processes import began_ticks
+from samebits.protocol.case import Case
+from samebits.protocol.journal.gauges import Waiting
+from samebits.protocol.journal.ring import JournalWriter, Phase, make_ring
+from samebits.protocol.journal.waiting_note import WaitingNote
+from samebits.protocol.run_folder import RunFolder, add_line
 
 
 def made(path, ranks=2, **more):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from lockstep.protocol.journal import device_words
-from lockstep.protocol.journal.device_words import GIB, REST, STATE, Device, help_with_device, shortened
+from samebits.protocol.journal import device_words
+from samebits.protocol.journal.device_words import GIB, REST, STATE, Device, help_with_device, shortened
 
 MEMORY = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.11 GiB of which "

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol.journal.failure import describe
+from samebits.errors import UsageError
+from samebits.protocol.journal.failure import describe
 
 SCRIPT = Path("/home/ada/project/train.py")
 

@@ -8,11 +8,11 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import SAMPLE_NOTE, PeerLost, UsageError
-from lockstep.protocol.journal.failure import FailureKind, describe, read_failure, write_failure
-from lockstep.protocol.journal.gauges import Gauges, pack, unpack
-from lockstep.protocol.journal.ring import MAX_TEXTS, JournalReader, JournalWriter, Phase, make_ring
-from lockstep.protocol.journal.signals import Asking
+from samebits.errors import SAMPLE_NOTE, PeerLost, UsageError
+from samebits.protocol.journal.failure import FailureKind, describe, read_failure, write_failure
+from samebits.protocol.journal.gauges import Gauges, pack, unpack
+from samebits.protocol.journal.ring import MAX_TEXTS, JournalReader, JournalWriter, Phase, make_ring
+from samebits.protocol.journal.signals import Asking
 
 
 def ring(tmp_path, **options):

@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 
-from lockstep.protocol.journal import waiting_note
-from lockstep.protocol.journal.spans import NO_RANGE, Spans
-from lockstep.protocol.journal.waiting_note import range_of_wait
+from samebits.protocol.journal import waiting_note
+from samebits.protocol.journal.spans import NO_RANGE, Spans
+from samebits.protocol.journal.waiting_note import range_of_wait
 
 
 @pytest.fixture

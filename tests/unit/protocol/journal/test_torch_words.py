@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lockstep.protocol.journal.failure import FailureKind, describe, kind_of
-from lockstep.protocol.journal.torch_words import REPLACEMENTS, way_out
+from samebits.protocol.journal.failure import FailureKind, describe, kind_of
+from samebits.protocol.journal.torch_words import REPLACEMENTS, way_out
 
 NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, "
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.layout.chunks import ALIGNMENT, Chunk, shares
+from samebits.protocol.layout.chunks import ALIGNMENT, Chunk, shares
 
 SIZES = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 9 * ALIGNMENT), st.integers(0, 900_000)), max_size=30)
 

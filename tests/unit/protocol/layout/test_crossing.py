@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.protocol.layout.placement import choose_crossing, nodes_of, place, sized
+from samebits.errors import UsageError
+from samebits.protocol.layout.mesh import Form, choose_mesh
+from samebits.protocol.layout.placement import choose_crossing, nodes_of, place, sized
 
 SIZES = st.lists(st.integers(1, 5), min_size=2, max_size=6)
 

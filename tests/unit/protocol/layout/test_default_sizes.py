@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.layout.mesh import Form, choose_mesh
+from samebits.protocol.layout.mesh import Form, choose_mesh
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.chunks import ALIGNMENT, aligned_offsets, chunks_of
-from lockstep.protocol.layout.cut import Cut, num_steps, steps_of
-from lockstep.protocol.layout.placement import place, place_shares
-from lockstep.protocol.layout.stream_key import Domain, stream_key
-from lockstep.protocol.layout.tree import children, fold, maximal_subtrees, merges_after, split, tree_sum
+from samebits.errors import UsageError
+from samebits.protocol.layout.chunks import ALIGNMENT, aligned_offsets, chunks_of
+from samebits.protocol.layout.cut import Cut, num_steps, steps_of
+from samebits.protocol.layout.placement import place, place_shares
+from samebits.protocol.layout.stream_key import Domain, stream_key
+from samebits.protocol.layout.tree import children, fold, maximal_subtrees, merges_after, split, tree_sum
 
 LANES = st.integers(1, 40)
 

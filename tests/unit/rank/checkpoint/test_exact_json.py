@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.state.exact_json import decode, encode
-from lockstep.rank.run.loop.tally import Agreed
+from samebits.errors import UsageError
+from samebits.rank.checkpoint.state.exact_json import decode, encode
+from samebits.rank.run.loop.tally import Agreed
 
 
 def round_trip(value):
@@ -139,6 +139,6 @@ def test_what_contains_itself_is_refused():
         '{"$": "dict", "items": [1]}',
     ],
 )
-def test_what_lockstep_does_not_write_is_refused(text):
-    with pytest.raises(UsageError, match="which lockstep does not write"):
+def test_what_samebits_does_not_write_is_refused(text):
+    with pytest.raises(UsageError, match="which samebits does not write"):
         decode(json.loads(text), {}.__getitem__)

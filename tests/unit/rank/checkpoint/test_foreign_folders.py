@@ -7,10 +7,10 @@ import threading
 import pytest
 from torch import nn
 
-import lockstep
-from lockstep.errors import UsageError
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile, loads
+import samebits
+from samebits.errors import UsageError
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile, loads
 
 
 def foreign(place):
@@ -28,11 +28,11 @@ def foreign(place):
     os.mkfifo(place / "pipe")
     return {
         **dict.fromkeys(
-            ("dcp", "old-dcp"), "was written by torch.distributed.checkpoint, not by lockstep. Read it with"
+            ("dcp", "old-dcp"), "was written by torch.distributed.checkpoint, not by samebits. Read it with"
         ),
-        **dict.fromkeys(("web", "deep"), f"has a {NAME} that lockstep did not write. Check the path."),
-        "other": f"is a folder without {NAME}, not a state that run.save_state wrote. Use lockstep.load_weights",
-        "net.pt": "is a file, not a state that run.save_state wrote. Use lockstep.load_weights",
+        **dict.fromkeys(("web", "deep"), f"has a {NAME} that samebits did not write. Check the path."),
+        "other": f"is a folder without {NAME}, not a state that run.save_state wrote. Use samebits.load_weights",
+        "net.pt": "is a file, not a state that run.save_state wrote. Use samebits.load_weights",
         "pipe": "is a FIFO, not a state that run.save_state wrote. Check the path.",
     }
 
@@ -45,7 +45,7 @@ def test_what_others_wrote_is_not_called_a_damaged_state(tmp_path):
 
 def test_a_manifest_of_ours_that_is_beyond_recognition_is_damaged(tmp_path):
     (tmp_path / "state.json").write_text("{}")
-    for text in (b"", b"\0" * 400, b'{"format": "lockstep-state"'):
+    for text in (b"", b"\0" * 400, b'{"format": "samebits-state"'):
         (tmp_path / NAME).write_bytes(text)
         with pytest.raises(UsageError, match="is damaged; the state in this folder cannot be trusted"):
             StateFolder(tmp_path).read_manifest()
@@ -66,7 +66,7 @@ def test_a_key_that_comes_twice_makes_a_file_say_two_things(tmp_path):
 def test_load_weights_names_a_distributed_checkpoint(tmp_path):
     foreign(tmp_path)
     with pytest.raises(UsageError, match=r"dcp was written by torch\.distributed\.checkpoint"):
-        lockstep.load_weights(nn.Linear(1, 1), tmp_path / "dcp")
+        samebits.load_weights(nn.Linear(1, 1), tmp_path / "dcp")
 
 
 def test_a_state_inside_a_state_is_refused_for_the_outer_one_could_not_be_replaced(tmp_path):
@@ -74,15 +74,15 @@ def test_a_state_inside_a_state_is_refused_for_the_outer_one_could_not_be_replac
     manifest = Manifest({"state.json": SavedFile.of(b"{}")}, {}).encode()
     (tmp_path / "outer" / NAME).write_bytes(manifest)
     assert str(StateFolder(tmp_path / "outer" / "best").refusal()).endswith(
-        "outer/best would be inside a state, which lockstep would no longer take for its own. Save it beside the other one."
+        "outer/best would be inside a state, which samebits would no longer take for its own. Save it beside the other one."
     )
     assert StateFolder(tmp_path / "best").refusal() is None
 
 
 @pytest.mark.parametrize("given", [{"mesh": 3}, {"strategy": 5}, {"schedule": ()}])
 def test_words_of_init_are_words(given):
-    with pytest.raises(UsageError, match=r"must be a word, but is .*\. Leave it out to let lockstep choose\."):
-        lockstep.init(**given)
+    with pytest.raises(UsageError, match=r"must be a word, but is .*\. Leave it out to let samebits choose\."):
+        samebits.init(**given)
 
 
 def test_a_state_that_comes_and_goes_is_there_or_not_and_never_called_something_else(tmp_path):

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.weights.save import check_name
+from samebits.errors import UsageError
+from samebits.rank.checkpoint.weights.save import check_name
 
 
 @pytest.mark.parametrize("name", ["net.pt", "out/net.pth", "pytorch_model.bin", "s3://bucket/net.pt"])

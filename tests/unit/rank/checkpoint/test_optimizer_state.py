@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.state.optimizer_state import OptimizerPlan, add_optimizer, parameter_names
-from lockstep.rank.checkpoint.state.state import State
-from lockstep.testing.digests import digest_of
+from samebits.errors import UsageError
+from samebits.rank.checkpoint.state.optimizer_state import OptimizerPlan, add_optimizer, parameter_names
+from samebits.rank.checkpoint.state.state import State
+from samebits.testing.digests import digest_of
 
 
 def net(**options):

@@ -13,12 +13,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import EnvironmentFailure, LockstepError, UsageError
-from lockstep.protocol.state_files import remote_files, remote_state
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile, _checksum, damage
-from lockstep.protocol.state_files.remote_files import RemoteError, RemoteFiles, reason_of, within
-from lockstep.protocol.state_files.remote_state import (
+from samebits.errors import EnvironmentFailure, SamebitsError, UsageError
+from samebits.protocol.state_files import remote_files, remote_state
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile, _checksum, damage
+from samebits.protocol.state_files.remote_files import RemoteError, RemoteFiles, reason_of, within
+from samebits.protocol.state_files.remote_state import (
     RemoteState,
     RemoteStore,
     fetch_weights,
@@ -26,8 +26,8 @@ from lockstep.protocol.state_files.remote_state import (
     named,
     stored_name,
 )
-from lockstep.protocol.url import below, check_shared, check_url, is_url, parted
-from lockstep.rank.checkpoint.store.store import Store
+from samebits.protocol.url import below, check_shared, check_url, is_url, parted
+from samebits.rank.checkpoint.store.store import Store
 
 TAKEN_S = 1234567.75
 CHECK = "Check the address and the network."
@@ -179,7 +179,7 @@ def test_a_manifest_of_somebody_else_stays_and_so_do_weights_beside_a_state(tmp_
         RemoteFiles(url).put(name, tmp_path / "x")
     state = made(tmp_path / "state")
     for act in (lambda: RemoteState(url).put(state), RemoteState(url).remove):
-        with pytest.raises(UsageError, match=r"exp1 has a manifest\.json that lockstep did not write"):
+        with pytest.raises(UsageError, match=r"exp1 has a manifest\.json that samebits did not write"):
             act()
     assert RemoteFiles(url).names() == [NAME, "model.safetensors"]
     RemoteFiles(url).remove(NAME)
@@ -224,7 +224,7 @@ def test_a_state_that_is_replaced_while_it_is_read_is_read_again(tmp_path):
 def sealed(files, **facts):
     """A manifest that says anything, with a checksum that fits."""
     body = {"version": 1, **facts, "files": files}
-    text = {"format": "lockstep-state", **body}
+    text = {"format": "samebits-state", **body}
     return json.dumps({**text, "sha256_of_the_rest": _checksum(text)}).encode()
 
 
@@ -262,7 +262,7 @@ def test_a_hostile_manifest_is_refused_and_nothing_is_written_outside_of_the_fol
     ):
         path.write_bytes(HOSTILE[name] if path.name == NAME else b"evil")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(LockstepError):
+    with pytest.raises(SamebitsError):
         RemoteState(f"file://{there}").fetch(room / "copy")
         found = StateFolder(room / "copy").read_manifest()
         raise damage(*found)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.rank.checkpoint.state.optimizer_state import keep_groups, with_references
+from samebits.rank.checkpoint.state.optimizer_state import keep_groups, with_references
 
 
 def made(kind=torch.optim.AdamW, **options):

@@ -2,15 +2,15 @@
 
 import pytest
 
-import lockstep
-from lockstep.errors import UsageError
-from lockstep.protocol.saving import Schedule
-from lockstep.protocol.state_files.flushed import write_synced
-from lockstep.protocol.state_files.folder import StateFolder
-from lockstep.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile
-from lockstep.protocol.state_files.whole_state import wrong_counters
-from lockstep.rank.checkpoint.store.store import Store
-from lockstep.rank.run.position.epoch_count import EpochCount
+import samebits
+from samebits.errors import UsageError
+from samebits.protocol.saving import Schedule
+from samebits.protocol.state_files.flushed import write_synced
+from samebits.protocol.state_files.folder import StateFolder
+from samebits.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile
+from samebits.protocol.state_files.whole_state import wrong_counters
+from samebits.rank.checkpoint.store.store import Store
+from samebits.rank.run.position.epoch_count import EpochCount
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_it_is_due_by_steps_time_or_epoch():
 def test_a_mistake_is_refused_before_anything_starts(tmp_path, monkeypatch, options, words):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=words):
-        lockstep.init(**options)
+        samebits.init(**options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,7 +122,7 @@ def test_a_place_that_cannot_be_is_named(inside):
     }
     whole = {**counters, "loaders": [], "inside": {"loader": 0, "order": "x", "done": 1, "loop": 1}}
     assert wrong_counters(whole) == ""
-    assert wrong_counters({**counters, "loaders": []}) == "", "a state that an older lockstep wrote"
+    assert wrong_counters({**counters, "loaders": []}) == "", "a state that an older samebits wrote"
     assert "its counter inside" in wrong_counters({**whole, "inside": inside})
 
 

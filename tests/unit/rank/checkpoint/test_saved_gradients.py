@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from lockstep.errors import UsageError
-from lockstep.rank.checkpoint.state.gradients import ROWS, add_gradient, saved_gradients
-from lockstep.rank.checkpoint.state.state import TensorSet
-from lockstep.rank.checkpoint.state.tensor_file import TensorFile
+from samebits.errors import UsageError
+from samebits.rank.checkpoint.state.gradients import ROWS, add_gradient, saved_gradients
+from samebits.rank.checkpoint.state.state import TensorSet
+from samebits.rank.checkpoint.state.tensor_file import TensorFile
 
 safetensors = pytest.importorskip("safetensors.torch")
 PARAMETERS = {"words": torch.zeros(6, 2), "bias": torch.zeros(3), f"odd{ROWS}": torch.zeros(2)}

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from lockstep.errors import EnvironmentFailure, UsageError
-from lockstep.protocol.state_files.flushed import write_synced
-from lockstep.protocol.state_files.folder import Move, StateFolder, moves
-from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile, damage
-from lockstep.rank.checkpoint.state.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
+from samebits.errors import EnvironmentFailure, UsageError
+from samebits.protocol.state_files.flushed import write_synced
+from samebits.protocol.state_files.folder import Move, StateFolder, moves
+from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile, damage
+from samebits.rank.checkpoint.state.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
 
 
 def stage(folder, text):
@@ -60,7 +60,7 @@ def test_a_state_is_readable_after_every_move_and_can_be_replaced_again(tmp_path
 
 
 def test_where_folders_cannot_be_exchanged_they_are_moved(tmp_path, monkeypatch):
-    monkeypatch.setattr("lockstep.protocol.state_files.folder.exchange", lambda *_: False)
+    monkeypatch.setattr("samebits.protocol.state_files.folder.exchange", lambda *_: False)
     for text in (b"1", b"2", b"3"):
         save(tmp_path / "state", text)
         assert read(tmp_path / "state") == text
@@ -71,12 +71,12 @@ def test_where_folders_cannot_be_exchanged_they_are_moved(tmp_path, monkeypatch)
     save(tmp_path / "state", b"4")
     folder = StateFolder(tmp_path / "state")
     folder.carry_out(Move.RETIRE)  # and the program ends
-    assert folder.find() == tmp_path / ".state.lockstep-previous"
+    assert folder.find() == tmp_path / ".state.samebits-previous"
     assert read(tmp_path / "state") == b"4"
     save(tmp_path / "state", b"5")
-    (tmp_path / ".state.lockstep-previous").write_text("mine")
+    (tmp_path / ".state.samebits-previous").write_text("mine")
     with pytest.raises(
-        EnvironmentFailure, match=r"but \.state\.previous and \.state\.lockstep-previous beside it are taken"
+        EnvironmentFailure, match=r"but \.state\.previous and \.state\.samebits-previous beside it are taken"
     ):
         save(tmp_path / "state", b"6")
     assert read(tmp_path / "state") == b"5"
@@ -141,7 +141,7 @@ def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
     folder = StateFolder(tmp_path / "state")
     folder.stage.symlink_to(tmp_path / "mine")
-    assert "was not made by lockstep" in str(folder.refusal())
+    assert "was not made by samebits" in str(folder.refusal())
     with pytest.raises(OSError, match="Not a directory"):
         folder.begin()
     folder.abandon()
@@ -169,7 +169,7 @@ def foreign_things(place):
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_what_somebody_else_has_beside_a_state_is_never_touched(tmp_path, monkeypatch, exchanges):
     if not exchanges:
-        monkeypatch.setattr("lockstep.protocol.state_files.folder.exchange", lambda *_: False)
+        monkeypatch.setattr("samebits.protocol.state_files.folder.exchange", lambda *_: False)
     for thing in foreign_things(tmp_path / ".mine.previous"):
         save(tmp_path / "mine", b"one")
         save(tmp_path / "mine", b"two")
@@ -177,7 +177,7 @@ def test_what_somebody_else_has_beside_a_state_is_never_touched(tmp_path, monkey
         assert StateFolder(tmp_path / "mine").refusal() is None
     for thing in foreign_things(tmp_path / ".other.saving"):
         folder = StateFolder(tmp_path / "other")
-        assert "was not made by lockstep. Move it away, or save under another name." in str(folder.refusal())
+        assert "was not made by samebits. Move it away, or save under another name." in str(folder.refusal())
         with pytest.raises((EnvironmentFailure, OSError)):
             folder.begin()
         folder.abandon()
@@ -205,10 +205,10 @@ def test_two_programs_that_save_at_once_never_miss_a_file(tmp_path):
     save(tmp_path / "state", b"first")
     program = (
         "import sys\n"
-        "from lockstep.protocol.state_files.flushed import write_synced\n"
-        "from lockstep.protocol.state_files.folder import StateFolder\n"
-        "from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile\n"
-        "from lockstep.errors import EnvironmentFailure\n"
+        "from samebits.protocol.state_files.flushed import write_synced\n"
+        "from samebits.protocol.state_files.folder import StateFolder\n"
+        "from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile\n"
+        "from samebits.errors import EnvironmentFailure\n"
         "saved = 0\n"
         "for number in range(150):\n"
         "    folder = StateFolder(sys.argv[1])\n"
@@ -311,14 +311,14 @@ def test_a_bit_that_flips_in_the_manifest_is_found(data):
 
 def test_a_manifest_of_a_newer_version_or_with_strange_names_is_refused(tmp_path):
     def decode(**changes):
-        body = json.loads(Manifest({}, {"lockstep": "9.0"}).encode())
+        body = json.loads(Manifest({}, {"samebits": "9.0"}).encode())
         body |= changes
         del body["sha256_of_the_rest"]
         checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         return Manifest.decode(json.dumps({**body, "sha256_of_the_rest": checksum}).encode(), tmp_path)
 
     assert decode().files == {}
-    with pytest.raises(UsageError, match=r"written by a newer lockstep \(9.0, format 3"):
+    with pytest.raises(UsageError, match=r"written by a newer samebits \(9.0, format 3"):
         decode(version=3)
     with pytest.raises(UsageError, match="is damaged"):
         decode(files={"a.json": {"size": float("inf"), "sha256": "", "tensors": []}})

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.rank.checkpoint.store import writer_process
-from lockstep.rank.checkpoint.store.checkpointer import Pages
-from lockstep.rank.checkpoint.store.memory import CommonMemory, Mapped, Place, StateMemory
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.rank.checkpoint.store import writer_process
+from samebits.rank.checkpoint.store.checkpointer import Pages
+from samebits.rank.checkpoint.store.memory import CommonMemory, Mapped, Place, StateMemory
+from samebits.rank.transport.alone import AloneTransport
 
 PAGE = writer_process.mmap.PAGESIZE
 
@@ -102,7 +102,7 @@ def test_another_process_writes_to_it_and_finds_nothing_else_in_its_place():
     assert os.waitpid(child, 0)[1] == 0
     assert os.pread(memory.descriptor, 4, 64) == b"\x07" * 4
     for other in (
-        Place("lockstep-state-other", place.process, place.descriptor, place.size),
+        Place("samebits-state-other", place.process, place.descriptor, place.size),
         Place(place.name, place.process, 1 << 20, place.size),
         Place(place.name, 1 << 30, place.descriptor, place.size),
     ):

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.rank.checkpoint.state.sources import Source, inventory_of, sources
-from lockstep.rank.checkpoint.state.state import State, TensorSet
-from lockstep.rank.checkpoint.state.tensor_file import Described, TensorFileWriter, order_of
-from lockstep.rank.checkpoint.store.checkpointer import copy_pieces, lay_out
-from lockstep.rank.checkpoint.store.memory import PIECE_BYTES, StateMemory, share_out
+from samebits.rank.checkpoint.state.sources import Source, inventory_of, sources
+from samebits.rank.checkpoint.state.state import State, TensorSet
+from samebits.rank.checkpoint.state.tensor_file import Described, TensorFileWriter, order_of
+from samebits.rank.checkpoint.store.checkpointer import copy_pieces, lay_out
+from samebits.rank.checkpoint.store.memory import PIECE_BYTES, StateMemory, share_out
 
 MANY = 3 * PIECE_BYTES // 4
 SHAPES = st.sampled_from([(), (0,), (5,), (MANY,), (1, MANY), (3, MANY), (MANY, 3), (7, 0), (2, 500, 300)])

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.saving import Keeping, Schedule, kept_in, newest_kept
-from lockstep.rank.checkpoint.trigger.snapshots import no_room
-from lockstep.rank.checkpoint.trigger.trigger import FIRST_S, SHARE, OnSchedule, Pace, Place, steps_between
+from samebits.errors import UsageError
+from samebits.protocol.saving import Keeping, Schedule, kept_in, newest_kept
+from samebits.rank.checkpoint.trigger.snapshots import no_room
+from samebits.rank.checkpoint.trigger.trigger import FIRST_S, SHARE, OnSchedule, Pace, Place, steps_between
 
 
 @given(cost_s=st.floats(1e-6, 1e3), step_s=st.floats(1e-5, 1e3))

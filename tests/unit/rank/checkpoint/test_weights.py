@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-import lockstep
-from lockstep.errors import EnvironmentFailure
-from lockstep.protocol.state_files.manifest import NAME, Manifest, SavedFile
-from lockstep.rank.checkpoint.state.tensor_file import TensorFile
-from lockstep.testing.digests import digest_of
+import samebits
+from samebits.errors import EnvironmentFailure
+from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile
+from samebits.rank.checkpoint.state.tensor_file import TensorFile
+from samebits.testing.digests import digest_of
 
 
 class Net(nn.Module):
@@ -67,7 +67,7 @@ def test_a_file_is_read_whatever_its_format_and_prefixes(tmp_path, prefix, form)
     write(path, prefixed(prefix, source.state_dict()), form)
     for wrap in (lambda net: net, compiled, Ddp, lambda net: Ddp(compiled(net))):
         target = Net()
-        loaded = lockstep.load_weights(wrap(target), path)
+        loaded = samebits.load_weights(wrap(target), path)
         assert digest_of(target) == digest_of(source)
         assert loaded == type(loaded)(key="", missing_keys=[], unexpected_keys=[], cast=[])
 
@@ -84,7 +84,7 @@ def test_weights_are_found_under_any_key(tmp_path, key):
     torch.save(
         {"epoch": 3, "best": torch.tensor(0.5), "optimizer": optimizer.state_dict(), **inner}, tmp_path / "w.bin"
     )
-    assert lockstep.load_weights(target, tmp_path / "w.bin").key == key
+    assert samebits.load_weights(target, tmp_path / "w.bin").key == key
     assert digest_of(target) == digest_of(source)
 
 
@@ -92,17 +92,17 @@ def test_of_several_that_fit_the_usual_name_is_taken_else_the_choice_is_the_user
     states = [Net().state_dict() for _ in range(3)]
     target = Net()
     torch.save({"model": states[0], "ema": states[1]}, tmp_path / "w.pt")
-    assert lockstep.load_weights(target, tmp_path / "w.pt").key == "model"
-    lockstep.load_weights(target, tmp_path / "w.pt", key="ema")
+    assert samebits.load_weights(target, tmp_path / "w.pt").key == "model"
+    samebits.load_weights(target, tmp_path / "w.pt", key="ema")
     assert torch.equal(target.head.weight, states[1]["head.weight"])
-    with pytest.raises(lockstep.UsageError, match=r'no weights under \'last\'. Use one of: key="model", key="ema"'):
-        lockstep.load_weights(target, tmp_path / "w.pt", key="last")
+    with pytest.raises(samebits.UsageError, match=r'no weights under \'last\'. Use one of: key="model", key="ema"'):
+        samebits.load_weights(target, tmp_path / "w.pt", key="last")
     torch.save({"student": states[0], "teacher": states[1]}, tmp_path / "w.pt")
-    with pytest.raises(lockstep.UsageError, match='Say which with one of: key="student", key="teacher"'):
-        lockstep.load_weights(target, tmp_path / "w.pt")
+    with pytest.raises(samebits.UsageError, match='Say which with one of: key="student", key="teacher"'):
+        samebits.load_weights(target, tmp_path / "w.pt")
     other = {"generator": states[0], "discriminator": nn.Linear(2, 1).state_dict()}
     torch.save(other, tmp_path / "w.pt")
-    assert lockstep.load_weights(target, tmp_path / "w.pt").key == "generator"
+    assert samebits.load_weights(target, tmp_path / "w.pt").key == "generator"
 
 
 def test_weights_of_another_model_are_listed_and_change_nothing(tmp_path):
@@ -111,8 +111,8 @@ def test_weights_of_another_model_are_listed_and_change_nothing(tmp_path):
 
     def said(state, **options):
         torch.save(state, path)
-        with pytest.raises(lockstep.UsageError) as caught:
-            lockstep.load_weights(target, path, **options)
+        with pytest.raises(samebits.UsageError) as caught:
+            samebits.load_weights(target, path, **options)
         assert digest_of(target) == before
         return str(caught.value)
 
@@ -132,11 +132,11 @@ def test_tied_weights_may_stand_once_in_a_file_and_never_twice_with_other_values
     source, target = Tied(), Tied()
     state = {name: value.clone() for name, value in source.state_dict().items()}
     save_file({name: value for name, value in state.items() if name != "two.weight"}, tmp_path / "w.safetensors")
-    lockstep.load_weights(target, tmp_path / "w.safetensors")
+    samebits.load_weights(target, tmp_path / "w.safetensors")
     assert digest_of(target) == digest_of(source)
     save_file(state | {"two.weight": torch.zeros(3, 3)}, tmp_path / "w.safetensors")
-    with pytest.raises(lockstep.UsageError, match="which are one tensor in this model"):
-        lockstep.load_weights(target, tmp_path / "w.safetensors")
+    with pytest.raises(samebits.UsageError, match="which are one tensor in this model"):
+        samebits.load_weights(target, tmp_path / "w.safetensors")
 
 
 def test_other_names_in_the_header_count_where_they_name_a_tensor_and_are_none_themselves(tmp_path):
@@ -151,7 +151,7 @@ def test_other_names_in_the_header_count_where_they_name_a_tensor_and_are_none_t
 def test_dtypes_are_cast_when_the_values_survive(tmp_path):
     source, target = Net().double(), Net()
     torch.save(source.state_dict(), tmp_path / "w.pt")
-    loaded = lockstep.load_weights(target, tmp_path / "w.pt")
+    loaded = samebits.load_weights(target, tmp_path / "w.pt")
     assert "head.weight" in loaded.cast
     assert "body.1.num_batches_tracked" not in loaded.cast
     assert torch.equal(target.head.weight, source.head.weight.float())
@@ -160,11 +160,11 @@ def test_dtypes_are_cast_when_the_values_survive(tmp_path):
     torch.save(source.state_dict(), tmp_path / "w.pt")
     half = Net().half()
     before = digest_of(half)
-    with pytest.raises(lockstep.UsageError, match=r"head.weight is float64 .* float16 .* some values are too large"):
-        lockstep.load_weights(half, tmp_path / "w.pt")
+    with pytest.raises(samebits.UsageError, match=r"head.weight is float64 .* float16 .* some values are too large"):
+        samebits.load_weights(half, tmp_path / "w.pt")
     torch.save(source.state_dict() | {"head.bias": torch.tensor([1, 2])}, tmp_path / "w.pt")
-    with pytest.raises(lockstep.UsageError, match=r"head.bias is int64 .* not the same kind of dtype"):
-        lockstep.load_weights(half.float(), tmp_path / "w.pt")
+    with pytest.raises(samebits.UsageError, match=r"head.bias is int64 .* not the same kind of dtype"):
+        samebits.load_weights(half.float(), tmp_path / "w.pt")
     assert digest_of(half.half()) == before
 
 
@@ -172,11 +172,11 @@ def test_parameters_on_the_meta_device_are_another_ranks(tmp_path):
     source, target = Net(), Net()
     torch.save(source.state_dict(), tmp_path / "w.pt")
     target.body[0].to("meta")
-    lockstep.load_weights(target, tmp_path / "w.pt")
+    samebits.load_weights(target, tmp_path / "w.pt")
     assert torch.equal(target.head.weight, source.head.weight)
     assert target.body[0].weight.is_meta
-    with pytest.raises(lockstep.UsageError, match="to_empty"):
-        lockstep.load_weights(Net().to("meta"), tmp_path / "w.pt")
+    with pytest.raises(samebits.UsageError, match="to_empty"):
+        samebits.load_weights(Net().to("meta"), tmp_path / "w.pt")
 
 
 class OwnState(nn.Linear):
@@ -193,11 +193,11 @@ class OwnState(nn.Linear):
 def test_a_model_with_its_own_state_is_loaded_by_its_own_code_or_stays_as_it_was(tmp_path):
     source, target = OwnState(2, 2), OwnState(2, 2)
     torch.save(source.state_dict(), tmp_path / "w.pt")
-    lockstep.load_weights(target, tmp_path / "w.pt")
+    samebits.load_weights(target, tmp_path / "w.pt")
     assert torch.equal(target.weight, source.weight)
     torch.save({"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "_extra_state": {"calls": 4}}, tmp_path / "w.pt")
-    with pytest.raises(lockstep.UsageError, match="load_state_dict refused"):
-        lockstep.load_weights(target, tmp_path / "w.pt")
+    with pytest.raises(samebits.UsageError, match="load_state_dict refused"):
+        samebits.load_weights(target, tmp_path / "w.pt")
     assert torch.equal(target.weight, source.weight)
 
 
@@ -213,8 +213,8 @@ class Evil:
 @pytest.mark.parametrize(("thing", "name"), [(Evil, "posix.mkdir"), (lambda _: Namespace(lr=1), "argparse.Namespace")])
 def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path, form, thing, name):
     write(tmp_path / "w.pt", {"state_dict": Net().state_dict(), "args": thing(tmp_path / "made")}, form)
-    with pytest.raises(lockstep.UsageError, match=f"holds more than tensors \\(`{name}`\\)") as caught:
-        lockstep.load_weights(Net(), tmp_path / "w.pt")
+    with pytest.raises(samebits.UsageError, match=f"holds more than tensors \\(`{name}`\\)") as caught:
+        samebits.load_weights(Net(), tmp_path / "w.pt")
     assert "take the tensors out once" in str(caught.value)
     assert not (tmp_path / "made").exists()
     assert "\n" not in str(caught.value)
@@ -271,7 +271,7 @@ FILES = {
     "hdf5": (lambda: b"\x89HDF\r\n\x1a\n", "HDF5"),
     "gguf": (lambda: b"GGUF\3\0\0\0", "GGUF"),
     "index": (lambda: b'{"weight_map": {}}', "is a JSON file"),
-    "noise": (lambda: b"\xff" * 100, "not a weight file that lockstep knows"),
+    "noise": (lambda: b"\xff" * 100, "not a weight file that samebits knows"),
     "lying header": (lying_header, "not a readable safetensors file"),
     "huge header": (lambda: struct.pack("<Q", 2**62) + b"{" * 64, "not a readable safetensors file"),
     "cut archive": (lambda: saved(Net().state_dict())[:-100], "is damaged or incomplete"),
@@ -296,8 +296,8 @@ def test_a_file_that_is_none_is_named_without_memory_for_what_it_claims(tmp_path
     path.write_bytes(make())
     target = nn.Linear(2, 2)
     before, used = digest_of(target), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(lockstep.UsageError, match=message) as caught:
-        lockstep.load_weights(target, path)
+    with pytest.raises(samebits.UsageError, match=message) as caught:
+        samebits.load_weights(target, path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert digest_of(target) == before
@@ -305,13 +305,13 @@ def test_a_file_that_is_none_is_named_without_memory_for_what_it_claims(tmp_path
 
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path):
-    with pytest.raises(lockstep.UsageError, match="There is no file"):
-        lockstep.load_weights(Net(), tmp_path / "none")
-    with pytest.raises(lockstep.UsageError, match="is a folder"):
-        lockstep.load_weights(Net(), tmp_path)
+    with pytest.raises(samebits.UsageError, match="There is no file"):
+        samebits.load_weights(Net(), tmp_path / "none")
+    with pytest.raises(samebits.UsageError, match="is a folder"):
+        samebits.load_weights(Net(), tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(lockstep.UsageError, match="not a regular file"):
-        lockstep.load_weights(Net(), tmp_path / "pipe")
+    with pytest.raises(samebits.UsageError, match="not a regular file"):
+        samebits.load_weights(Net(), tmp_path / "pipe")
 
 
 def write_state(folder, model, name="model.safetensors", **facts):
@@ -327,8 +327,8 @@ def test_a_bit_that_flips_in_the_weights_of_a_state_is_found(tmp_path):
     source, target = Net(), Net()
     write_state(tmp_path / "state", source)
     file = tmp_path / "state" / "model.safetensors"
-    lockstep.load_weights(target, tmp_path / "state")
-    lockstep.load_weights(target, file)
+    samebits.load_weights(target, tmp_path / "state")
+    samebits.load_weights(target, file)
     assert digest_of(target) == digest_of(source)
     whole, kept = file.read_bytes(), digest_of(target)
     for place in range(0, len(whole), max(len(whole) // 30, 1)):
@@ -336,22 +336,22 @@ def test_a_bit_that_flips_in_the_weights_of_a_state_is_found(tmp_path):
         harmed[place] ^= 1 << place % 8
         file.write_bytes(harmed)
         for path in (tmp_path / "state", file):
-            with pytest.raises(lockstep.UsageError, match=r"its content is not what was written \(SHA-256\)"):
-                lockstep.load_weights(target, path)
+            with pytest.raises(samebits.UsageError, match=r"its content is not what was written \(SHA-256\)"):
+                samebits.load_weights(target, path)
     assert digest_of(target) == kept
     file.write_bytes(whole)
     manifest = (tmp_path / "state" / NAME).read_bytes()
-    (tmp_path / "state" / NAME).write_bytes(manifest.replace(b"lockstep-state", b"lockstep-stats"))
-    with pytest.raises(lockstep.UsageError, match=r"manifest\.json is damaged"):
-        lockstep.load_weights(target, file)
+    (tmp_path / "state" / NAME).write_bytes(manifest.replace(b"samebits-state", b"samebits-stats"))
+    with pytest.raises(samebits.UsageError, match=r"manifest\.json is damaged"):
+        samebits.load_weights(target, file)
 
 
 def test_another_programs_manifest_beside_a_file_is_left_alone(tmp_path):
     save_file(Net().state_dict(), tmp_path / "model.safetensors")
     (tmp_path / NAME).write_text('{"name": "a web page"}')
-    lockstep.load_weights(Net(), tmp_path / "model.safetensors")
-    with pytest.raises(lockstep.UsageError, match=r"is a folder\. Name the weight file inside it"):
-        lockstep.load_weights(Net(), tmp_path)
+    samebits.load_weights(Net(), tmp_path / "model.safetensors")
+    with pytest.raises(samebits.UsageError, match=r"is a folder\. Name the weight file inside it"):
+        samebits.load_weights(Net(), tmp_path)
 
 
 def test_what_is_no_regular_file_in_a_state_is_one_sentence_at_once(tmp_path):
@@ -363,8 +363,8 @@ def test_what_is_no_regular_file_in_a_state_is_one_sentence_at_once(tmp_path):
         for make, what in ((os.mkfifo, "a FIFO"), (to_zeros, "a link"), (to_whole, "a link"), (os.mkdir, "a folder")):
             path.unlink()
             make(path)
-            with pytest.raises((lockstep.UsageError, EnvironmentFailure), match=f"it is {what}, not a regular file"):
-                lockstep.load_weights(target, tmp_path / "state")
+            with pytest.raises((samebits.UsageError, EnvironmentFailure), match=f"it is {what}, not a regular file"):
+                samebits.load_weights(target, tmp_path / "state")
             path.rmdir() if path.is_dir() else path.unlink()
             path.write_bytes(whole)
         assert digest_of(target) == kept
@@ -381,7 +381,7 @@ def to_whole(path):
 def test_a_link_to_a_weight_file_is_followed(tmp_path):
     save_file(Net().state_dict(), tmp_path / "blob")  # as the cache of a model hub keeps them
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
-    lockstep.load_weights(Net(), tmp_path / "model.safetensors")
+    samebits.load_weights(Net(), tmp_path / "model.safetensors")
 
 
 def test_several_models_of_a_state_are_named(tmp_path):
@@ -393,23 +393,23 @@ def test_several_models_of_a_state_are_named(tmp_path):
     files = {"model1.safetensors": saved, "model2.safetensors": saved}
     (tmp_path / NAME).write_bytes(Manifest(files, {}).encode())
     with pytest.raises(
-        lockstep.UsageError, match=r"holds 2 models. Name one of them: .*/model1.safetensors, .*/model2"
+        samebits.UsageError, match=r"holds 2 models. Name one of them: .*/model1.safetensors, .*/model2"
     ):
-        lockstep.load_weights(target, tmp_path)
-    lockstep.load_weights(target, tmp_path / "model2.safetensors")
+        samebits.load_weights(target, tmp_path)
+    samebits.load_weights(target, tmp_path / "model2.safetensors")
     assert digest_of(target) == digest_of(source)
 
 
 def test_weights_of_a_state_that_was_left_between_two_renames_are_found(tmp_path, capsys):
     source, target = Net(), Net()
     write_state(tmp_path / ".state.previous", source)
-    lockstep.load_weights(target, tmp_path / "state")
+    samebits.load_weights(target, tmp_path / "state")
     assert digest_of(target) == digest_of(source)
     assert "which is complete" in capsys.readouterr().err
 
 
 def test_a_name_in_a_file_does_not_act_on_the_terminal(tmp_path):
     save_file({"\x1b[2Jw\n": torch.ones(1)}, tmp_path / "w.safetensors")
-    with pytest.raises(lockstep.UsageError) as caught:
-        lockstep.load_weights(Net(), tmp_path / "w.safetensors")
+    with pytest.raises(samebits.UsageError) as caught:
+        samebits.load_weights(Net(), tmp_path / "w.safetensors")
     assert r"unexpected: \x1b[2Jw" in str(caught.value)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lockstep.rank.data.device_copies import CopyStream, pinned, tensors_in
-from lockstep.rank.data.loader import Batches, CopiedBatches, LoaderContext, PreparedLoader
-from lockstep.rank.init.streams import seed_process
+from samebits.rank.data.device_copies import CopyStream, pinned, tensors_in
+from samebits.rank.data.loader import Batches, CopiedBatches, LoaderContext, PreparedLoader
+from samebits.rank.init.streams import seed_process
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 

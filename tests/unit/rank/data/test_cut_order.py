@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from lockstep.protocol.layout.cut import steps_of
-from lockstep.rank.data.order import CutOrder, EpochPlan, drawn_at_once
+from samebits.protocol.layout.cut import steps_of
+from samebits.rank.data.order import CutOrder, EpochPlan, drawn_at_once
 
 ORDER = [5, 3, 8, 1, 0, 9, 2, 7, 4, 6, 10]
 

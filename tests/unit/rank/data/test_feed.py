@@ -10,12 +10,12 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.data.device_copies import to_device
-from lockstep.rank.data.lane_dataset import LaneDataset, LaneIndices
-from lockstep.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
-from lockstep.rank.data.uses import dataset_digest
-from lockstep.rank.init.streams import Streams, seed_process
+from samebits.protocol.layout.placement import place
+from samebits.rank.data.device_copies import to_device
+from samebits.rank.data.lane_dataset import LaneDataset, LaneIndices
+from samebits.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
+from samebits.rank.data.uses import dataset_digest
+from samebits.rank.init.streams import Streams, seed_process
 
 META = torch.device("meta")
 
@@ -141,7 +141,7 @@ def test_an_exception_of_the_data_set_names_the_sample():
 
     with pytest.raises(KeyError) as caught:
         LaneDataset(Broken(), seed_process).__getitems__(LaneIndices([17], key=0))
-    assert caught.value.__notes__ == ["lockstep: while fetching sample 17 of the data set"]
+    assert caught.value.__notes__ == ["samebits: while fetching sample 17 of the data set"]
 
 
 def test_tensors_move_inside_containers_of_any_kind():
@@ -189,7 +189,7 @@ def test_the_hash_of_a_data_set_sees_values_of_every_ordinary_kind():
 
 
 def test_streams_are_keyed_and_elsewhere_leaves_no_trace():
-    from lockstep.protocol.layout.stream_key import Domain
+    from samebits.protocol.layout.stream_key import Domain
 
     def draw():
         return torch.rand(()).item(), float(np.random.rand()), random.random()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.rank.data.order import LazyIterable, LazyList
+from samebits.rank.data.order import LazyIterable, LazyList
 
 
 def test_items_are_made_when_they_are_come_to() -> None:

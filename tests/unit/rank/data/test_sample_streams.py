@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.data.loader import LoaderContext
-from lockstep.rank.data.stream import Place, PreparedStream, SavedStream
-from lockstep.rank.init.streams import seed_process
+from samebits.errors import UsageError
+from samebits.protocol.layout.placement import place
+from samebits.rank.data.loader import LoaderContext
+from samebits.rank.data.stream import Place, PreparedStream, SavedStream
+from samebits.rank.init.streams import seed_process
 
 
 class Numbers(IterableDataset):
@@ -252,7 +252,7 @@ def test_an_exception_names_the_sample():
 
     with pytest.raises(KeyError) as caught:
         epoch(Broken())
-    assert caught.value.__notes__ == ["lockstep: while fetching sample 2 of the data set"]
+    assert caught.value.__notes__ == ["samebits: while fetching sample 2 of the data set"]
 
 
 def test_an_evaluation_deals_whole_batches_and_has_each_sample_once():

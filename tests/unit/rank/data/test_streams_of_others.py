@@ -3,9 +3,9 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from lockstep.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
-from lockstep.rank.data.stream import Place, PreparedStream
-from lockstep.rank.init.streams import seed_process
+from samebits.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
+from samebits.rank.data.stream import Place, PreparedStream
+from samebits.rank.init.streams import seed_process
 
 
 def numbers(shards):

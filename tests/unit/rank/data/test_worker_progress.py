@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.rank.data import worker_batches
-from lockstep.rank.data.loader import LoaderContext, PreparedLoader
-from lockstep.rank.data.worker_progress import MAX_INDEX, WorkerProgress
-from lockstep.rank.init.streams import seed_process
+from samebits.rank.data import worker_batches
+from samebits.rank.data.loader import LoaderContext, PreparedLoader
+from samebits.rank.data.worker_progress import MAX_INDEX, WorkerProgress
+from samebits.rank.init.streams import seed_process
 from tests.support.launching import until
 
 
@@ -53,8 +53,8 @@ def test_a_worker_beyond_the_timeout_names_its_sample_and_line(context):
         list(stuck)
     stuck._fetched._batches.abandon()  # torch would wait five seconds for it
     sample, line = caught.value.__notes__
-    assert sample == "lockstep: while fetching sample 7 of the data set (epoch 1, step 1)"
-    assert line.startswith(f"lockstep: at {__file__}:29 in __getitem__ (worker pid ")
+    assert sample == "samebits: while fetching sample 7 of the data set (epoch 1, step 1)"
+    assert line.startswith(f"samebits: at {__file__}:29 in __getitem__ (worker pid ")
 
 
 def test_a_wait_without_a_timeout_says_once_where_it_stands(monkeypatch, capsys):
@@ -99,7 +99,7 @@ def test_a_sample_that_fails_is_named_with_its_place(num_workers, dataset, error
         fetched._fetched._batches.abandon()
     notes = getattr(caught.value, "__notes__", [])
     text = "\n".join([str(caught.value), *notes])
-    assert f"lockstep: {note}" in text
+    assert f"samebits: {note}" in text
     if num_workers:
         assert line in text, "the worker's own traceback"
 

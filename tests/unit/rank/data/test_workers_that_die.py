@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.protocol.journal.failure import FailureKind, describe, kind_of
-from lockstep.rank.data.loader import LoaderContext, PreparedLoader
-from lockstep.rank.data.worker_batches import ChildEnded, Interruptible
-from lockstep.rank.data.worker_progress import user_line
-from lockstep.rank.init.streams import seed_process
+from samebits.protocol.journal.failure import FailureKind, describe, kind_of
+from samebits.rank.data.loader import LoaderContext, PreparedLoader
+from samebits.rank.data.worker_batches import ChildEnded, Interruptible
+from samebits.rank.data.worker_progress import user_line
+from samebits.rank.init.streams import seed_process
 
 
 def test_a_wait_is_interrupted_only_while_it_lasts():
@@ -40,7 +40,7 @@ def test_the_users_line_of_a_stack():
         f'  File "{os.__file__}", line 5 in wait\n'
         '  File "/home/me/train.py", line 12 in load\n'
         '  File "/home/me/train.py", line 20 in __getitem__\n'
-        '  File "/x/lockstep/feed/lane_dataset.py", line 80 in _one\n'
+        '  File "/x/samebits/feed/lane_dataset.py", line 80 in _one\n'
         '  File "/home/me/train.py", line 99 in <module>\n'
     )
     assert user_line(stack) == "/home/me/train.py:12 in load"

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lockstep.errors import UsageError
-from lockstep.machine.torch_private import operator_names
-from lockstep.protocol.journal.torch_words import operator_of
-from lockstep.rank.init.numerics import allow, overloads
+from samebits.errors import UsageError
+from samebits.machine.torch_private import operator_names
+from samebits.protocol.journal.torch_words import operator_of
+from samebits.rank.init.numerics import allow, overloads
 
 SAID = [
     *("nll_loss2d_forward_out_cuda_template", "nll_loss2d_backward_out_cuda_template", "ctc_loss_backward_gpu"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lockstep.rank.init.numerics import flags, rounded_to
+from samebits.rank.init.numerics import flags, rounded_to
 
 
 def by_the_new_names() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep.errors import UsageError
-from lockstep.machine import no_gpu
-from lockstep.machine.no_gpu import Signs
-from lockstep.protocol.environment import Position
-from lockstep.rank.init.device import pin_device, why_cpu
+from samebits.errors import UsageError
+from samebits.machine import no_gpu
+from samebits.machine.no_gpu import Signs
+from samebits.protocol.environment import Position
+from samebits.rank.init.device import pin_device, why_cpu
 
 
 def node(ranks: int) -> Position:
@@ -24,7 +24,7 @@ def test_a_machine_without_gpus_says_nothing(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("kind", ["xpu", "mps"])
 def test_other_accelerators_are_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device(kind))
-    assert why_cpu({}, node(1)).startswith(f"There is an accelerator of the kind '{kind}', but lockstep trains on")
+    assert why_cpu({}, node(1)).startswith(f"There is an accelerator of the kind '{kind}', but samebits trains on")
 
 
 def test_a_cpu_build_on_a_machine_with_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

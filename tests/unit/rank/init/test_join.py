@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.errors import EnvironmentFailure, PeerLost
-from lockstep.protocol.environment import Position, RankEnvironment
-from lockstep.rank.init import join as joining
+from samebits.errors import EnvironmentFailure, PeerLost
+from samebits.protocol.environment import Position, RankEnvironment
+from samebits.rank.init import join as joining
 
 ENVIRONMENT = RankEnvironment(Position(rank=1, world_size=2, local_rank=1, local_world_size=2), None)
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lockstep.rank.init import numerics
-from lockstep.rank.init.numerics import KeptNumerics
+from samebits.rank.init import numerics
+from samebits.rank.init.numerics import KeptNumerics
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import torch
-from lockstep.rank.init.device import keep_freed_memory
+from samebits.rank.init.device import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

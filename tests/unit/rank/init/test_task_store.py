@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from lockstep.errors import UsageError
-from lockstep.protocol.tasks.meeting import TaskMeeting
-from lockstep.protocol.tasks.task import Task
-from lockstep.rank.init.task_store import task_store
-from lockstep.testing.ranks import Started, run_ranks
+from samebits.errors import UsageError
+from samebits.protocol.tasks.meeting import TaskMeeting
+from samebits.protocol.tasks.task import Task
+from samebits.rank.init.task_store import task_store
+from samebits.testing.ranks import Started, run_ranks
 from tests.support.launching import listening_addresses
 
 

@@ -1,6 +1,6 @@
 """Ranks on GPUs of different kinds are named: a lane has other bits there."""
 
-from lockstep.rank.init.numerics import unlike_devices
+from samebits.rank.init.numerics import unlike_devices
 
 
 def test_equal_devices_are_no_news():

@@ -14,18 +14,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lockstep.errors import UsageError
-from lockstep.protocol.portable import portable_variables
-from lockstep.rank.portable import known_answers as answers
-from lockstep.rank.portable.operators import lift
-from lockstep.rank.portable.prepared import look_at
-from lockstep.rank.portable.process import _without_onednn
+from samebits.errors import UsageError
+from samebits.protocol.portable import portable_variables
+from samebits.rank.portable import known_answers as answers
+from samebits.rank.portable.operators import lift
+from samebits.rank.portable.prepared import look_at
+from samebits.rank.portable.process import _without_onednn
 from tests.support.portable import needs_portable
 
 
 def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "lockstep.rank.portable.known_answers", *([code] if code else [])],
+        [sys.executable, "-m", "samebits.rank.portable.known_answers", *([code] if code else [])],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.errors import UsageError
-from lockstep.machine.torch_private import operator_names
-from lockstep.rank.portable import operators
+from samebits.errors import UsageError
+from samebits.machine.torch_private import operator_names
+from samebits.rank.portable import operators
 from tests.portable import operators as checks
 from tests.portable.verdict import compare
 from tests.support.portable import needs_portable
@@ -86,15 +86,15 @@ def test_a_second_call_refuses_only_what_was_registered_since() -> None:
     assert operators.refuse_uncovered() > 500
     try:
         assert operators.refuse_uncovered() == 0
-        own = torch.library.Library("lockstep_test_extension", "DEF")
+        own = torch.library.Library("samebits_test_extension", "DEF")
         own.define("twice(Tensor x) -> Tensor")
         own.impl("twice", lambda x: x + x, "CPU")
         assert operators.refuse_uncovered() == 1
-        with pytest.raises(UsageError, match="lockstep_test_extension::twice"):
-            torch.ops.lockstep_test_extension.twice(torch.ones(2))
+        with pytest.raises(UsageError, match="samebits_test_extension::twice"):
+            torch.ops.samebits_test_extension.twice(torch.ones(2))
     finally:
         operators.lift()
-    assert torch.ops.lockstep_test_extension.twice(torch.ones(2)).tolist() == [2, 2]
+    assert torch.ops.samebits_test_extension.twice(torch.ones(2)).tolist() == [2, 2]
 
 
 def test_lifted_every_operator_is_torchs_again() -> None:

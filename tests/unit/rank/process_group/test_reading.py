@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.rank.transport.local.native import available
+from samebits.rank.transport.local.native import available
 
 if not available():
     pytest.skip("this installation has no compiled part", allow_module_level=True)
@@ -13,10 +13,10 @@ if not hasattr(Tensor, "__dlpack_c_exchange_api__"):
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lockstep.rank.process_group.arguments import tensors
-from lockstep.rank.process_group.operands import Buffers
-from lockstep.rank.transport.local.native import compiled
-from lockstep.rank.transport.shared_memory import DTYPES
+from samebits.rank.process_group.arguments import tensors
+from samebits.rank.process_group.operands import Buffers
+from samebits.rank.transport.local.native import compiled
+from samebits.rank.transport.shared_memory import DTYPES
 
 
 class Subclass(Tensor):

@@ -5,17 +5,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.rank.transport.local.native import available
+from samebits.rank.transport.local.native import available
 
 if not available():
     pytest.skip("this installation has no compiled part", allow_module_level=True)
 if not hasattr(Tensor, "__dlpack_c_exchange_api__"):
     pytest.skip("this torch hands out no table for DLPack", allow_module_level=True)
 
-from lockstep.machine.torch_private import AllgatherOptions
-from lockstep.rank.process_group.arguments import tensors
-from lockstep.rank.process_group.exchange import ALL_GATHER, BROADCAST, REDUCE_SCATTER
-from lockstep.rank.transport.local.native import compiled
+from samebits.machine.torch_private import AllgatherOptions
+from samebits.rank.process_group.arguments import tensors
+from samebits.rank.process_group.exchange import ALL_GATHER, BROADCAST, REDUCE_SCATTER
+from samebits.rank.transport.local.native import compiled
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.rank.run.prepare.refusals import refuse_captured
+from samebits.errors import UsageError
+from samebits.rank.run.prepare.refusals import refuse_captured
 
 
 def inside(code: CodeType) -> Iterator[CodeType]:

@@ -6,9 +6,9 @@ import pickle
 import pytest
 from torch import nn
 
-from lockstep.protocol.case import cases_in
-from lockstep.protocol.run_folder import RunFolder
-from lockstep.rank.checks.ddp_replicas import EVERY, Replicas, apart
+from samebits.protocol.case import cases_in
+from samebits.protocol.run_folder import RunFolder
+from samebits.rank.checks.ddp_replicas import EVERY, Replicas, apart
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.journal.ring import JournalReader, make_ring
-from lockstep.rank.run.position.metrics import MetricsFile
-from lockstep.rank.run.position.step_timer import StepTimer
+from samebits.protocol.journal.ring import JournalReader, make_ring
+from samebits.rank.run.position.metrics import MetricsFile
+from samebits.rank.run.position.step_timer import StepTimer
 
 SAVED_S = 100.0
 
@@ -49,7 +49,7 @@ def test_a_run_that_begins_again_keeps_none(metrics: tuple[MetricsFile, Path]) -
     file.earlier.keep_none()
     assert read(path) == [0]
     MetricsFile(path, StepTimer(None), 5).earlier.keep_none()
-    assert read(path) == [0], "a second lockstep.init in the process finds its own lines"
+    assert read(path) == [0], "a second samebits.init in the process finds its own lines"
 
 
 def test_what_was_written_after_the_state_is_written_again(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.rank.run.position.epoch_count import EpochCount
+from samebits.errors import UsageError
+from samebits.rank.run.position.epoch_count import EpochCount
 
 
 def script(count, loops, stop=None):

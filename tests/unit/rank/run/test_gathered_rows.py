@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.errors import UsageError
-from lockstep.rank.run.loop.tally import gather_rows
-from lockstep.rank.transport.contract import Transport
-from lockstep.testing.fake_transport import FakeWorld
+from samebits.errors import UsageError
+from samebits.rank.run.loop.tally import gather_rows
+from samebits.rank.transport.contract import Transport
+from samebits.testing.fake_transport import FakeWorld
 
 CPU, GPU = torch.device("cpu"), torch.device("meta")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.clocks import growing_time, resume_from
-from lockstep.rank.run.position.metrics import MetricsFile
-from lockstep.rank.run.position.step_timer import StepTimer
+from samebits.machine.clocks import growing_time, resume_from
+from samebits.rank.run.position.metrics import MetricsFile
+from samebits.rank.run.position.step_timer import StepTimer
 
 
 def test_it_only_grows_and_shows_the_clock_where_that_is_later(monkeypatch: pytest.MonkeyPatch) -> None:

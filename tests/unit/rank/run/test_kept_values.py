@@ -5,9 +5,9 @@ from fractions import Fraction
 import pytest
 import torch
 
-from lockstep.errors import UsageError
-from lockstep.rank.run.position.kept_values import KeptValues, restore
-from lockstep.rank.run.position.preparations import MadeOptions
+from samebits.errors import UsageError
+from samebits.rank.run.position.kept_values import KeptValues, restore
+from samebits.rank.run.position.preparations import MadeOptions
 
 
 class Begun:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lockstep.rank.checks.script.read_after_loop import left_by, left_variables, set_variable
+from samebits.rank.checks.script.read_after_loop import left_by, left_variables, set_variable
 
 LOOP = "for step in steps:\n    for x, y in step:\n        pass\n    loss = 1\n"
 
@@ -43,7 +43,7 @@ def test_the_innermost_loop_that_asks_for_its_next_turn_is_looked_at(monkeypatch
         seen.extend(left_variables())
 
     monkeypatch.setattr(
-        "lockstep.rank.checks.script.read_after_loop.script_frames", lambda: iter([sys._getframe(2), sys._getframe(3)])
+        "samebits.rank.checks.script.read_after_loop.script_frames", lambda: iter([sys._getframe(2), sys._getframe(3)])
     )
     for _ in range(1):
         for step in steps():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from lockstep.rank.run.position.preparations import Modes
+from samebits.rank.run.position.preparations import Modes
 
 
 def models() -> list[nn.Module]:
@@ -43,5 +43,5 @@ def test_nothing_is_told_of_what_nobody_switched() -> None:
         {"trained": {"3.bias": True}},
     ],
 )
-def test_what_lockstep_does_not_write_is_not_taken(told: Any) -> None:
+def test_what_samebits_does_not_write_is_not_taken(told: Any) -> None:
     assert Modes.read(told, models()) is None

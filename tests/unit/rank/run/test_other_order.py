@@ -1,6 +1,6 @@
 """What is said when ranks take different samples names what differs."""
 
-from lockstep.rank.run.loop.epoch import other_order
+from samebits.rank.run.loop.epoch import other_order
 
 
 def test_equal_counts_are_not_told_as_a_difference():

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, Normal
 
-from lockstep.rank.recording.calm import RepeatedNoise
-from lockstep.rank.run.position.moment import LoopPosition, Region
+from samebits.rank.recording.calm import RepeatedNoise
+from samebits.rank.run.position.moment import LoopPosition, Region
 
 OWN_GENERATOR = torch.Generator().manual_seed(3)
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -90,12 +90,12 @@ def test_arguments_by_keyword_are_cut_into_samples_where_an_operation_draws() ->
         draws.append((len(x), len(scale)))
         return x + scale * torch.randn(x.shape)
 
-    library = torch.library.Library("lockstep_tests", "DEF")
+    library = torch.library.Library("samebits_tests", "DEF")
     library.define("noisy(Tensor x, *, Tensor scale) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
     library.impl("noisy", noisy, "CPU")
     scale = torch.arange(6.0)[:, None]
     with RepeatedNoise(LoopPosition(Region.LANE)):
-        whole = torch.ops.lockstep_tests.noisy(SAMPLES, scale=scale)
+        whole = torch.ops.samebits_tests.noisy(SAMPLES, scale=scale)
     assert set(draws[1:]) == {(1, 1)}
     difference = (whole - SAMPLES)[1:] / scale[1:]
     assert torch.allclose(difference, difference[:1].expand_as(difference), atol=1e-5)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import lockstep
-from lockstep.rank.checks.script import script_state
-from lockstep.rank.checks.script.script_state import named_in
-from lockstep.rank.checks.variables import Named
-from lockstep.rank.run.loop import training
-from lockstep.rank.run.run_state import RunState
+import samebits
+from samebits.rank.checks.script import script_state
+from samebits.rank.checks.script.script_state import named_in
+from samebits.rank.checks.variables import Named
+from samebits.rank.run.loop import training
+from samebits.rank.run.run_state import RunState
 from tests.scripts.idioms import NAMED, SAVED, script
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -52,9 +52,9 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         "script_frames",
         lambda: [one for one in frames() if one.f_code.co_filename.startswith(str(tmp_path))],
     )
-    gc.freeze()  # `lockstep.init` looks at all objects, and a test session has millions
+    gc.freeze()  # `samebits.init` looks at all objects, and a test session has millions
     yield run
-    lockstep.finish()
+    samebits.finish()
     gc.unfreeze()
 
 

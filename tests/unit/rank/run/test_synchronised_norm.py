@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.protocol.layout.cut import Cut
-from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.rank.run.prepare.refusals import objection_to_lanes, objection_to_steps
-from lockstep.rank.strategy.norm import has_synchronised_norm
+from samebits.protocol.layout.cut import Cut
+from samebits.protocol.layout.mesh import Form, choose_mesh
+from samebits.rank.run.prepare.refusals import objection_to_lanes, objection_to_steps
+from samebits.rank.strategy.norm import has_synchronised_norm
 
 
 @pytest.mark.parametrize(

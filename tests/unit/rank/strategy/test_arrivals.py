@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.rank.strategy.replica.memory import ParameterMemory
-from lockstep.rank.strategy.replica.model_layout import ModelLayout, _hook_first
-from lockstep.rank.transport.alone import AloneTransport
-from lockstep.rank.transport.local.native import available, compiled
+from samebits.errors import UsageError
+from samebits.rank.strategy.replica.memory import ParameterMemory
+from samebits.rank.strategy.replica.model_layout import ModelLayout, _hook_first
+from samebits.rank.transport.alone import AloneTransport
+from samebits.rank.transport.local.native import available, compiled
 
 compiled_only = pytest.mark.skipif(not available(), reason="this installation has no compiled part")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lockstep.rank.strategy.agreement import COLUMNS, SUMMED, bit_sums
+from samebits.rank.strategy.agreement import COLUMNS, SUMMED, bit_sums
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.uint8, torch.bool]
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.cut import StepCut
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.strategy.replica.buffer_pass import BufferPass
-from lockstep.rank.strategy.replica.buffers import BufferBank
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.errors import UsageError
+from samebits.protocol.layout.cut import StepCut
+from samebits.protocol.layout.placement import place
+from samebits.rank.strategy.replica.buffer_pass import BufferPass
+from samebits.rank.strategy.replica.buffers import BufferBank
+from samebits.rank.transport.alone import AloneTransport
 
 
 class Model(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam, Optimizer
 
-from lockstep.rank.strategy.optimizer_kinds import follow_parameters, moved
+from samebits.rank.strategy.optimizer_kinds import follow_parameters, moved
 
 THERE = torch.device("meta")
 

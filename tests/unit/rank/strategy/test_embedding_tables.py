@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.checkpoint import checkpoint
 
-from lockstep.errors import UsageError
-from lockstep.rank.strategy.replica.sparse_embedding import EmbeddingTables, refuse_sparse, require_sparse, takes_sparse
+from samebits.errors import UsageError
+from samebits.rank.strategy.replica.sparse_embedding import EmbeddingTables, refuse_sparse, require_sparse, takes_sparse
 
 WORDS, WIDTH = 8000, 64
 INDICES = torch.tensor([[5, 3, 5], [7999, 0, 3]])

@@ -5,8 +5,8 @@ import random
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.stages.ghost import GhostLayer, Ghosts
-from lockstep.rank.strategy.stages.meta_placeholder import MetaPlaceholder
+from samebits.rank.strategy.stages.ghost import GhostLayer, Ghosts
+from samebits.rank.strategy.stages.meta_placeholder import MetaPlaceholder
 
 STATE = {"calls": 0}
 

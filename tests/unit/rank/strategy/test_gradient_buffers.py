@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.replica.gradient_buffers import (
+from samebits.rank.strategy.replica.gradient_buffers import (
     MOST_POOLS,
     GradientBufferPool,
     GradientBufferPools,
     PartialSums,
 )
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.rank.transport.alone import AloneTransport
 
 
 def pool_of(*sizes):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
+from samebits.rank.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
 
 COUNTS = {"calls": 0}
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.rank.strategy.replica.gradient_buffers import GradientBufferPool
-from lockstep.rank.strategy.replica.lanes import OnlyLane
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.errors import UsageError
+from samebits.rank.strategy.replica.gradient_buffers import GradientBufferPool
+from samebits.rank.strategy.replica.lanes import OnlyLane
+from samebits.rank.transport.alone import AloneTransport
 
 
 def lane_of(*parameters):

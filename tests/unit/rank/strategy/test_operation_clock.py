@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from lockstep.rank.strategy.stages.cutting.watch import OperationClock
+from samebits.rank.strategy.stages.cutting.watch import OperationClock
 
 LONG_S = 0.02
 

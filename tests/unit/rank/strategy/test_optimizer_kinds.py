@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn, optim
 
-from lockstep.errors import UsageError
-from lockstep.rank.strategy.optimizer_kinds import KNOWN, UpdatesBy, updates_by
+from samebits.errors import UsageError
+from samebits.rank.strategy.optimizer_kinds import KNOWN, UpdatesBy, updates_by
 
 FORMS = {
     optim.SGD: [

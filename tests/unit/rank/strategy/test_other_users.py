@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.rank.strategy.other_users import agree_who_stays, used_elsewhere
-from lockstep.rank.strategy.replica.arena import ParameterArena
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.errors import UsageError
+from samebits.rank.strategy.other_users import agree_who_stays, used_elsewhere
+from samebits.rank.strategy.replica.arena import ParameterArena
+from samebits.rank.transport.alone import AloneTransport
 
 
 def parameter(size=6):

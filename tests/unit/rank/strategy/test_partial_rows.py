@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
-from lockstep.rank.strategy.replica.lanes import BufferedLane
-from lockstep.rank.strategy.replica.sparse_embedding import Rows, agreed
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.errors import UsageError
+from samebits.protocol.layout.placement import place
+from samebits.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
+from samebits.rank.strategy.replica.lanes import BufferedLane
+from samebits.rank.strategy.replica.sparse_embedding import Rows, agreed
+from samebits.rank.transport.alone import AloneTransport
 
 SHAPES = [(3, 2), (40, 4), (5,), (50, 3)]
 TABLES = frozenset({1, 3})

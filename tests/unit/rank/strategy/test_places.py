@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.rank.strategy.replica.arena import Holders, Places, reader, surely_hold
-from lockstep.rank.transport.local.native import available
+from samebits.rank.strategy.replica.arena import Holders, Places, reader, surely_hold
+from samebits.rank.transport.local.native import available
 
 pytestmark = pytest.mark.skipif(not available() or reader() is None, reason="there are no compiled loops here")
 

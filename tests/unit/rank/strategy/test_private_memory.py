@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.rank.strategy.replica.memory import HUGE_PAGE, private_zeros
+from samebits.rank.strategy.replica.memory import HUGE_PAGE, private_zeros
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def test_large_ones_begin_a_huge_page_and_end_where_they_should():
 
 def test_huge_pages_that_come_slowly_are_given_up_and_the_memory_is_the_same(monkeypatch):
     times = iter(range(1000))
-    monkeypatch.setattr("lockstep.rank.strategy.replica.memory.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("samebits.rank.strategy.replica.memory.time.perf_counter", lambda: next(times))
     zeros = private_zeros(4 * HUGE_PAGE // 4 + 2, torch.float32, CPU)
     assert next(times) == 2, "nothing is touched after a page that took a second"
     assert zeros.data_ptr() % HUGE_PAGE == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lockstep.rank.strategy.stages.results import built, form_of, tensors_of, with_tensors
+from samebits.rank.strategy.stages.results import built, form_of, tensors_of, with_tensors
 
 
 class Pair(NamedTuple):

@@ -4,10 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.strategy.replica.arena import Segment
-from lockstep.rank.strategy.replica.sparse_embedding import Rows, added_over_ranks, agreed, around, is_rows, sum_of
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.protocol.layout.placement import place
+from samebits.rank.strategy.replica.arena import Segment
+from samebits.rank.strategy.replica.sparse_embedding import Rows, added_over_ranks, agreed, around, is_rows, sum_of
+from samebits.rank.transport.alone import AloneTransport
 
 NUM_ROWS, WIDTH = 12, 3
 VALUES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.1, 1e-45, -1e-45, 3e38, float("inf"), float("nan"), 1 / 3])

@@ -2,7 +2,7 @@
 
 import time
 
-from lockstep.rank.strategy.stages.clock import SURE, StageClock
+from samebits.rank.strategy.stages.clock import SURE, StageClock
 
 
 def test_a_pass_can_expect_its_first_messages_a_little_earlier_than_the_last_one_did():

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.cut import StepCut
-from lockstep.protocol.layout.mesh import Form, choose_mesh
-from lockstep.protocol.layout.placement import place
-from lockstep.protocol.layout.schedule import TOLERANCE, Kind, balance, schedule
-from lockstep.rank.strategy.agreement import spans_devices
-from lockstep.rank.strategy.choice import on_several_devices
-from lockstep.rank.strategy.replica.replica import Replica
-from lockstep.rank.strategy.stages.cutting.first_lane import WatchedCall
-from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates, decide_cut
-from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
-from lockstep.rank.transport.alone import AloneTransport
+from samebits.errors import UsageError
+from samebits.protocol.layout.cut import StepCut
+from samebits.protocol.layout.mesh import Form, choose_mesh
+from samebits.protocol.layout.placement import place
+from samebits.protocol.layout.schedule import TOLERANCE, Kind, balance, schedule
+from samebits.rank.strategy.agreement import spans_devices
+from samebits.rank.strategy.choice import on_several_devices
+from samebits.rank.strategy.replica.replica import Replica
+from samebits.rank.strategy.stages.cutting.first_lane import WatchedCall
+from samebits.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates, decide_cut
+from samebits.rank.strategy.stages.cutting.module_marks import StatePlace
+from samebits.rank.transport.alone import AloneTransport
 
 
 def stages_of(costs, bounds):

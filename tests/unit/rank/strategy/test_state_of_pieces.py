@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.rank.strategy.optimizer_kinds import UpdatesBy
-from lockstep.rank.strategy.replica.arena import ParameterArena
-from lockstep.rank.strategy.zero1.spread_state import SpreadState, share_out
-from lockstep.rank.strategy.zero1.state_assembly import assemble
-from lockstep.rank.strategy.zero1.update_agreement import BroadcastParameters
-from lockstep.testing.fake_transport import FakeWorld
+from samebits.errors import UsageError
+from samebits.rank.strategy.optimizer_kinds import UpdatesBy
+from samebits.rank.strategy.replica.arena import ParameterArena
+from samebits.rank.strategy.zero1.spread_state import SpreadState, share_out
+from samebits.rank.strategy.zero1.state_assembly import assemble
+from samebits.rank.strategy.zero1.update_agreement import BroadcastParameters
+from samebits.testing.fake_transport import FakeWorld
 
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 SHAPES = st.sampled_from([(), (0, 3), (7,), (3, 5), (40, 70), (5000,), (8, 8, 5, 5), (33, 100)])

@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lockstep.errors import UsageError
-from lockstep.rank.init.streams import seed_process
-from lockstep.rank.strategy.stages.cutting.first_lane import (
+from samebits.errors import UsageError
+from samebits.rank.init.streams import seed_process
+from samebits.rank.strategy.stages.cutting.first_lane import (
     FirstLane,
     WatchedCall,
     digest_of_lane,
     refuse_different_lanes,
 )
-from lockstep.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates
-from lockstep.rank.strategy.stages.cutting.module_marks import StatePlace
+from samebits.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates
+from samebits.rank.strategy.stages.cutting.module_marks import StatePlace
 
 CPU = torch.device("cpu")
 

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.errors import PeerLost
-from lockstep.protocol.layout.placement import place
-from lockstep.rank.transport import gpu_ranks
-from lockstep.rank.transport.alone import AloneTransport
-from lockstep.rank.transport.gpu_ranks import GpuTransport
+from samebits.errors import PeerLost
+from samebits.protocol.layout.placement import place
+from samebits.rank.transport import gpu_ranks
+from samebits.rank.transport.alone import AloneTransport
+from samebits.rank.transport.gpu_ranks import GpuTransport
 
 
 class Failing:

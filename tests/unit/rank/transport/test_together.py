@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.errors import EnvironmentFailure, InternalError, LockstepError, PeerLost, UsageError
-from lockstep.rank.transport.together import Together, decode, encode
-from lockstep.testing.fake_transport import FakeWorld
+from samebits.errors import EnvironmentFailure, InternalError, SamebitsError, PeerLost, UsageError
+from samebits.rank.transport.together import Together, decode, encode
+from samebits.testing.fake_transport import FakeWorld
 
 LATER = object()
 
@@ -24,7 +24,7 @@ def run(troubles):
         assert (first is None, then is None) == (trouble is not None,) * 2
         try:
             return together.agree(first)
-        except LockstepError as error:
+        except SamebitsError as error:
             return type(error), str(error)
 
     return FakeWorld(3).run(rank)

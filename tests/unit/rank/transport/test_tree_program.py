@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError
-from lockstep.protocol.layout.placement import place, place_shares
-from lockstep.protocol.layout.tree import fold
-from lockstep.rank.transport.shared_memory import MOST_PARTS, program_of
+from samebits.errors import UsageError
+from samebits.protocol.layout.placement import place, place_shares
+from samebits.protocol.layout.tree import fold
+from samebits.rank.transport.shared_memory import MOST_PARTS, program_of
 
 COMBINE = 255
 

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[5]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-IMPORT = "import site; site.addsitedir({site!r}); import lockstep.rank.transport.local.native as n; print(n.__file__, n.why_not())"
+IMPORT = "import site; site.addsitedir({site!r}); import samebits.rank.transport.local.native as n; print(n.__file__, n.why_not())"
 
 pytestmark = pytest.mark.ranks
 
@@ -78,7 +78,7 @@ def imported(wheel, tmp_path):
 @pytest.mark.parametrize("lack", ["no compiler", pytest.param("a compiler that fails", marks=pytest.mark.thorough)])
 def test_without_a_working_compiler_the_package_is_pure_python_and_says_why(sources, tmp_path, hook, lack):
     changes = without_compiler(tmp_path) if lack == "no compiler" else {"CC": "/bin/false", "CXX": "/bin/false"}
-    (sources / "src" / "lockstep" / "_native.of-an-earlier-build.so").touch()
+    (sources / "src" / "samebits" / "_native.of-an-earlier-build.so").touch()
     wheel, said = build(sources, hook, changes)
     assert wheel.name.endswith("-py3-none-any.whl")
     assert "without its compiled part" in said
@@ -94,7 +94,7 @@ def test_with_a_compiler_the_wheel_has_the_module_and_no_sources_of_it(sources, 
     names = zipfile.ZipFile(wheel).namelist()
     assert len([name for name in names if name.endswith(".so")]) == 1
     assert not [name for name in names if name.endswith((".cpp", ".hpp", ".a", "CMakeLists.txt"))]
-    assert imported(wheel, tmp_path).split() == [str(tmp_path / "site/lockstep/rank/transport/local/native.py")]
+    assert imported(wheel, tmp_path).split() == [str(tmp_path / "site/samebits/rank/transport/local/native.py")]
 
 
 @pytest.mark.thorough
@@ -102,15 +102,15 @@ def test_with_a_compiler_the_wheel_has_the_module_and_no_sources_of_it(sources, 
 @pytest.mark.compiles
 def test_an_editable_install_is_a_path_and_no_import_hook(sources, tmp_path):
     wheel, _ = build(sources, "build_editable", {})
-    assert imported(wheel, tmp_path).split() == [str(sources / "src/lockstep/rank/transport/local/native.py")]
+    assert imported(wheel, tmp_path).split() == [str(sources / "src/samebits/rank/transport/local/native.py")]
     left = {path.name for path in (tmp_path / "site").iterdir()}
-    assert left == {"_lockstep.pth", f"lockstep-{VERSION}.dist-info"}
+    assert left == {"_samebits.pth", f"samebits-{VERSION}.dist-info"}
     assert not any(path.name.startswith("CMake") and path.name != "CMakeLists.txt" for path in sources.rglob("*"))
 
 
 @pytest.mark.thorough
 def test_an_sdist_has_what_the_build_needs_and_nothing_compiled(sources, tmp_path):
-    (sources / "src" / "lockstep" / "_native.abi3.so").touch()
+    (sources / "src" / "samebits" / "_native.abi3.so").touch()
     program = f"import build_backend; build_backend.build_sdist({str(tmp_path)!r})"
     environment = {**os.environ, "PYTHONPATH": str(sources / "native")}
     subprocess.run([sys.executable, "-c", program], cwd=sources, env=environment, check=True, timeout=60)

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import lockstep.torch_backend  # noqa: F401 - which names it
-from lockstep.rank.transport.local import native, rendezvous
-from lockstep.rank.transport.local.native import compiled
-from lockstep.testing.ranks import Started, run_ranks
+import samebits.torch_backend  # noqa: F401 - which names it
+from samebits.rank.transport.local import native, rendezvous
+from samebits.rank.transport.local.native import compiled
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason="needs the compiled part")]
 
@@ -43,7 +43,7 @@ def exchanged(folder: str) -> list[str]:
     for first in range(len(CHOICES)):
         own = compiled.Tuning(**CHOICES[(first + rank) % len(CHOICES)], is_crowded=bool((first + rank) % 2))
         rendezvous.tuning_of = lambda *_, own=own: own  # type: ignore[assignment]
-        dist.init_process_group("lockstep", init_method=f"file://{folder}/{first}", rank=rank, world_size=size)
+        dist.init_process_group("samebits", init_method=f"file://{folder}/{first}", rank=rank, world_size=size)
         bits = hashlib.sha256()
         for count in (3, 7_001, 200_003, 1_100_003):
             for result in results(rank, size, count):

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.rank.transport.local import native
+from samebits.rank.transport.local import native
 from tests.support import refused_calls
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason="needs the compiled part")]
 
 SCRIPT = """
-import hashlib, torch, lockstep
-run = lockstep.init(seed=0, lanes=4, threads=1)
+import hashlib, torch, samebits
+run = samebits.init(seed=0, lanes=4, threads=1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
 data = torch.utils.data.TensorDataset(torch.randn(48, 64), torch.randint(0, 10, (48,)))
 loader = torch.utils.data.DataLoader(data, batch_size=16)
@@ -124,7 +124,7 @@ def run(
     place: Path, ranks: int, wrapper: tuple[str, ...] = (), env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     (place / "script.py").write_text(SCRIPT)
-    command = [*wrapper, sys.executable, "-m", "lockstep", "run", "-n", str(ranks), "script.py"]
+    command = [*wrapper, sys.executable, "-m", "samebits", "run", "-n", str(ranks), "script.py"]
     own = {**os.environ, "XDG_CACHE_HOME": str(place), **(env or {})}
     return subprocess.run(command, cwd=place, env=own, capture_output=True, text=True, timeout=100, check=False)
 
@@ -175,13 +175,13 @@ def test_a_system_without_memory_files_is_told_in_one_sentence(tmp_path: Path) -
     assert done.returncode == 2
     assert "memfd_create" in done.stderr
     assert "Traceback" not in done.stderr
-    assert all(log.stat().st_size == 0 for log in tmp_path.glob("lockstep-runs/*/logs/*")), "a rank has begun"
+    assert all(log.stat().st_size == 0 for log in tmp_path.glob("samebits-runs/*/logs/*")), "a rank has begun"
 
 
 def test_without_the_compiled_part_the_bits_are_the_same_and_one_notice_says_what_is_slower(
     tmp_path: Path, undisturbed: str
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["lockstep._native"] = None\n')
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["samebits._native"] = None\n')
     done = run(tmp_path, 2, env={"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))})
     assert bits(done) == undisturbed
     assert done.stderr.count("the ranks talk over Gloo, not through shared memory") == 1

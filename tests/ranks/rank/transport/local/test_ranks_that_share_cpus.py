@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import lockstep.torch_backend  # noqa: F401 - which names it
-from lockstep.rank.transport.local import native
-from lockstep.testing.ranks import Started, run_ranks
+import samebits.torch_backend  # noqa: F401 - which names it
+from samebits.rank.transport.local import native
+from samebits.testing.ranks import Started, run_ranks
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason="needs the compiled part")]
 
@@ -26,7 +26,7 @@ def joined(folder: str, cpus: frozenset[int]) -> tuple[int, int]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.sched_setaffinity(0, cpus)
     dist.init_process_group(
-        "lockstep", init_method=f"file://{folder}/{min(cpus)}-{len(cpus)}", rank=rank, world_size=size
+        "samebits", init_method=f"file://{folder}/{min(cpus)}-{len(cpus)}", rank=rank, world_size=size
     )
     return rank, size
 

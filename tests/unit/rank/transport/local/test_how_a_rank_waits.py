@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.siblings import cpus_in, siblings
-from lockstep.rank.transport.local.tuning import Room, is_crowded
+from samebits.rank.transport.local.tuning import Room, is_crowded
 
 NO_QUOTA = math.inf
 

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import EnvironmentFailure
-from lockstep.rank.transport.local import native
-from lockstep.rank.transport.local.process import RankProcess, _state
-from lockstep.rank.transport.local.rendezvous import Round, meet, num_before_missing
-from lockstep.rank.transport.local.shared_store import SharedStore, new_store
+from samebits.errors import EnvironmentFailure
+from samebits.rank.transport.local import native
+from samebits.rank.transport.local.process import RankProcess, _state
+from samebits.rank.transport.local.rendezvous import Round, meet, num_before_missing
+from samebits.rank.transport.local.shared_store import SharedStore, new_store
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled part")
 
@@ -143,7 +143,7 @@ class CountedStore(SharedStore):
 
 @pytest.mark.parametrize("prefix", [False, True])
 def test_a_rank_sleeps_until_the_last_one_has_told_and_then_asks_for_all_at_once(prefix, monkeypatch):
-    monkeypatch.setattr("lockstep.rank.transport.local.rendezvous.SLEEP", dt.timedelta(seconds=60))
+    monkeypatch.setattr("samebits.rank.transport.local.rendezvous.SLEEP", dt.timedelta(seconds=60))
     size, kept = 5, CountedStore()
     store = dist.PrefixStore("a", kept) if prefix else kept
     rounds = [Round(store, "place", range(size), {}, RankProcess.here()) for _ in range(size)]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.machine.cores import caches
-from lockstep.rank.transport.local.tuning import (
+from samebits.machine.cores import caches
+from samebits.rank.transport.local.tuning import (
     LEAST_STREAMED,
     LEAST_SWAPPED,
     MOST_STREAMED,

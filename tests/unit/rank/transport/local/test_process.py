@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lockstep.rank.transport.local.process import RankProcess
+from samebits.rank.transport.local.process import RankProcess
 
 
 def test_a_process_has_ended_when_it_is_dead_or_its_number_is_another_ones():

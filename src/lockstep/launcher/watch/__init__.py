@@ -1,7 +1,0 @@
-"""What a run does, or did, from its folder alone: for `lockstep watch` and `lockstep diagnose`.
-
-RUN: a name, a folder, or nothing for the newest           places
-the folder -> one row for each rank                        view
-rows -> a table on the terminal                            table
-what went wrong: the outcome, the stalls that were said, those that there are now    diagnosis
-"""

@@ -1,0 +1,76 @@
+"""`samebits diagnose`: what went wrong in a run, or does now."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from samebits.cli.under_way import screen
+from samebits.launcher.diagnosis.findings import FINDINGS, Finding
+from samebits.launcher.watch.diagnosis import Diagnosis
+from samebits.launcher.watch.diagnosis import diagnose as look
+from samebits.launcher.watch.places import Run, run_at
+from samebits.launcher.watch.table import show_table, table_of
+from samebits.machine.visible import hung
+from samebits.protocol.case import latest, names_of
+from samebits.protocol.run_folder import runs_folder
+
+EPILOG = """\b
+RUN is a run's name or folder; without it: the newest run below samebits-runs.
+While the run is under way, suspects are looked at for up to 8 s.
+
+\b
+Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
+2 when RUN is no run."""
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.argument("run", required=False)
+def diagnose(run: str | None, as_json: bool) -> None:
+    """Say what went wrong in RUN, or does now: who was first, and where each rank was last."""
+    found = run_at(run, runs_folder(os.environ))
+    diagnosis = look(found)
+    if as_json:
+        click.echo(json.dumps({**found.as_json(), **diagnosis.as_json()}))
+    else:
+        _show(found, diagnosis)
+    sys.exit(1 if diagnosis.is_bad else 0)
+
+
+def _show(run: Run, diagnosis: Diagnosis) -> None:
+    console = screen()
+    for label, text in [
+        ("run", run.text),
+        ("state", diagnosis.headline),
+        *(("lost", text) for text in diagnosis.losses),
+        # What the block says already is left out; both begin with the same clause.
+        *(
+            ("now" if case in diagnosis.now else "found", f"{case.finding}: {case.said}")
+            for case in latest(diagnosis.cases)
+            if case.said.partition("; ")[0] not in diagnosis.block
+        ),
+    ]:
+        console.print(f"{label:<10}{hung(text)}", soft_wrap=True, markup=False)
+    if diagnosis.block:
+        console.print(f"\n{hung(diagnosis.block)}", soft_wrap=True, markup=False)
+    console.print()
+    show_table(table_of(diagnosis.view), console)
+    for finding in (FINDINGS[name] for name in names_of(diagnosis.cases) if name in FINDINGS):
+        _explain(finding, console)
+
+
+def _explain(finding: Finding, console: Console) -> None:
+    console.print(f"\n{finding.name}: {finding.title}", style="bold", markup=False, highlight=False)
+    console.print(Padding(Text(finding.why.replace("`", "")), (0, 0, 0, 2)))
+    for number, step in enumerate(finding.what_to_do, 1):
+        line = Table.grid(padding=(0, 1))
+        line.add_row(f"  {number}.", Text(step.replace("`", "")))
+        console.print(line)

@@ -1,0 +1,285 @@
+"""From the options of `samebits run` to a request: all that can be refused before anything starts is refused here."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import replace
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from samebits.cli.program import check_program, machine_for
+from samebits.cli.script_words import WORDS
+from samebits.cli.shared_options import (
+    arithmetic_from,
+    check_form,
+    form_from,
+)
+from samebits.cli.torchrun_options import place_from, variable, without_meaning
+from samebits.errors import UsageError
+from samebits.launcher.folder import reserve_run_folder
+from samebits.launcher.nodes.key import KeySettings
+from samebits.launcher.nodes.place import NodePlace
+from samebits.launcher.request import (
+    Computation,
+    EntryPoint,
+    LaunchRequest,
+    NodeOptions,
+    OnDamage,
+    OnStall,
+    Output,
+    Placement,
+    Recover,
+    Recovery,
+    Verbosity,
+)
+from samebits.launcher.script_source import lanes_named, local_rank_option, source_of
+from samebits.launcher.sizing import Size, Wish, size
+from samebits.launcher.supervise.joining import may_be_first, node_name
+from samebits.launcher.tracking import check_trackers
+from samebits.machine.gpus import gpu_names
+from samebits.protocol.backends import check_backend
+from samebits.protocol.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
+from samebits.protocol.run_folder import STATES, runs_folder
+from samebits.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
+from samebits.protocol.url import below, check_shared
+
+OLD_RECOVERY = {
+    "replace": "; it is --recover auto, the default",
+    "shrink": "; it is --shrink now",
+    "stop": "; it is --recover off now",
+}
+"""Choices of --on-failure, and what to say about them."""
+
+
+def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
+    """Check everything that can be checked before anything starts; last, take a run folder.
+
+    Returns the request, and the names of given options that change nothing.
+
+    Raises:
+        UsageError: with the fix.
+    """
+    own = {name: options.pop(name) for name in OWN_OPTIONS}
+    place = place_from(own["nnodes"], options, os.environ, own["script"])
+    ignored = without_meaning(options, on_one_node=place.is_one_node)
+    verbosity = _verbosity(own["quiet"], own["verbose"])
+    form, arithmetic = form_from(own), arithmetic_from(own)
+    if not place.is_one_node:
+        check_over_nodes(form)
+    decided = _size(own, form, place)
+    ranks, form = launched(form, decided.ranks)
+    if place.is_one_node:
+        # On several nodes this is checked when they know how many ranks they have together.
+        check_form(form, ranks, own["lanes"], decided.device)
+    if own["backend"] is not None:
+        check_backend(own["backend"], decided.device, find_spec("samebits._native") is not None)
+    recovery = replace(
+        recovery_from(own, form), grace_s=grace_from(own["grace"]), resume_nonfinite=own["resume_nonfinite"]
+    )
+    check_saving(own["name"], own["save_every"], own["keep"], own["states"])
+    check_program(own["script"], own["module"], "run")
+    check_trackers(own["track"])
+    trace_steps = _trace_steps(own["trace"])
+    source = source_of(own["script"], own["module"])
+    folder, base, saving = _folders(own, place)
+    context = click.get_current_context(silent=True)
+    entry = _entry(own, source)
+    placement = Placement(
+        ranks=ranks,
+        threads=decided.threads,
+        device=decided.device,
+        threads_given=own["threads"] is not None,
+        cores=decided.cores,
+        devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
+        shared_gpus=decided.shared_gpus,
+        why=decided.why,
+        crowded=decided.crowded,
+        fresh=own["fresh"],
+    )
+    output = Output(
+        folder.absolute() if base.is_absolute() else folder,
+        verbosity,
+        command_started_ns(),
+        own["track"],
+        trace_steps,
+        own["full_traceback"],
+    )
+    computation = Computation(own["lanes"], form, arithmetic, own["backend"] or "", own["check_every"] or "")
+    words = context.meta.get(WORDS, ()) if context else ()
+    nodes = NodeOptions(place, KeySettings.take(own["key_file"], os.environ), words)
+    return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
+
+
+PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
+"""Under these every rank needs a lane, also where only the script says how many there are."""
+
+OWN_OPTIONS = (
+    *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "save_every", "keep", "states"),
+    *("resume_nonfinite", "grace", "recover", "shrink", "on_failure", "on_damage", "on_stall", "stall_after"),
+    *("check_every", "max_restarts", "snapshots", "track", "trace", "log_dir", "fresh", "full_traceback"),
+    *("quiet", "verbose", "strategy", "mesh", "schedule", "precision", "numerics", "allow", "backend", "module"),
+    *("nnodes", "key_file", "use_env", "script", "args"),
+)
+
+
+def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
+    """What the options say about lost and damaged ranks.
+
+    Raises:
+        UsageError: for what cannot be.
+    """
+    max_restarts, shrinks = own["max_restarts"], own["shrink"] or own["on_failure"] == "shrink"
+    recover = Recover(own["recover"] or ("off" if own["on_failure"] == "stop" else "auto"))
+    if own["recover"] is not None and own["on_failure"] is not None:
+        raise UsageError("--recover and --on-failure say the same.", "Leave --on-failure out.")
+    if shrinks:
+        check_shrinks(form)
+    if max_restarts is not None and max_restarts < 0:
+        raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
+    if own["check_every"] is not None:
+        parse_checks(own["check_every"], "--check-every ")
+    keeping = Keeping.parse(own["snapshots"] or "auto")
+    _check_restarts(recover, max_restarts, keeping, shrinks=shrinks)
+    on_stall = OnStall(own["on_stall"])
+    _check_stalls(on_stall, own["stall_after"], recover, max_restarts)
+    damage = OnDamage(own["on_damage"])
+    return Recovery(recover, max_restarts, damage, on_stall, own["stall_after"], keeping, shrinks=shrinks)
+
+
+def old_options(own: dict[str, Any]) -> list[str]:
+    """What to say about options that work until the next minor version."""
+    told = [(f"--on-failure {own['on_failure']}", OLD_RECOVERY.get(own["on_failure"] or "", ""))]
+    told.append(
+        (f"--snapshots {own['snapshots']}", "; how often snapshots are taken is measured, and --recover off takes none")
+    )
+    given = (own["on_failure"], own["snapshots"])
+    return [
+        f"{old} works until the next minor version{new}." for (old, new), one in zip(told, given, strict=True) if one
+    ]
+
+
+def _check_restarts(recover: Recover, max_restarts: int | None, keeping: Keeping, *, shrinks: bool) -> None:
+    """Raise `UsageError` where one option asks for restarts and another one for none."""
+    stops = recover is Recover.OFF
+    asks = "--recover off" if stops else "--shrink"
+    if stops and shrinks:
+        raise UsageError("--recover off and --shrink contradict each other.", "Give one of them.")
+    if (stops and max_restarts) or (shrinks and max_restarts == 0):
+        raise UsageError(
+            f"{asks} and --max-restarts {max_restarts} contradict each other.",
+            f"Give one of them; {variable('--max-restarts')} counts as the second.",
+        )
+    if keeping.steps and (stops or max_restarts == 0):
+        none = "--recover off" if stops else "--max-restarts 0"
+        problem = f"--snapshots {keeping.steps}steps is for restarts, and {none} allows none."
+        raise UsageError(problem, "Leave one of them out.")
+
+
+def _check_stalls(on_stall: OnStall, stall_after_s: float | None, recover: Recover, max_restarts: int | None) -> None:
+    """Raise `UsageError` for a limit that is none, and where a stalled rank can be replaced by none."""
+    if stall_after_s is not None and not 0 < stall_after_s < float("inf"):
+        raise UsageError(
+            f"--stall-after must be a number of seconds above 0, but is {stall_after_s:g}.",
+            "Leave it out for limits that fit what each rank does.",
+        )
+    if on_stall is OnStall.REPLACE and (recover is Recover.OFF or max_restarts == 0):
+        none = "--recover off" if recover is Recover.OFF else "--max-restarts 0"
+        raise UsageError(f"--on-stall replace needs restarts, and {none} allows none.", "Leave one of them out.")
+
+
+def check_saving(name: str | None, save_every: str | None, keep: int | None, states: str | None = None) -> None:
+    """Raise `UsageError` for options of automatic states that cannot be."""
+    if save_every is None:
+        if keep is not None:
+            raise UsageError("--keep is about the states of --save-every.", "Give both, or leave it out.")
+        if states is not None:
+            raise UsageError("--states is about the states of --save-every.", "Give both, or leave it out.")
+        return
+    Schedule.parse(save_every, "--save-every ")
+    if name is None:
+        raise UsageError("--save-every needs a name under which the next start finds the states.", "Add --name exp1.")
+    check_name(name)
+    if keep is not None and keep < 1:
+        raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
+    if states is not None:
+        check_shared(states, "--states")
+
+
+def _folders(own: dict[str, Any], place: NodePlace) -> tuple[Path, Path, Saving | None]:
+    """A run folder, the folder in which it is, and where the run saves by itself. A name belongs to the run's first node."""
+    is_first = place.is_one_node or may_be_first(place)
+    base, saving = _place(own, is_first=is_first)
+    name, title = own["name"] if saving is None else None, own["script"]
+    if name is not None and not is_first:
+        check_name(name)
+        name, title = None, f"{name}-{node_name(place)}"
+    return reserve_run_folder(base, name, title, datetime.now().astimezone()), base, saving
+
+
+def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]:
+    """Where run folders go; the run that saves by itself has a place of its own, which its first node now holds."""
+    base = Path(own["log_dir"]) if own["log_dir"] else runs_folder(os.environ)
+    if own["save_every"] is None:
+        return base, None
+    base /= own["name"]
+    claim(base, is_first=is_first)
+    url = below(own["states"], own["name"]) if own["states"] is not None else ""
+    return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"], url)
+
+
+def _entry(own: dict[str, Any], source: str | None) -> EntryPoint:
+    script, is_module = own["script"], own["module"]
+    return EntryPoint(
+        script=None if is_module else Path(script),
+        module=script if is_module else None,
+        args=tuple(own["args"]),
+        local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
+    )
+
+
+def _trace_steps(text: str | None) -> int:
+    found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", text) if text is not None else None
+    if text is not None and found is None:
+        raise UsageError(f"--trace {text!r} is not a number of steps.", "Write 20steps.")
+    return int(found[1]) if found is not None else 0
+
+
+def grace_from(seconds: float) -> float:
+    """Return it; raise `UsageError` for what is no time."""
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"--grace must be a number of seconds, but is {seconds:g}.", "Give 0 to stop without a state.")
+    return seconds
+
+
+def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
+    if own["ranks"] is not None and own["nproc_per_node"] is not None:
+        raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
+    given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
+    ranks = given if given is not None else place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
+    lanes = own["lanes"]
+    if lanes is None and place.is_one_node and form.strategy in PLAIN_STRATEGIES and not (form.mesh or form.schedule):
+        lanes = lanes_named(source_of(own["script"], own["module"]) or "")
+    wish = Wish(ranks, own["device"], lanes, own["threads"], replicas_of_one_rank=is_data_parallel(form))
+    device = "cpu" if own["ranks"] == "cpu" and own["device"] == "auto" else own["device"]
+    return size(wish, machine_for(device, is_quiet=own["quiet"]))
+
+
+def _verbosity(quiet: bool, verbose: bool) -> Verbosity:
+    if quiet and verbose:
+        raise UsageError("-q and -v contradict each other.", "Give one of them.")
+    if quiet:
+        return Verbosity.QUIET
+    return Verbosity.DETAILED if verbose else Verbosity.NORMAL
+
+
+def command_started_ns() -> int:
+    """time.monotonic_ns() of this process's start, from the kernel; to a hundredth of a second."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic_ns() - int(age_s * 1e9)

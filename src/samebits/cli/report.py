@@ -1,0 +1,78 @@
+"""`samebits report`: a run, or several compared, as one HTML file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from samebits.errors import UsageError
+from samebits.launcher.watch.places import run_at
+from samebits.protocol.run_folder import runs_folder, write_private
+from samebits.show.report import compare, comparison_data, page, slower
+from samebits.show.story import Record, read_record, story_of
+
+MOST_RUNS = 20
+EPILOG = """\b
+RUN is a run's name or folder; without one: the newest run below samebits-runs.
+Several runs are compared with the first: curves over each other, the first step
+at which a metric differs, and their speed. The file loads nothing from anywhere.
+
+\b
+Exit code: 0; 1 when a run is slower than --fail-slower allows; 2 when RUN is no run."""
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), default="report.html", show_default=True, help="The file."
+)
+@click.option("--fail-slower", metavar="SHARE", help="Exit code 1 when a run is slower than the first by more: 10%.")
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+def report(output: str, fail_slower: str | None, runs: tuple[str, ...]) -> None:
+    """Write what there is to see of a run into one HTML file; of several, how they differ."""
+    most = _share(fail_slower) if fail_slower is not None else None
+    if most is not None and len(runs) < 2:
+        raise UsageError("--fail-slower compares runs, but there is only one.", "Name the run to compare with first.")
+    if len(runs) > MOST_RUNS:
+        raise UsageError(f"{len(runs)} runs are too many for one page.", f"Name {MOST_RUNS} at most.")
+    records = [read_record(run_at(word, runs_folder(os.environ)).folder) for word in runs or (None,)]
+    data = (
+        {"mode": "report", "story": story_of(records[0])}
+        if len(records) == 1
+        else comparison_data(records, most_slower=most)
+    )
+    _write(Path(output), page(data))
+    click.echo(output)
+    if len(records) > 1:
+        _tell(records, most)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_private(path, text)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.", "Name another file with -o.") from None
+
+
+def _tell(records: list[Record], most: float | None) -> None:
+    compared = [compare(records[0], other) for other in records[1:]]
+    for one in compared:
+        speed = f"{one.ratio:.2f} times the speed" if one.ratio == one.ratio else "speed not known"
+        difference = f"first other value: {one.difference}" if one.difference else "no metric differs"
+        click.echo(f"{one.name}: {speed} of {records[0].name}; {difference}")
+    if most is not None and slower(compared, most):
+        sys.exit(1)
+
+
+def _share(text: str) -> float:
+    """`10%` or `0.1`."""
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UsageError(f"--fail-slower {text} is not a share.", "Write 10% or 0.1.")
+    return share

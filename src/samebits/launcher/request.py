@@ -1,0 +1,241 @@
+"""What is requested of a launch, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from samebits.launcher.nodes.key import KeySettings
+from samebits.launcher.nodes.place import NodePlace
+from samebits.protocol.arithmetic import Arithmetic
+from samebits.protocol.journal.failure import Failure
+from samebits.protocol.layout.mesh import Form
+from samebits.protocol.meeting_place import Restart, Seat
+from samebits.protocol.saving import Keeping, Saving, SnapshotPlace
+
+Device = Literal["cpu", "cuda"]
+
+
+class Verbosity(IntEnum):
+    """How much the launcher itself prints; the ranks' own output is not affected."""
+
+    QUIET = 0
+    """Failures only."""
+    NORMAL = 1
+    DETAILED = 2
+    """Also each rank's process and log."""
+
+
+class Recover(StrEnum):
+    """What happens when something is lost: a rank, a loader worker, the same bits."""
+
+    AUTO = "auto"
+    """All ranks start again, from the newest state."""
+    EXACT = "exact"
+    """The same, but never from a state without what the script keeps itself: rather from the beginning."""
+    OFF = "off"
+    """The run ends."""
+
+
+class OnDamage(StrEnum):
+    """What happens when a rank no longer holds the same bits as the others."""
+
+    RESTART = "restart"
+    """All ranks start again, from the newest state; each state was compared before it was written."""
+    STOP = "stop"
+
+
+class OnStall(StrEnum):
+    """What happens when a rank holds others up that does not move."""
+
+    REPORT = "report"
+    """The launcher says so, and waits on."""
+    REPLACE = "replace"
+    """The rank is killed, and all start again as after any other kill."""
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What `samebits.launcher.recovery` may do."""
+
+    recover: Recover = Recover.OFF
+    max_restarts: int | None = None
+    """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
+    on_damage: OnDamage = OnDamage.RESTART
+    on_stall: OnStall = OnStall.REPORT
+    stall_after_s: float | None = None
+    """How long others may wait for a rank; None: what is too long for what it does (`samebits.launcher.diagnosis.stalls`)."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """How often the run keeps a snapshot in memory, if it may start again."""
+    forgives_kills: bool = False
+    """Whether a kill is what somebody wanted to see: one at a step where there was one before stops nothing, and takes no rank."""
+    shrinks: bool = False
+    """Whether each start again has one rank less, as long as there is more than one."""
+    resume_nonfinite: bool = False
+    """Whether the run resumes from the newest state even if that is not finite."""
+    grace_s: float = 30.0
+    """How long ranks that save by themselves have for it when a user signal is to end them; 0: no time."""
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """A function of another process that the ranks call, as `samebits.spawn` packed it."""
+
+    parcel: str
+    """A path that ranks can read while the caller lives."""
+    name: str
+    """For people."""
+    calls_init: bool = False
+    """Whether its file calls `samebits.init`."""
+    is_portable: bool = False
+    """Whether that call has numerics="portable"."""
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """What the ranks run. One of `script`, `module` and `call` is set."""
+
+    script: Path | None = None
+    module: str | None = None
+    call: FunctionCall | None = None
+    args: tuple[str, ...] = ()
+    local_rank_option: str = ""
+    """`--local_rank` or `--local-rank`, given to each rank with its number in front of `args`; empty: not given."""
+    folder: Path | None = None
+    """The ranks' working directory; None: that of this process."""
+    calls_init: bool = False
+    """Whether the source calls `samebits.init`; the launcher looks."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks of this node compute."""
+
+    ranks: int
+    """On this node."""
+    threads: int
+    """Per rank."""
+    device: Device
+    cores: int = 0
+    """Of a node, where nobody named the threads; 0 where somebody did."""
+    threads_given: bool = False
+    """Whether the threads were given on the command line; otherwise the script may choose others."""
+    devices: tuple[str, ...] = ()
+    """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
+    shared_gpus: int = 0
+    """How many GPUs the ranks share; 0 where each has its own, or none."""
+    why: str = ""
+    """Where the numbers of ranks and threads come from, for the first line."""
+    crowded: str = ""
+    """The warning where far more threads than cores would compute at once; else empty."""
+    fresh: bool = False
+    """Start each rank as a new interpreter instead of a fork of the nursery."""
+
+
+@dataclass(frozen=True)
+class Computation:
+    """What the command line fixes about the training; the script decides the rest."""
+
+    lanes: int | None = None
+    form: Form = field(default_factory=Form)
+    """Strategy, mesh and schedule."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """Precision and numerics."""
+    backend: str = ""
+    """The backend of torch.distributed; empty for the script's."""
+    check_every: str = ""
+    """After how many steps ranks compare what all of them hold; empty: the script decides."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is displayed of the run."""
+
+    run_folder: Path
+    """Must not exist yet, or must be an empty folder; its name is that of the run."""
+    verbosity: Verbosity = Verbosity.NORMAL
+    started_ns: int | None = None
+    """time.monotonic_ns() when the command began; None: when `launch` was called."""
+    trackers: tuple[str, ...] = ()
+    """Who gets the values of `run.log`: "tensorboard", "wandb"."""
+    trace_steps: int = 0
+    """How many steps the ranks record for `trace.json`."""
+    full_traceback: bool = False
+    """Whether the failure block has the frames of libraries too."""
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """What this node was given for a run over several nodes."""
+
+    place: NodePlace = field(default_factory=NodePlace)
+    key: KeySettings = field(default_factory=KeySettings)
+    words: tuple[str, ...] = ()
+    """The command's own words, before the script, as the person wrote them."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What one node does of a run. The last three fields are the launcher's own: it changes them between attempts."""
+
+    entry: EntryPoint
+    placement: Placement
+    output: Output
+    computation: Computation = field(default_factory=Computation)
+    recovery: Recovery = field(default_factory=Recovery)
+    saving: Saving | None = None
+    """Where and when the run saves its state by itself."""
+    nodes: NodeOptions = field(default_factory=NodeOptions)
+    snapshots: SnapshotPlace | None = None
+    restart: Restart = field(default_factory=Restart)
+    seat: Seat | None = None
+    """This node among several, learned when the nodes meet; None on one node."""
+
+    @property
+    def title(self) -> str:
+        """The script, module or function as the user knows it."""
+        if self.entry.call is not None:
+            return self.entry.call.name
+        return self.entry.module if self.entry.module is not None else str(self.entry.script)
+
+    @property
+    def numbers(self) -> range:
+        """The ranks that this launcher starts."""
+        first = self.seat.first_rank if self.seat is not None else 0
+        return range(first, first + self.placement.ranks)
+
+    @property
+    def world_size(self) -> int:
+        """The ranks of the run, on all nodes."""
+        return self.seat.world_size if self.seat is not None else self.placement.ranks
+
+    def args_of(self, local_rank: int) -> tuple[str, ...]:
+        """The arguments of one rank's script."""
+        option = self.entry.local_rank_option
+        return (*((f"{option}={local_rank}",) if option else ()), *self.entry.args)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int
+    """0; the script's own; 1 for an exception; 2 for misuse; 128 + n for signal n."""
+    run_folder: Path
+    failure: Failure | None
+    """The failure of the rank at fault; None when there was none or a signal killed it."""
+    block: str
+    """The failure block as text; empty when the run ended well."""
+    joined: bool
+    """Whether the ranks ever met each other; True for one rank."""
+    duration_s: float
+    rank: int | None = None
+    """The rank at fault; None when there was none."""
+    interrupted_by: int = 0
+    """The user signal that stopped the run, or 0."""

@@ -1,0 +1,80 @@
+"""What must be installed, which version of samebits is, and how a failed import is explained."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+
+from samebits.errors import EnvironmentFailure, SamebitsError, UsageError
+
+FIX = "Raise the limit with `ulimit -v unlimited`."
+NEEDED = ("torch", "numpy", "safetensors", "cloudpickle", "rich", "click")
+"""What pip installs with samebits, and `pip install --no-deps` does not."""
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)'\s*\Z")
+_FEW_ADDRESSES = re.compile(
+    r"failed to map segment|cannot (create|allocate|enable|apply).*(memory|segment|protection)|MemoryError|bad_alloc|errno 12\b",
+    re.IGNORECASE,
+)
+"""What the loader, the C library, C++ and Python say then."""
+
+
+def is_for_want_of_addresses(error: str, most_addresses: int) -> bool:
+    """Whether the limit explains why an import has raised this.
+
+    Args:
+        error: its traceback, or the last line of it.
+        most_addresses: how many bytes of addresses a process may have; negative: any number.
+    """
+    return most_addresses >= 0 and _FEW_ADDRESSES.search(error) is not None
+
+
+def not_installed(package: str) -> UsageError:
+    """What to raise where one of `NEEDED` is missing."""
+    return UsageError(
+        f"{package} is not installed for {sys.executable}.", f"Run {sys.executable} -m pip install {package}."
+    )
+
+
+def failed_import(module: str, error: str, most_addresses: int) -> SamebitsError:
+    """What to raise for an import that has raised: the missing package or the limit where that explains it, else the import's own
+    words.
+
+    Args:
+        module: its name.
+        error: its traceback.
+        most_addresses: see `is_for_want_of_addresses`.
+    """
+    if is_for_want_of_addresses(error, most_addresses):
+        return too_few_addresses(most_addresses)
+    missing = _MISSING.search(error)
+    if missing is not None and missing[1] in NEEDED:
+        return not_installed(missing[1])
+    return EnvironmentFailure(f"{module} cannot be imported here:\n{error.rstrip()}")
+
+
+def too_few_addresses(most_addresses: int) -> UsageError:
+    """What to raise where the limit explains why the nursery has not imported torch."""
+    process = "The process that imports torch for all ranks"
+    return UsageError(f"{process} did not survive that with {most_addresses >> 20} MiB of addresses.", FIX)
+
+
+def check_import(is_imported: bool, most_addresses: int) -> None:
+    """Raise `UsageError` where a limit explains why the process that imports torch has died.
+
+    Args:
+        is_imported: whether it had imported it; then the limit does not.
+        most_addresses: see `is_for_want_of_addresses`.
+    """
+    if not is_imported and most_addresses >= 0:
+        raise too_few_addresses(most_addresses)
+
+
+def version() -> str:
+    """Three numbers with dots, or "(not installed)"."""
+    # Only when it is asked for: it takes twice as long as the interpreter's own start.
+    metadata = importlib.import_module("importlib.metadata")
+    try:
+        return str(metadata.version("samebits"))
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,226 @@
+"""The end of a run: a last agreement, what stays in the run folder, what lies in the memory of a GPU, help behind a traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from samebits.machine.visible import visible, write_error
+from samebits.notices import say
+from samebits.protocol.environment import RankEnvironment
+from samebits.protocol.journal import device_words
+from samebits.protocol.journal.torch_words import way_out
+from samebits.protocol.meeting_place import left_at
+from samebits.rank.checks.script.labels import names_without
+from samebits.rank.init.default_group import leave
+from samebits.rank.init.device import is_shared
+from samebits.rank.run.loop.epoch import say_written
+from samebits.rank.run.loop.evaluation import say_shares
+from samebits.rank.run.loop.loss_gauge import settle_losses
+from samebits.rank.run.loop.recording import record_end
+from samebits.rank.run.loop.replicas import bits_held, compare
+from samebits.rank.run.position.metrics import keep
+from samebits.rank.run.run_state import RunState
+from samebits.rank.strategy.agreement import tensor_hash
+from samebits.rank.transport.contract import AT_THE_END
+
+
+def end(run: RunState) -> bool:
+    """See `samebits.finish`. Returns whether the run ended well, on all ranks."""
+    # An exit handler sees the script's exception in `sys.last_value` only.
+    failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
+    failed = failed or (
+        run.config.folder is not None and run.config.folder.failure(run.components.transport.rank).exists()
+    )
+    try:
+        if not failed and not run.loop_state.checkpointing.automatic.has_ended:
+            if run.components.meter is not None:
+                run.components.meter.close()
+            settle_losses(run)
+            # [Note: why earlier lines are settled at the end too]
+            # A start that makes no step never said from where it goes on. What a lost start logged would be there twice.
+            if run.components.metrics.has_written:
+                run.components.metrics.earlier.keep_none()
+            run.components.step_timer.end_trace()
+            say_shares(run.components)
+            mine = [
+                bits_held(run),
+                run.components.written.take() if run.components.written is not None else {},
+            ]
+            gathered = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
+            say_written(run.components, [paths for _, paths in gathered])
+            compare(run, [one for one, _ in gathered])
+            record_end(run)
+            _write_result(run)
+            run.loop_state.checkpointing.automatic.note_end()
+            _write_stages(run)
+    finally:
+        run.loop_state.checkpointing.automatic.end()
+        run.loop_state.checkpointing.snapshots.end()
+        run.components.strategy.close()
+        run.components.unprepared.close()
+        if run.components.written is not None:
+            run.components.written.close()
+        for hook in run.loop_state.prepared.hooks:
+            hook.remove()
+        if not failed:
+            run.components.transport.close()
+            leave()
+        run.loop_state.checkpointing.automatic.leave_loop()
+    return not failed and not run.loop_state.checkpointing.automatic.has_ended
+
+
+def _write_result(run: RunState) -> None:
+    if run.components.transport.rank != 0 and run.config.mesh.stages == 1:
+        return
+    digest = state_hash(run) if run.loop_state.prepared.models else ""
+    if run.components.transport.rank != 0:
+        return
+    without = names_without(run)
+    if run.config.folder is None:
+        if digest and run.loop_state.notices.decisions:
+            say(f"bits sha256:{digest}" + (f" resumed without: {', '.join(without)}" if without else ""))
+        return
+    earlier_epochs, earlier_steps = run.loop_state.resumption.resumed
+    result = {
+        "steps": run.components.step_timer.step - earlier_steps,
+        "epochs": len(run.loop_state.epoch.epochs_seen) - earlier_epochs,
+        "earlier_epochs": earlier_epochs,
+        "samples": _samples(run.loop_state.epoch.epochs_seen[earlier_epochs:]),
+        "bits": f"sha256:{digest}" if digest else "",
+        "lanes": run.config.placement.num_lanes,
+        "threads": run.config.threads,
+        **({"without": without} if without else {}),
+    }
+    keep(run.config.folder.result, json.dumps(result), run.components.step_timer)
+
+
+def _samples(epochs: list[int]) -> str:
+    if not epochs:
+        return ""
+    if len(set(epochs)) == 1:
+        return f"{epochs[0]} samples x {len(epochs)} epoch{'s' if len(epochs) > 1 else ''}, each once"
+    return f"{sum(epochs)} samples in {len(epochs)} epochs, each once per epoch"
+
+
+def _write_stages(run: RunState) -> None:
+    """Gather every rank's report; rank 0 writes them. Collective: call it on every rank.
+
+    Without stages, nothing happens.
+
+    The form: {"stages": [{"rank": 0, "stage": 0, "layers": ["0", "1"], "cost_s": 0.01, "forward_s": 0.2,
+    "backward_s": 0.4, "wait_s": 0.1, "passes": 10, "timeline": [["F", 0, begin_s, end_s], ...]}, ...],
+    "micro_batches": 8, "schedule": "1f1b", "strategy": "pipeline"}; times are those of
+    `time.monotonic`, sums over the run.
+    """
+    mesh, folder = run.config.mesh, run.config.folder
+    if mesh.stages == 1 or folder is None:
+        return
+    gathered = run.components.transport.all_gather_object(run.components.strategy.report(), "stage report")
+    if run.components.transport.rank or any(report is None for report in gathered):
+        return
+    stages = [{"rank": rank, "stage": mesh.stage(rank), **report} for rank, report in enumerate(gathered)]
+    report = {
+        "stages": stages,
+        "micro_batches": len(run.config.lanes),
+        "schedule": mesh.schedule if mesh.strategy == "pipeline" else None,
+        "strategy": mesh.strategy,
+    }
+    keep(folder.stages, json.dumps(report), run.components.step_timer)
+
+
+def state_hash(run: RunState) -> str:
+    """SHA-256 over names and bits of all parameters and buffers, the same for every layout.
+
+    Collective: call it on every rank.
+    """
+    rank = run.components.transport.rank
+    tensors = {
+        f"{number} {name}": tensor
+        for number, model in enumerate(run.loop_state.prepared.models)
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if isinstance(tensor, Tensor)
+    }
+    # Of a tensor that every rank holds, rank 0's counts.
+    mine = {name: tensor_hash(t) for name, t in tensors.items() if rank == (run.components.strategy.holder_of(t) or 0)}
+    gathered = (
+        [mine] if run.config.mesh.stages == 1 else run.components.transport.all_gather_object(mine, "hash of the model")
+    )
+    found = {key: value for hashes in gathered for key, value in hashes.items()}
+    digest = hashlib.sha256()
+    for name in tensors:
+        digest.update(f"{name.partition(' ')[2]} {found[name]}\n".encode())
+    return digest.hexdigest()
+
+
+MUCH = 0.25
+"""A share of the memory that other programs take, above which they are reported. A screen takes less."""
+
+
+def held(run: RunState) -> dict[str, int]:
+    """Bytes on the rank's device by what they are. What a lane's forward keeps is in the rest."""
+    device, loop_state = run.config.device, run.loop_state
+    optimizers = [one for one in loop_state.prepared.taken if isinstance(one, Optimizer)]
+    states = [values for optimizer in optimizers for values in optimizer.state.values()]
+    parts = {
+        "parameters": _bytes((one for model in loop_state.prepared.models for one in model.parameters()), device),
+        "gradients": run.components.strategy.gradient_bytes,
+        device_words.STATE: _bytes((value for values in states for value in values.values()), device),
+    }
+    rest = torch.cuda.memory_allocated(device) - sum(parts.values())
+    return parts | {device_words.REST: max(rest, 0)}
+
+
+def _bytes(values: Iterable[object], device: torch.device) -> int:
+    """The memory below tensors on the device, each piece once."""
+    storages = [one.untyped_storage() for one in values if isinstance(one, Tensor) and one.device == device]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def watch_device(run: RunState) -> None:
+    """From now on errors of the device name what lies there."""
+    device = run.config.device
+    device_words.present[:] = [device_words.Device(str(device), lambda: held(run))] if device.type == "cuda" else []
+    if device.type != "cuda" or is_shared(device, run.config.environment.position):
+        return
+    if note := taken_by_others(*torch.cuda.mem_get_info(device), device):
+        say(note)
+
+
+def taken_by_others(free: int, total: int, device: torch.device) -> str:
+    """What to say where another program has much of the memory; empty where none has. Ask before the run has any itself."""
+    taken = total - free - torch.cuda.memory_reserved(device)
+    if taken < MUCH * total:
+        return ""
+    return (
+        f"{taken / device_words.GIB:.1f} of {total / device_words.GIB:.1f} GiB of {device} are taken by another program: "
+        "`nvidia-smi` names it, and CUDA_VISIBLE_DEVICES chooses another GPU."
+    )
+
+
+_is_there = False
+
+
+def help_with_errors(environment: RankEnvironment) -> None:
+    """Let this process's last traceback be followed by what to do, where that is known.
+
+    Not under `samebits run`, which has it in its report. Torch's own hook may come around it.
+    """
+    global _is_there
+    if _is_there or environment.settings is not None:
+        return
+    _is_there, previous = True, sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        if words := way_out(error):
+            write_error(f"help: {visible(words)}")
+
+    sys.excepthook = hook

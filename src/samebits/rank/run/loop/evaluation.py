@@ -1,0 +1,121 @@
+"""Plain iteration of a prepared loader: this rank's share of the batches, each sample once over all ranks, no padding.
+
+One rank sees what a plain loop sees, and `len(loader)` is the number of batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from samebits.errors import UsageError
+from samebits.notices import say
+from samebits.protocol.events import Kind
+from samebits.protocol.journal.ring import Phase
+from samebits.protocol.layout.stream_key import Domain
+from samebits.rank.caller import where
+from samebits.rank.checks.unreduced_metrics import Share, sentence
+from samebits.rank.data.loader import Batches, LanePart, PreparedLoader
+from samebits.rank.data.stream import PreparedStream, StreamedShare
+from samebits.rank.process_group.group import num_exchanges
+from samebits.rank.run.position.moment import LoopPosition, Region
+from samebits.rank.run.run_state import Components, RunState
+
+
+def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
+    """The batches of this rank's lanes; ranks may have different numbers of them, or none."""
+    line = where()
+    if run.loop_state.position.in_lane:
+        raise UsageError(
+            "A prepared loader was iterated inside another loop over batches, where ranks would see different samples.",
+            "Evaluate between steps or after the epoch; to train, use run.steps(loader).",
+        )
+    if not any(loader is own for own in run.loop_state.prepared.loaders):
+        raise UsageError(
+            "This loader belongs to an earlier samebits.init.", "Pass the DataLoader to run.prepare again."
+        )
+    run.components.numerics.keep()
+    outside, run.loop_state.position.is_counted = LoopPosition(run.loop_state.position.region), False
+    failed = False
+    before, began_s = run.components.step_timer.enter(Phase.EVALUATE, "evaluate"), time.monotonic()
+    # A model in training mode would move its statistics by this rank's share only: they are put back afterwards.
+    run.components.strategy.keep_buffers()
+    run.components.unprepared.begin_lane()
+    with run.components.streams.elsewhere():
+        share = _share(loader, run.components.step_timer.step)
+        run.components.unreduced.begin(num_exchanges())
+        run.loop_state.evaluation.samples, run.loop_state.evaluation.digest = [], share.digest
+        try:
+            for part, batch in share:
+                run.loop_state.position.region, run.loop_state.position.lane = Region.EVALUATION, part.lane
+                run.loop_state.position.num_samples = len(part.indices)
+                run.loop_state.evaluation.samples.extend(part.indices)
+                loader.evaluated = run.loop_state.evaluation.samples
+                run.components.streams.enter(
+                    Domain.LANE, "evaluation", run.components.step_timer.step, part.step, part.lane
+                )
+                with run.components.strategy.precision.inside():
+                    yield batch
+            run.components.unreduced.end(
+                Share(
+                    line, len(run.loop_state.evaluation.samples), share.num_samples, run.loop_state.position.is_counted
+                )
+            )
+        except Exception as error:
+            failed = True
+            run.loop_state.checkpointing.last.take_after(error)
+            raise
+        finally:
+            if not failed:
+                # A script that leaves its loop early has evaluated too.
+                run.note(Kind.EVALUATION, seconds=round(time.monotonic() - began_s, 3))
+            run.components.unprepared.end_lane()
+            run.loop_state.position.region, run.loop_state.position.lane = outside.region, -1
+            _restore_buffers(run)
+            run.components.step_timer.enter(before, "evaluated")
+
+
+@dataclass
+class _PlannedShare:
+    """This rank's share of the batches of a data set with a length."""
+
+    digest: str
+    num_samples: int
+    lanes: list[LanePart]
+    fetched: Batches
+
+    def __iter__(self) -> Iterator[tuple[LanePart, Any]]:
+        for part in self.lanes:
+            yield part, next(self.fetched)
+
+
+def _share(loader: PreparedLoader, step: int) -> _PlannedShare | StreamedShare:
+    if isinstance(loader, PreparedStream):
+        return loader.evaluation(step)
+    # [Note: whole batches are dealt to lanes]
+    # Batches stay as the loader makes them, and go to the lanes in turn. So a tally adds the same numbers in the same order
+    # on any number of ranks.
+    plan = loader.plan_evaluation(step)
+    lanes = loader.share(plan)
+    return _PlannedShare(plan.digest, plan.num_samples, lanes, loader.fetch(lanes, evaluation=True))
+
+
+def say_shares(components: Components) -> None:
+    """Report evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
+    for share in components.unreduced.take(num_exchanges):
+        if components.transport.rank == 0:
+            say(sentence(share))
+
+
+def _restore_buffers(run: RunState) -> None:
+    """Undo what BatchNorm in training mode did to its statistics, with other samples on each rank; say so once."""
+    changed = run.components.strategy.restore_buffers()
+    if changed and not run.loop_state.notices.training_mode:
+        run.loop_state.notices.training_mode = True
+        if run.components.transport.rank == 0:
+            say(
+                f"the model was in training mode while a prepared loader was iterated; {changed[0]} and "
+                f"{len(changed) - 1} other buffers would have changed and were restored. Call model.eval() first."
+            )

@@ -1,0 +1,237 @@
+"""The loop over an epoch's steps, and its check that each sample came once."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from samebits.errors import SamebitsError, UsageError
+from samebits.protocol.journal.ring import Phase
+from samebits.protocol.layout.stream_key import Domain
+from samebits.rank.checks.script.labels import label
+from samebits.rank.data.loader import PreparedLoader
+from samebits.rank.data.planned_steps import PlannedSteps
+from samebits.rank.data.stream import StreamedSteps
+from samebits.rank.init.device import give_back_freed_memory
+from samebits.rank.run.loop.epoch import begin_epoch, check_samples, has_next
+from samebits.rank.run.loop.evaluation import say_shares
+from samebits.rank.run.loop.loop_variables import STEPS, note_loop_variables, restore_loop_variables
+from samebits.rank.run.loop.loss_gauge import settle_losses
+from samebits.rank.run.loop.recording import is_over, record_before, record_left, record_step, settle
+from samebits.rank.run.loop.step import Step
+from samebits.rank.run.position.epoch_count import InsideEpoch
+from samebits.rank.run.position.moment import Region
+from samebits.rank.run.run_state import RunState
+from samebits.rank.strategy.contract import RIGHT_FORM
+
+SETTLED_STEP = 2
+"""After this step a run holds all that it will hold: its optimizer has its state."""
+
+
+class Steps(Iterator[Step]):
+    """The steps of a loader's next epoch, what `run.steps` returns; `len` tells a progress bar how many there are."""
+
+    def __init__(self, run: RunState, loader: PreparedLoader) -> None:
+        self._steps, self._loader = _train(run, loader), loader
+        run.loop_state.epoch.steps = weakref.ref(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Step]:  # noqa: PYI034
+        # Only the loop holds the generator, so leaving the loop ends it.
+        return self._steps
+
+    def __next__(self) -> Step:
+        return next(self._steps)
+
+
+class StepsOfEpochs(Steps):
+    """The steps of several epochs in one loop, what `run.steps(loader, epochs=)` returns."""
+
+    def __init__(self, run: RunState, loader: PreparedLoader, num_epochs: int, epochs: Iterator[int]) -> None:
+        self._loader, self._num_epochs = loader, num_epochs
+        self._steps = _train_epochs(run, loader, epochs)
+
+    def __len__(self) -> int:
+        return self._num_epochs * len(self._loader)
+
+
+def _train_epochs(run: RunState, loader: PreparedLoader, epochs: Iterator[int]) -> Generator[Step]:
+    for _ in epochs:
+        yield from Steps(run, loader)
+
+
+def checked_loader(run: RunState, loader: object) -> PreparedLoader:
+    """The loader, if steps over it may begin now; raise `UsageError` if not."""
+    if not isinstance(loader, PreparedLoader):
+        raise UsageError(
+            "run.steps needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
+        )
+    if not any(loader is own for own in run.loop_state.prepared.loaders):
+        raise UsageError(
+            "This loader belongs to an earlier samebits.init.", "Pass the DataLoader to run.prepare again."
+        )
+    if run.loop_state.position.region is not Region.SCRIPT and not is_over(run.components):
+        raise UsageError("run.steps was called inside another step.", f"Take one step at a time:\n{RIGHT_FORM}")
+    if not run.loop_state.prepared.models:
+        raise UsageError(
+            "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
+        )
+    return loader
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """One epoch of a loader, as this rank trains on it."""
+
+    loader: int
+    """Which of the prepared ones."""
+    loop: int
+    """Which `run.epochs` of the script, from 1; 0 outside of one."""
+    steps: PlannedSteps | StreamedSteps
+
+    @property
+    def inside(self) -> InsideEpoch:
+        """How far it is."""
+        return InsideEpoch(self.loader, self.steps.order, self.steps.done, self.loop)
+
+
+def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
+    settle(run)
+    if is_over(run.components):
+        return
+    _refuse_inside_a_step(run)
+    run.loop_state.begin()
+    # Nothing was resumed by now, so all steps come again: lines of earlier ranks go out of the file.
+    run.components.metrics.earlier.keep_none()
+    epoch = _prepared(run, loader)
+    step_timer, steps = run.components.step_timer, epoch.steps
+    first = steps.done
+    step_timer.step_in_epoch, step_timer.steps_per_epoch = steps.done, steps.length or 0
+    if step_timer.num_epochs == 0:
+        step_timer.epoch = loader.epochs_begun
+    if run.loop_state.script is None and not steps.is_over:
+        label(run)
+    while has_next(run, steps):
+        number = steps.done
+        mine, fetched = steps.take()
+        step = Step(run, mine, fetched, number)
+        run.loop_state.position.lane_samples = mine.cut.samples
+        _enter_step(run, step, is_first=number == first)
+        try:
+            yield step
+        except GeneratorExit:
+            step.close()
+            run.loop_state.epoch.inside = None
+            run.loop_state.checkpointing.automatic.left_steps()
+            run.loop_state.checkpointing.last.left_steps()
+            run.loop_state.epochs.end_steps()
+            # Nobody would see an error here; the end of the run raises it again.
+            with suppress(SamebitsError, RuntimeError):
+                settle_losses(run)
+            # The script leaves its loop in this step, which counts.
+            _count_step(run, mine.num_mine)
+            run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
+            record_left(run.components)
+            raise
+        finally:
+            run.loop_state.position.region = Region.SCRIPT
+        step.skip_rest()
+        _finish_step(run, mine.num_mine)
+        _reach_boundary(run, epoch.inside, is_last=steps.is_over)
+        if is_over(run.components):
+            settle_losses(run)
+            run.loop_state.epochs.end_steps()
+            return
+    settle_losses(run)
+    run.loop_state.epoch.inside = None
+    run.loop_state.epoch.left.pop(STEPS, None)
+    check_samples(run, steps)
+    run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
+    run.loop_state.epochs.end_steps()
+
+
+def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
+    """The run can resume from here: between two steps, or after the last one."""
+    loop_state = run.loop_state
+    loop_state.epoch.inside = inside
+    if is_last:
+        note_loop_variables(run, STEPS)
+    loop_state.checkpointing.do_asked()
+    loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
+    loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
+    loop_state.checkpointing.last.enter_boundary(inside, is_last=is_last)
+
+
+def _refuse_inside_a_step(run: RunState) -> None:
+    if run.loop_state.position.region is not Region.SCRIPT:
+        raise UsageError(
+            "run.steps was started inside another step.",
+            "Take one step at a time, from one loader; to draw from two data sets together, load a "
+            f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
+        )
+
+
+def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
+    """Plan the loader's next epoch, agree on it, and begin to fetch; after a resume from where it was."""
+    loop_state, components = run.loop_state, run.components
+    loop_state.epochs.count_call()
+    if loop_state.epochs.is_first:
+        loop_state.tallies.begin_steps()
+    which = next(number for number, own in enumerate(loop_state.prepared.loaders) if own is loader)
+    loop = loop_state.epochs.loop if loop_state.epochs.in_body else 0
+    steps = begin_epoch(run, loader, which, loop)
+    # The streams of the loaded state, should no step be left.
+    if loop_state.resumption.later_streams is not None:
+        components.streams.restore(loop_state.resumption.later_streams, components.step_timer.step)
+        loop_state.resumption.later_streams = None
+    if loop_state.resumption.late is not None:
+        loop_state.resumption.late.look()
+    if loop_state.resumption.load_again is not None:
+        # What the epoch's body did before its steps has run again in this start; the state is loaded over it once more.
+        loop_state.resumption.load_again()
+        loop_state.resumption.load_again = None
+    epoch = _Epoch(which, loop, steps)
+    loop_state.epoch.reading = weakref.ref(steps)
+    loop_state.checkpointing.snapshots.enter_steps()
+    if steps.is_over:
+        restore_loop_variables(run, STEPS)
+    loop_state.checkpointing.last.enter_boundary(epoch.inside, is_last=steps.is_over)
+    return epoch
+
+
+def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
+    say_shares(run.components)
+    run.components.numerics.keep()
+    # At what the body of the last step drew.
+    run.components.streams.look()
+    record_before(run)
+    run.components.streams.enter(Domain.STEP, step.number, 0)
+    run.loop_state.checkpointing.last.enter_step()
+    run.loop_state.position.region = Region.STEP
+    run.components.step_timer.step = step.number
+    if run.components.meter is not None:
+        run.components.meter.begin_step(step.number, step.num_samples, is_first)
+
+
+def _finish_step(run: RunState, num_samples: int) -> None:
+    """Count, show and record a step whose body is finished."""
+    _count_step(run, num_samples)
+    step_timer = run.components.step_timer
+    if step_timer.step == SETTLED_STEP:
+        give_back_freed_memory()
+    record_step(run)
+    step_timer.enter(Phase.SCRIPT, "between steps")
+    if run.components.meter is not None:
+        run.components.meter.end_step(step_timer.step, run.components.strategy.report())
+
+
+def _count_step(run: RunState, num_samples: int) -> None:
+    if run.components.scaler is not None:
+        run.components.scaler.settle()
+    run.components.step_timer.samples += num_samples if run.config.counts else 0
+    run.components.step_timer.step_in_epoch += 1
+    run.components.step_timer.publish()

@@ -1,0 +1,214 @@
+"""Where a run is: what its loop, its checks and its checkpoints read and change, by subject."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from samebits.rank.checks.variables import Named
+from samebits.rank.data.loader import PreparedLoader
+from samebits.rank.data.planned_steps import PlannedSteps
+from samebits.rank.data.stream import StreamedSteps
+from samebits.rank.run.checkpointing import Checkpointing, Resumption
+from samebits.rank.run.loop.tally import Tallies
+from samebits.rank.run.position.epoch_count import EpochCount, InsideEpoch
+from samebits.rank.run.position.kept_values import KeptValues
+from samebits.rank.run.position.moment import LoopPosition
+from samebits.rank.run.position.preparations import Members, Modes, Preparations
+from samebits.rank.strategy.contract import OpenLane
+from samebits.rank.strategy.pass_loss import PassLoss
+
+
+@dataclass
+class Checks:
+    """How often ranks compare what all of them hold, and when it last was the same."""
+
+    requested: int | None = None
+    """The number of steps that was requested; 0: never in a pass; None: chosen by size."""
+    every: int = 0
+    """The number of steps in this epoch."""
+    agreed: int = 0
+    """The last step after which it was the same on every rank; 0 before the first one."""
+
+
+@dataclass
+class Notices:
+    """Notices that were given, each once."""
+
+    training_mode: bool = False
+    apart: bool = False
+    seeded_lane: bool = False
+    decisions: bool = False
+    script: bool = False
+
+
+@dataclass
+class Prepared:
+    """What `prepare` and `run.track` took, and what follows from it."""
+
+    models: list[nn.Module] = field(default_factory=list)
+    loaders: list[PreparedLoader] = field(default_factory=list)
+    preparations: Preparations = field(default_factory=Preparations)
+    taken: list[Any] = field(default_factory=list)
+    """Every object that `prepare` took, in order."""
+    stateful: dict[str, Any] = field(default_factory=dict)
+    """Objects of the run itself with a `state_dict` that belongs in `run.save_state`, by name: a gradient scaler."""
+    tracked: dict[str, Any] = field(default_factory=dict)
+    """What `run.track` named, by name."""
+    began_infinite: set[tuple[int, str]] = field(default_factory=set)
+    """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name; tracked
+    modules with such, by identity and no name."""
+    hooks: list[Any] = field(default_factory=list)
+    """Handles on the optimizers' steps, removed when the run ends."""
+    members: Members = field(init=False)
+    """Those of `models`."""
+
+    def __post_init__(self) -> None:
+        self.members = Members(self.models)
+
+
+@dataclass
+class OpenPass:
+    """The pass over a step's lanes that is open."""
+
+    lane: OpenLane | None = None
+    """The lane that `run.backward` belongs to."""
+    broken: str | None = None
+    """Why the current step has no gradient, said at `optimizer.step()`."""
+    lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """What the lanes of the current pass logged: (weighted sum, weight) by name."""
+    losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
+    """Those of the last passes that no gauge shows yet, each with its step."""
+
+
+@dataclass
+class Evaluated:
+    """The last evaluation."""
+
+    samples: list[Any] = field(default_factory=list)
+    """Data-set indices of the samples that it gave this rank."""
+    digest: str = ""
+    """Of its order; the same on every rank."""
+
+
+@dataclass
+class EpochState:
+    """The epoch that is under way, and those that are over."""
+
+    steps: weakref.ref[Iterator[Any]] | None = None
+    """The iterator that the last `run.steps` made."""
+    inside: InsideEpoch | None = None
+    """Between the steps of an epoch: how far it is."""
+    reading: weakref.ref[PlannedSteps | StreamedSteps] | None = None
+    """The steps of the last epoch."""
+    body_streams: Mapping[str, Any] | None = None
+    """With states inside an epoch: the random streams as they were when the current body of `run.epochs` began."""
+    left: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What the script reads behind the last turn of its loops (`samebits.rank.run.loop.loop_variables`), by loop."""
+    epochs_seen: list[int] = field(default_factory=list)
+    """Samples of each finished training epoch, over all ranks."""
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    """Which samples each training epoch used that is over; see `PlannedSteps.account`."""
+
+
+@dataclass
+class LoopState:
+    """Where the run is."""
+
+    position: LoopPosition = field(default_factory=LoopPosition)
+    prepared: Prepared = field(default_factory=Prepared)
+    open_pass: OpenPass = field(default_factory=OpenPass)
+    evaluation: Evaluated = field(default_factory=Evaluated)
+    epoch: EpochState = field(default_factory=EpochState)
+    resumption: Resumption = field(default_factory=Resumption)
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    notices: Notices = field(default_factory=Notices)
+    tallies: Tallies = field(default_factory=Tallies)
+    epochs: EpochCount = field(default_factory=EpochCount)
+    checks: Checks = field(default_factory=Checks)
+    values: KeptValues = field(init=False)
+    """`run.state`."""
+    ended: bool = False
+    """Whether the run is over; its loop must not continue."""
+    accumulates: bool = False
+    """Whether a step may add to gradients of the step before."""
+    script: list[Named] | None = None
+    """What no state holds of the script; None before the first step."""
+    as_at_first: tuple[int, list[bool], list[bool]] | None = None
+    """`members.switches` with which `modes` recorded nothing."""
+    first_modes: Modes | None = None
+    """What the script had switched before the run's first epoch or step, without what a loaded state has switched."""
+    modes_as_loaded: Modes | None = None
+    """Of all modules and parameters, when a state had been loaded before the first epoch or step."""
+
+    def __post_init__(self) -> None:
+        self.values = KeptValues(lambda: self.loop_has_begun, self.prepared.preparations.options)
+
+    def begin(self) -> None:
+        """Before the first epoch or step: load what the run resumes from. Collective: call it on every rank."""
+        self.note_modes()
+        self._take_switches_since_load()
+        self.checkpointing.snapshots.begin(self.checkpointing.automatic)
+
+    def note_modes(self) -> None:
+        """Before anything is loaded, and before the first epoch or step."""
+        if self.first_modes is None:
+            self.first_modes, self.as_at_first = Modes.of(self.prepared.models), None
+
+    def _take_switches_since_load(self) -> None:
+        """What the script switches behind `run.load_state` and before the first step, it had switched before the first step."""
+        if self.modes_as_loaded is not None and self.first_modes is not None:
+            self.first_modes = self.first_modes.overridden_by(
+                Modes.of(self.prepared.models).since(self.modes_as_loaded)
+            )
+            self.as_at_first = None
+        self.modes_as_loaded = None
+
+    def modes(self) -> Modes:
+        """What has been switched another way since then."""
+        switches = self.prepared.members.switches()
+        if switches == self.as_at_first:
+            return Modes()
+        found = Modes.of(self.prepared.models).since(self.first_modes or Modes())
+        self.as_at_first = None if found.told() else switches
+        return found
+
+    def switch(self, modes: Modes) -> None:
+        """Let modules train and parameters be trained as at first, but for what was switched another way."""
+        self.note_modes()
+        self._take_switches_since_load()
+        (self.first_modes or modes).switch(self.prepared.models)
+        modes.switch(self.prepared.models)
+        self.modes_as_loaded = None if self.loop_has_begun else Modes.of(self.prepared.models)
+
+    def grow(self) -> None:
+        """Something was prepared in the middle, or a prepared optimizer got another group."""
+        # What the last snapshot keeps of the step lacks what has just come.
+        self.checkpointing.last.left_steps()
+        if self.resumption.late is not None:
+            self.resumption.late.look()
+
+    @property
+    def known(self) -> list[Any]:
+        """The objects besides models that every state of the run holds."""
+        return [*self.prepared.taken, *self.prepared.stateful.values(), *self.prepared.tracked.values()]
+
+    def holds(self, thing: Any) -> bool:
+        """Whether every state of the run holds what a variable of the script names."""
+        known = (*self.prepared.taken, *self.prepared.tracked.values(), self.values)
+        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
+
+    @property
+    def lacks(self) -> list[str]:
+        """Names of what a state of this run lacks, and of what those lacked from which it comes."""
+        return list(dict.fromkeys([*(one.name for one in self.script or []), *self.resumption.resumed_without]))
+
+    @property
+    def loop_has_begun(self) -> bool:
+        """Whether the script came to its first `run.epochs` or `run.steps`."""
+        return self.resumption.has_begun or self.epochs.loop > 0 or self.epochs.calls_outside > 0

@@ -1,0 +1,109 @@
+"""What a run is made of, in three values: what was decided, the parts that do the work, and where the run is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.protocol.arithmetic import Arithmetic
+from samebits.protocol.environment import RankEnvironment
+from samebits.protocol.events import Kind, add_event
+from samebits.protocol.layout.mesh import Mesh
+from samebits.protocol.layout.placement import Placement
+from samebits.protocol.run_folder import RunFolder
+from samebits.rank.caller import where
+from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
+from samebits.rank.checks.unreduced_metrics import UnreducedMetrics
+from samebits.rank.checks.written_files import WrittenFiles
+from samebits.rank.init.numerics import KeptNumerics
+from samebits.rank.init.streams import Streams
+from samebits.rank.recording.meter import Meter
+from samebits.rank.recording.recorder import Recorder
+from samebits.rank.run.loop_state import LoopState
+from samebits.rank.run.position.metrics import MetricsFile
+from samebits.rank.run.position.step_timer import StepTimer
+from samebits.rank.strategy.contract import Strategy
+from samebits.rank.strategy.precision import LossScale
+from samebits.rank.transport.contract import Transport
+
+
+@dataclass(frozen=True)
+class Config:
+    """What `samebits.init` decided. It does not change."""
+
+    environment: RankEnvironment
+    folder: RunFolder | None
+    device: torch.device
+    threads: int
+    seed: int
+    arithmetic: Arithmetic
+    """Precision and numerics, as decided."""
+    lanes_named: bool
+    """Whether script, command line or the state that is resumed named the number of lanes; otherwise it is the default."""
+    mesh: Mesh
+    placement: Placement
+    """Lanes on replicas."""
+
+    def adopt_seed(self, seed: int) -> None:
+        """A script of Accelerate names it after init; before anything is prepared, nothing has used it."""
+        object.__setattr__(self, "seed", seed)
+
+    @property
+    def lanes(self) -> range:
+        """The lanes that this rank carries, together with the other stages of its replica."""
+        return self.placement.lanes(self.mesh.replica(self.environment.position.rank))
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank's work on its lanes counts: of a replica's stages, only the first one's does."""
+        return self.mesh.stage(self.environment.position.rank) == 0
+
+
+@dataclass(frozen=True)
+class Components:
+    """The parts that do the work. Each has its own state; none is replaced."""
+
+    transport: Transport
+    strategy: Strategy
+    streams: Streams
+    numerics: KeptNumerics
+    step_timer: StepTimer
+    metrics: MetricsFile
+    unprepared: UnpreparedOptimizers
+    unreduced: UnreducedMetrics
+    scaler: LossScale | None
+    """Under 16-mixed; it has a state that a resumed run needs."""
+    recorder: Recorder | None
+    meter: Meter | None
+    written: WrittenFiles | None
+    """The files that this rank writes, where there are several ranks."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run on one rank."""
+
+    config: Config
+    components: Components
+    loop_state: LoopState
+
+    def is_here(self, tensor: Tensor) -> bool:
+        """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
+        mesh, holder = self.config.mesh, self.components.strategy.holder_of(tensor)
+        return holder is None or mesh.stage(holder) == mesh.stage(self.components.transport.rank)
+
+    def skips_states(self) -> bool:
+        """Whether this start of the ranks loads nothing, because states lack something and the run must be exact. Collective."""
+        settings, folder = self.config.environment.settings, self.config.folder
+        if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
+            return False
+        return self.components.transport.any(folder.unsaved.exists(), "what states lack", where())
+
+    def note(self, kind: Kind, step: int | None = None, **fields: Any) -> None:
+        """Add an event to the run folder, on rank 0 where there is one; `step`: None for the newest."""
+        if self.components.transport.rank == 0 and self.config.folder is not None:
+            newest = self.components.step_timer.step
+            add_event(self.config.folder.events, kind, newest if step is None else step, **fields)

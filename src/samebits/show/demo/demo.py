@@ -1,0 +1,182 @@
+"""The demo: the same training twice, once undisturbed on one rank, once on several ranks that the user may kill.
+
+Both runs are ordinary ones, with run folders of their own that `samebits report` reads.
+
+Runs in: the command's first thread; with `--auto` a daemon thread kills ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from samebits.errors import UsageError
+from samebits.launcher.folder import reserve_run_folder
+from samebits.launcher.launcher import launch
+from samebits.launcher.nursery.handle import NurseryHandle
+from samebits.launcher.nursery.kept import modules_for
+from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
+from samebits.launcher.terminal.terminal import Terminal
+from samebits.machine.torch_versions import release
+from samebits.protocol.arithmetic import Arithmetic
+from samebits.protocol.events import Kind, of_kind
+from samebits.protocol.portable import portable_variables
+from samebits.protocol.run_folder import RunFolder
+from samebits.show.curves import thinned
+from samebits.show.live import LiveRun
+from samebits.show.server import kill_process
+from samebits.show.story import Record, read_record, story_of
+
+SCRIPT = Path(__file__).with_name("train.py")
+STEPS = 276
+PAUSE_S = 0.05
+"""In each step of the run that may be killed: an undisturbed one would be over before anybody has found the button."""
+AUTO_STEPS = (40, 110, 180)
+"""Where `--auto` kills a rank, one after the other."""
+MOST_RESTARTS = 1_000_000
+EVERYWHERE = dict.fromkeys(("2.11.0", "2.12.1", "2.13.0", "2.14.1"), "1ed1f7d60bcc")
+"""The beginning of the demo's hash on every x86-64 CPU, by torch's version: under numerics="portable". These have the same one."""
+
+
+def portable_here() -> dict[str, str]:
+    """The variables of numerics="portable" where this machine and installation can have it, and the hash is known; else none."""
+    try:
+        return portable_variables(os.environ) if _torch_version() in EVERYWHERE else {}
+    except UsageError:
+        return {}
+
+
+def _torch_version() -> str:
+    return release(metadata.version("torch"))
+
+
+@dataclass
+class Demo:
+    """The two runs, and what a page shows of them at any time.
+
+    Args:
+        ranks: of the run that may be killed.
+        base: the folder of all run folders.
+        auto: whether ranks are killed without a person, one after the other, rank 0 among them.
+    """
+
+    ranks: int
+    base: Path
+    auto: bool = False
+    _settings: Mapping[str, str] = field(default_factory=portable_here)
+    _undisturbed: LiveRun | None = None
+    _run: LiveRun | None = None
+    _reference: dict[str, Any] | None = None
+    _is_over: bool = False
+
+    def run(self, terminal: Terminal | None, say: Callable[[str], None]) -> bool:
+        """Train twice; whether the bits are equal.
+
+        Args:
+            terminal: where the second run is shown.
+            say: prints a line.
+        """
+        try:
+            same = self._train(terminal, say)
+        finally:
+            self._is_over = True
+        return same
+
+    def _train(self, terminal: Terminal | None, say: Callable[[str], None]) -> bool:
+        first = self._request("demo-undisturbed", 1, ())
+        with NurseryHandle(first.placement.threads, modules_for(first), self._settings) as nursery:
+            say("demo      first an undisturbed run, on 1 rank")
+            self._undisturbed, before = LiveRun(first.output.run_folder), launch(first, None, nursery)
+            undisturbed = self._undisturbed.record
+            loss = undisturbed.curves.loss
+            if before.exit_code or loss is None:
+                say(before.block)
+                return False
+            steps, values = thinned(loss.steps, loss.values)
+            self._reference = {"steps": steps, "values": values, "bits": undisturbed.summary.get("bits", "")}
+            second = self._request("demo", self.ranks, (str(PAUSE_S),))
+            say(f"demo      now {self.ranks} ranks: kill any of them, as often as you like")
+            self._run = LiveRun(second.output.run_folder)
+            stop = threading.Event()
+            if self.auto:
+                threading.Thread(target=self._kill_some, args=(self._run, stop), daemon=True).start()
+            try:
+                outcome = launch(second, terminal, nursery)
+            finally:
+                stop.set()
+        if outcome.exit_code:
+            return False
+        banner = self._banner(self._run.record)
+        say(f"demo      {banner['text']}")
+        for line in banner["lines"]:
+            say(f"          {line}")
+        return bool(banner["ok"])
+
+    def _request(self, title: str, ranks: int, args: tuple[str, ...]) -> LaunchRequest:
+        folder = reserve_run_folder(self.base, None, title, datetime.now().astimezone())
+        recovery = Recovery(Recover.AUTO, max_restarts=MOST_RESTARTS, forgives_kills=True)
+        entry, placement = EntryPoint(SCRIPT, args=args), Placement(ranks, 1, "cpu", threads_given=True)
+        computation = Computation(arithmetic=Arithmetic(numerics="portable" if self._settings else "exact"))
+        return LaunchRequest(entry, placement, Output(folder), computation, recovery)
+
+    def kill(self, rank: int) -> None:
+        """End a rank of the second run, as `kill -9` does; nothing happens where it does not run."""
+        if self._run is not None and (pid := self._run.pid_of(rank)):
+            kill_process(pid)
+
+    def _kill_some(self, run: LiveRun, stop: threading.Event) -> None:
+        victims = [0, *random.sample(range(self.ranks), min(2, self.ranks))]
+        for step, rank in zip(AUTO_STEPS, victims, strict=False):
+            while not stop.wait(0.1):
+                if run.step >= step:
+                    self.kill(rank)
+                    break
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows now."""
+        run = self._run or self._undisturbed
+        if run is None:
+            return {
+                "story": story_of(read_record(RunFolder(self.base / "none"))),
+                "ranks": [],
+                "note": "importing torch",
+            }
+        state = run.state()
+        is_first = self._run is None
+        state |= {
+            "heading": "Kill a rank. The bits stay.",
+            "sub": "first, an undisturbed run on 1 rank" if is_first else self._sub(state),
+            "kills": not is_first,
+            "reference": self._reference,
+            "is_over": self._is_over,
+        }
+        if not is_first and self._is_over:
+            state["banner"] = self._banner(run.record)
+        return state
+
+    def _sub(self, state: dict[str, Any]) -> str:
+        step = max((row["step"] for row in state["ranks"]), default=0)
+        return f"digits on {self.ranks} ranks, 4 lanes · step {step} of {STEPS} · {state['story']['name']}"
+
+    def _banner(self, record: Record) -> dict[str, Any]:
+        """How the second run compares with the first."""
+        bits, expected = str(record.summary.get("bits") or "none"), str((self._reference or {}).get("bits"))
+        everywhere = EVERYWHERE[_torch_version()] if self._settings else ""
+        num_kills = len(of_kind(record.events, Kind.KILL))
+        same = bits == expected and bits.removeprefix("sha256:").startswith(everywhere)
+        kills = f"{num_kills} kill{'s' * (num_kills != 1)}"
+        lines = [f"undisturbed  {expected}", f"this run     {bits}"]
+        if everywhere:
+            lines.append(f"everywhere   sha256:{everywhere}…, on any x86-64 CPU with AVX2 (torch {_torch_version()})")
+        return {
+            "ok": same,
+            "text": f"{kills}, the same weights to the last bit." if same else f"{kills}, and OTHER BITS.",
+            "lines": lines,
+        }

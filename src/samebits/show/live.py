@@ -1,0 +1,102 @@
+"""What the live page shows of a run: its story, its ranks, and whether it is over. Read anew for each request."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import webbrowser
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from samebits.errors import UsageError
+from samebits.launcher.watch.places import run_at
+from samebits.launcher.watch.view import Viewer
+from samebits.machine.visible import visible
+from samebits.protocol.run_folder import RunFolder
+from samebits.show.story import Record, read_record, story_of
+
+
+@dataclass
+class LiveRun:
+    """A run that may be under way.
+
+    Args:
+        path: its folder, which may not have been made yet.
+    """
+
+    path: Path
+    _viewer: Viewer | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows now."""
+        with self._lock:
+            record = read_record(RunFolder(self.path))
+            rows, is_over = self.ranks()
+            if record.is_elsewhere:
+                rows = [row | {"pid": 0, "state": "ended" if record.ended is not None else "works"} for row in rows]
+                is_over = False
+            return {
+                "story": story_of(record),
+                "ranks": rows,
+                "is_over": record.ended is not None or is_over,
+                "note": "" if record.ended is not None or not is_over else "The launcher of this run is gone.",
+            }
+
+    def ranks(self) -> tuple[list[dict[str, Any]], bool]:
+        """A row for each rank, and whether all is over as far as their processes show."""
+        try:
+            self._viewer = self._viewer or Viewer(run_at(str(self.path), self.path))
+            view = self._viewer.look()
+        except UsageError:
+            # The folder was not made yet, or its ranks are on another machine.
+            return [], False
+        rows = [vars(row) | {"state": str(row.state), "doing": visible(row.doing)} for row in view.rows]
+        return rows, view.is_over
+
+    def pid_of(self, rank: int) -> int:
+        """The process of a rank that runs; 0 without one."""
+        with self._lock:
+            rows, _ = self.ranks()
+        return next((row["pid"] for row in rows if row["rank"] == rank), 0)
+
+    @property
+    def record(self) -> Record:
+        """All that the run has left so far."""
+        return read_record(RunFolder(self.path))
+
+    @property
+    def step(self) -> int:
+        with self._lock:
+            rows, _ = self.ranks()
+        return max((row["step"] for row in rows), default=0)
+
+
+def show_in_browser(url: str, port: int, *, wanted: bool) -> list[str]:
+    """Open a page in a browser here; otherwise print how to.
+
+    Args:
+        url: the page's.
+        port: its port.
+        wanted: whether a browser may be opened.
+
+    Returns:
+        Lines to print.
+    """
+    if wanted and not os.environ.get("SSH_CONNECTION") and (_has_display() or sys.platform == "darwin"):
+        with suppress(webbrowser.Error, OSError):
+            if webbrowser.open(url):
+                return [f"page      {url}"]
+    lines = [f"page      {url}"]
+    if os.environ.get("SSH_CONNECTION"):
+        lines.append(
+            f"          from your own machine: ssh -L {port}:127.0.0.1:{port} THIS_HOST, then open that address"
+        )
+    return lines
+
+
+def _has_display() -> bool:
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,324 @@
+"""What a page shows of a run, as JSON values: from its events, metrics, summary and plan, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+import platform
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from samebits.launcher.diagnosis.spent import TIME_NAMES
+from samebits.launcher.watch.table import duration_text
+from samebits.machine.visible import visible
+from samebits.protocol.events import SCHEMA, Event, Kind, events_in, finite, of_kind
+from samebits.protocol.run_folder import RunFolder, read_json
+from samebits.show.curves import Curves, curves_in, thinned
+
+PARTS = tuple(TIME_NAMES.values())
+MOST_EVENTS = 500
+MOST_RANKS = 1024
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that a run left."""
+
+    folder: RunFolder
+    plan: dict[str, Any]
+    summary: dict[str, Any]
+    """Empty until the run has ended."""
+    decided: dict[str, Any]
+    events: list[Event]
+    curves: Curves
+
+    @property
+    def name(self) -> str:
+        return visible(self.folder.path.name)
+
+    @property
+    def script(self) -> str:
+        """The script as it was named on the command line."""
+        return visible(str(self.plan.get("script") or self.plan.get("module") or self.plan.get("function") or ""))
+
+    @property
+    def began_s(self) -> float:
+        """When it began, since 1970."""
+        return self.events[0].time_s if self.events else time.time()
+
+    @property
+    def ended(self) -> Event | None:
+        """Its end; None while it runs, or where its launcher was killed."""
+        ends = of_kind(self.events, Kind.END)
+        return ends[-1] if ends else None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its launcher is, or was, on another machine, whose processes nobody sees from here."""
+        starts = of_kind(self.events, Kind.START)
+        return bool(starts) and starts[-1].fields.get("host") not in {None, platform.node()}
+
+    @property
+    def samples_per_s(self) -> float:
+        """While it trained, all ranks together; NaN where it is not known."""
+        spent = list(_dicts(self.summary.get("time")).values())
+        samples = sum(_positive(one.get("samples")) for one in spent)
+        seconds = max((sum(_seconds(one).values()) for one in spent), default=0.0)
+        return samples / seconds if seconds > 0 and samples > 0 else math.nan
+
+
+def read_record(folder: RunFolder) -> Record:
+    """Read a run's folder, which may be half written or hostile."""
+    return Record(
+        folder,
+        read_json(folder.plan),
+        read_json(folder.summary),
+        read_json(folder.decided),
+        events_in(folder.events),
+        curves_in(folder.metrics),
+    )
+
+
+def story_of(record: Record) -> dict[str, Any]:
+    """What the page of one run shows."""
+    status = _status(record)
+    return {
+        "schema": SCHEMA,
+        "name": record.name,
+        "title": f"{Path(record.script).name or 'a run'} on {_count(_ranks(record), 'rank')}: {status}",
+        "status": status,
+        "sub": _sub(record),
+        "cards": _cards(record),
+        "curves": curves_told(record.curves),
+        "is_whole": record.curves.is_whole,
+        "marks": _marks(record.events),
+        "pace": _pace(record),
+        "memory": _memory(record),
+        "time": _time(record),
+        "events": _events(record),
+        "bits": _bits(record),
+    }
+
+
+def _status(record: Record) -> str:
+    end = record.ended
+    if end is None:
+        return "running"
+    if end.fields.get("signal"):
+        return "stopped"
+    return "finished" if end.fields.get("exit_code") == 0 else f"failed with exit code {end.fields.get('exit_code')}"
+
+
+def _ranks(record: Record) -> int:
+    starts = of_kind(record.events, Kind.START)
+    ranks = starts[-1].fields.get("ranks") if starts else record.plan.get("ranks")
+    return ranks if isinstance(ranks, int) and 0 < ranks < 1 << 20 else 0
+
+
+def _sub(record: Record) -> str:
+    versions = record.summary.get("versions")
+    torch = versions.get("torch") if isinstance(versions, dict) else None
+    began = time.strftime("%-d %B %Y, %H:%M", time.localtime(min(max(record.began_s, 0), 1e10)))
+    seconds = finite(record.ended.fields.get("seconds")) if record.ended is not None else math.nan
+    parts = [
+        record.name,
+        began,
+        f"{time_text(seconds)}" if math.isfinite(seconds) else "",
+        f"torch {torch}" if torch else "",
+    ]
+    parts.append(str(record.plan.get("device") or ""))
+    return " · ".join(visible(part) for part in parts if part)
+
+
+def _cards(record: Record) -> list[dict[str, str]]:
+    kills, restarts = (len(of_kind(record.events, kind)) for kind in (Kind.KILL, Kind.RESTART))
+    again = sum(_positive(one.fields.get("steps_again")) for one in of_kind(record.events, Kind.RESTART))
+    cards = [*_last_values(record)]
+    cards.append(
+        {
+            "value": _count(kills, "kill"),
+            "label": f"{_count(restarts, 'restart')}, {_count(int(again), 'step')} again"
+            if restarts
+            else "nothing started again",
+        }
+    )
+    rate = record.samples_per_s
+    paces = of_kind(record.events, Kind.PACE)
+    if not math.isfinite(rate) and paces:
+        rate = paces[-1].number("samples_per_s")
+    if math.isfinite(rate):
+        cards.append({"value": f"{rate:,.0f} samples/s", "label": "while training"})
+    samples, step = str(record.summary.get("samples") or ""), max((one.step for one in record.events), default=0)
+    once = "each once" in samples
+    cards.append(
+        {"value": "each once", "label": samples.split(",", maxsplit=1)[0], "ok": "1"}
+        if once
+        else {"value": f"{step:,}", "label": "steps"}
+    )
+    return [{key: visible(value) for key, value in card.items()} for card in cards]
+
+
+def _last_values(record: Record) -> list[dict[str, str]]:
+    loss, found = record.curves.loss, []
+    if loss is not None:
+        found.append(("last loss", loss.values[-1]))
+    else:
+        losses = [one.number("loss") for one in of_kind(record.events, Kind.PACE) if one.fields.get("loss") is not None]
+        found += [("last loss", losses[-1])] if losses else []
+    others = [(name, curve.values[-1]) for name, curve in record.curves.by_name.items() if curve is not loss]
+    found += [(f"last {name}", value) for name, value in others[:1]]
+    return [{"value": f"{value:.4g}", "label": label} for label, value in found]
+
+
+def curves_told(curves: Curves) -> list[dict[str, Any]]:
+    """The curves for a picture, that of the loss first."""
+    loss = curves.loss
+    ordered = sorted(curves.by_name.items(), key=lambda item: item[1] is not loss)
+    told = []
+    for name, curve in ordered:
+        steps, values = thinned(curve.steps, curve.values)
+        unfinite = sum(not math.isfinite(value) for value in curve.values)
+        told.append({"name": visible(name), "steps": steps, "values": values, "unfinite": unfinite})
+    return told
+
+
+def _marks(events: Sequence[Event]) -> list[dict[str, Any]]:
+    kinds = (Kind.KILL, Kind.RESTART, Kind.FAILURE, Kind.DAMAGE, Kind.STALL, Kind.NODES)
+    marks = [{"step": event.step, "kind": event.kind, "text": _mark_text(event)} for event in of_kind(events, *kinds)]
+    return marks[:MOST_EVENTS]
+
+
+def _mark_text(event: Event) -> str:
+    rank = event.fields.get("rank")
+    return f"rank {rank}" if isinstance(rank, int) else str(event.kind)
+
+
+def _pace(record: Record) -> dict[str, list[Any]]:
+    paces = of_kind(record.events, Kind.PACE)
+    return {
+        "at_s": [round(one.time_s - record.began_s, 1) for one in paces],
+        "steps": [one.step for one in paces],
+        "samples_per_s": [_or_none(one.number("samples_per_s")) for one in paces],
+        "loss": [_or_none(one.number("loss")) for one in paces],
+    }
+
+
+def _memory(record: Record) -> dict[str, Any]:
+    paces = of_kind(record.events, Kind.PACE)
+    held = [
+        [_or_none(finite(one)) for one in event.fields.get("memory", ())[:MOST_RANKS]]
+        if isinstance(event.fields.get("memory"), list)
+        else []
+        for event in paces
+    ]
+    most = max((len(one) for one in held), default=0)
+    rows = [[one[rank] if rank < len(one) else None for one in held] for rank in range(most)]
+    return {"at_s": [round(one.time_s - record.began_s, 1) for one in paces], "ranks": rows}
+
+
+def _time(record: Record) -> list[dict[str, Any]]:
+    """Where the time of a step went, rank by rank: shares, and milliseconds."""
+    rows = []
+    for rank, one in list(_dicts(record.summary.get("time")).items())[:MOST_RANKS]:
+        seconds = _seconds(one)
+        whole = sum(seconds.values())
+        if whole > 0 and math.isfinite(whole):
+            shares = {part: round(took / whole, 4) for part, took in seconds.items()}
+            rows.append({"rank": visible(rank), "shares": shares, "step_ms": _or_none(finite(one.get("step_ms")))})
+    if not rows:
+        paces = [one.fields.get("shares") for one in of_kind(record.events, Kind.PACE)]
+        if paces and isinstance(paces[-1], dict):
+            shares = {part: _or_none(finite(paces[-1].get(part))) or 0.0 for part in PARTS}
+            rows = [{"rank": "all", "shares": shares, "step_ms": None}]
+    return rows
+
+
+def _events(record: Record) -> list[dict[str, Any]]:
+    told = [one for one in record.events if one.kind not in {Kind.PACE, Kind.EVALUATION}]
+    if len(told) > MOST_EVENTS:
+        told = [*told[: MOST_EVENTS // 2], *told[-MOST_EVENTS // 2 :]]
+    return [
+        {
+            "at_s": round(one.time_s - record.began_s, 1),
+            "kind": str(one.kind),
+            "step": one.step,
+            "said": visible(event_text(one)),
+        }
+        for one in told
+    ]
+
+
+def event_text(event: Event) -> str:  # noqa: PLR0911 - one for each kind
+    get = event.fields.get
+    match event.kind:
+        case Kind.START:
+            attempt = get("attempt")
+            return f"{_count(get('ranks'), 'rank')} on {get('device')}" + (
+                f", start {attempt + 1}" if isinstance(attempt, int) and attempt else ""
+            )
+        case Kind.RESUME:
+            return f"from step {event.step}"
+        case Kind.CHECKPOINT:
+            return f"after step {event.step}: {Path(str(get('path'))).name}"
+        case Kind.KILL:
+            return f"rank {get('rank')} was killed by {get('signal')}" + (f" ({get('place')})" if get("place") else "")
+        case Kind.RESTART:
+            origin = f"from step {get('from')}" if get("from") is not None else "from the beginning"
+            return f"{event.said}; {origin}, {_count(get('steps_again'), 'step')} again"
+        case Kind.END:
+            return f"exit code {get('exit_code')} after {time_text(event.number('seconds'))}"
+    return event.said
+
+
+def _bits(record: Record) -> dict[str, Any]:
+    bits = str(record.summary.get("bits") or "")
+    without = record.summary.get("resumed_without")
+    arithmetic = record.decided.get("arithmetic")
+    lanes, threads = record.decided.get("lanes"), record.decided.get("threads")
+    facts = [_count(lanes, "lane") if lanes else "", f"{_count(threads, 'thread')} per rank" if threads else ""]
+    if isinstance(arithmetic, dict):
+        facts += [
+            f"seed {arithmetic.get('seed')}",
+            str(arithmetic.get("numerics") or ""),
+            f"precision {arithmetic.get('precision')}",
+        ]
+    args = [str(one) for one in record.plan.get("args") or [] if isinstance(one, str)]
+    script = shlex.join([record.script, *args]) if record.script else "train.py"
+    return {
+        "bits": visible(bits),
+        "facts": visible(" · ".join(fact for fact in facts if fact)),
+        "without": [visible(str(one)) for one in without] if isinstance(without, list) else [],
+        "commands": [f"samebits run -n 1 {visible(script)}", f"samebits verify {visible(script)} --ranks 1,2,4"],
+    }
+
+
+def _dicts(value: object) -> dict[str, dict[str, Any]]:
+    return {str(key): one for key, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
+
+
+def _seconds(told: dict[str, Any]) -> dict[str, float]:
+    """What a rank's steps took, part by part."""
+    return {part: _positive(told.get(f"{part}_s")) for part in PARTS}
+
+
+def _positive(value: object) -> float:
+    number = finite(value)
+    return number if number > 0 else 0.0
+
+
+def _count(number: object, noun: str) -> str:
+    if not isinstance(number, int):
+        return f"? {noun}s"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def time_text(seconds: float) -> str:
+    """`4.2 s`, `12 min`, `3.1 h`; a question mark for what is no number."""
+    return duration_text(seconds) if math.isfinite(seconds) else "?"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from benchmarks.gpu_day.hardware import Hardware
 from benchmarks.gpu_day.judging import ends_well, ends_with, goes_on, pytest_says, same_bits, speeds
 from benchmarks.gpu_day.outcome import Ended, State, Verdict
-from benchmarks.gpu_day.tasks import EXAMPLES, PROGRAMS, REAL, ROOT, SHARE, Task, samebits, program
+from benchmarks.gpu_day.tasks import EXAMPLES, PROGRAMS, REAL, ROOT, SHARE, Task, program, samebits
 
 PYTEST = ("pytest", "hypothesis", "psutil")
 DIGITS, GPT = str(EXAMPLES / "digits.py"), str(EXAMPLES / "gpt.py")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from benchmarks.gpu_day import integrations
 from benchmarks.gpu_day.blocks import DIGITS, TRAINING, Day, bits_of, doctor_says, probe, pytest_of
 from benchmarks.gpu_day.judging import ends_with, goes_on
-from benchmarks.gpu_day.tasks import COMPILED, PROGRAMS, REAL, ROOT, Task, samebits, program
+from benchmarks.gpu_day.tasks import COMPILED, PROGRAMS, REAL, ROOT, Task, program, samebits
 
 MIXTURE = str(ROOT / "benchmarks/gpu_day/programs/mixture.py")
 ON_THE_GPU = ("run", "--device", "cuda", "-n")

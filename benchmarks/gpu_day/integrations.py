@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarks.gpu_day.blocks import Day
 from benchmarks.gpu_day.judging import ends_with, same_bits
-from benchmarks.gpu_day.tasks import COMPILED, EXAMPLES, REAL, ROOT, SHARE, Task, samebits, program
+from benchmarks.gpu_day.tasks import COMPILED, EXAMPLES, REAL, ROOT, SHARE, Task, program, samebits
 
 TRAINER, ACCELERATED = (str(ROOT / f"benchmarks/gpu_day/programs/{name}.py") for name in ("trainer", "accelerated"))
 DIGITS = str(EXAMPLES / "integrations" / "accelerate_digits.py")

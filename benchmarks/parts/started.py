@@ -26,9 +26,9 @@ from benchmarks.parts.sides import (
     Models,
     Record,
     bucketed,
-    samebits_side,
     plain_side,
     rank_parser,
+    samebits_side,
     slowest,
 )
 from benchmarks.rank_program import Command, measure_program

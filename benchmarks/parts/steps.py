@@ -31,9 +31,9 @@ from benchmarks.parts.sides import (
     Record,
     bucketed,
     ddp_sides,
-    samebits_side,
     plain_side,
     rank_parser,
+    samebits_side,
     slowest,
     take_turns,
 )

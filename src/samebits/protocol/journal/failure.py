@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from samebits.errors import SAMPLE_NOTE, SamebitsError, PeerLost, RanksDiffer, UsageError
+from samebits.errors import SAMPLE_NOTE, PeerLost, RanksDiffer, SamebitsError, UsageError
 from samebits.machine.visible import visible_lines
 from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import is_of_a_peer, mistake_in, way_out

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from samebits.errors import SamebitsError, PeerLost, RanksDiffer
+from samebits.errors import PeerLost, RanksDiffer, SamebitsError
 from samebits.machine.visible import flush_output
 from samebits.notices import say
 from samebits.protocol.arithmetic import Arithmetic, allowed_named

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from samebits.errors import EnvironmentFailure, SamebitsError, PeerLost
+from samebits.errors import EnvironmentFailure, PeerLost, SamebitsError
 from samebits.machine.effort import name_own_thread
 from samebits.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
 from samebits.protocol.journal.waiting_note import range_of_wait, subject, waits

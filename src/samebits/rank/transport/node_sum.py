@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from samebits.errors import SamebitsError, PeerLost
+from samebits.errors import PeerLost, SamebitsError
 from samebits.protocol.journal.waiting_note import subject
 from samebits.protocol.layout.placement import Crossing, Nodes, carrier, piece
 from samebits.rank.caller import where

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from samebits.errors import EnvironmentFailure, SamebitsError, PeerLost, UsageError
+from samebits.errors import EnvironmentFailure, PeerLost, SamebitsError, UsageError
 from samebits.protocol.journal.waiting_note import range_of_wait, subject
 from samebits.protocol.layout.placement import Placement
 from samebits.protocol.layout.tree import Node, children

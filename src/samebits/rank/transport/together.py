@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from samebits.errors import EnvironmentFailure, InternalError, SamebitsError, PeerLost, UsageError
+from samebits.errors import EnvironmentFailure, InternalError, PeerLost, SamebitsError, UsageError
 from samebits.rank.transport.contract import Transport
 
 Result = TypeVar("Result")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from samebits.errors import EnvironmentFailure, InternalError, SamebitsError, PeerLost, UsageError
+from samebits.errors import EnvironmentFailure, InternalError, PeerLost, SamebitsError, UsageError
 from samebits.rank.transport.together import Together, decode, encode
 from samebits.testing.fake_transport import FakeWorld
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from samebits.errors import EnvironmentFailure, SamebitsError, PeerLost, RanksDiffer, UsageError
+from samebits.errors import EnvironmentFailure, PeerLost, RanksDiffer, SamebitsError, UsageError
 from samebits.machine.processes import signal_name
 from samebits.machine.regular_file import read_regular
 from samebits.notices import say

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from samebits.errors import SamebitsError, PeerLost, RanksDiffer
+from samebits.errors import PeerLost, RanksDiffer, SamebitsError
 from samebits.machine.memory_pressure import available_bytes
 from samebits.protocol.journal.signals import Asking
 from samebits.protocol.meeting_place import Restart

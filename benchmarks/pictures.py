@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.summary import BACKWARD, EXCHANGE, FORWARD, PHASES, REST, UPDATE, Line
+from samebits.protocol.installation import to_install
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = {FORWARD: "#27507a", BACKWARD: "#7fb3dc", EXCHANGE: "#c44e52", UPDATE: "#5a9e5a", REST: "#b0b0b0"}
@@ -20,7 +21,7 @@ def cannot_draw(path: Path) -> str:
         return f"--picture {path} must end with {', '.join(FORMATS)}."
     if not path.absolute().parent.is_dir():
         return f"--picture {path}: there is no folder {path.parent}. Make it, or name another."
-    return "" if find_spec("matplotlib") else "--picture needs matplotlib: pip install 'samebits[plot]'."
+    return "" if find_spec("matplotlib") else f"--picture needs matplotlib: {to_install('plot')}."
 
 
 def draw_steps(lines: Sequence[Line], path: Path) -> None:

@@ -1,7 +1,7 @@
 """Twenty ranks of a run are killed while it trains on 4, 1, 3 and 2 ranks; its losses and bits are those of a quiet run.
 
     python examples/killed_at_random.py                        about a minute on two cores
-    python examples/killed_at_random.py --plot killed.png      draws both runs (pip install "samebits[plot]")
+    python examples/killed_at_random.py --plot killed.png      draws both runs (pip install ".[plot]")
 
 It trains `digits.py` twice: once undisturbed on 2 ranks, and once in four legs. Each leg but the last is stopped by
 SIGTERM, which saves the run; the same command with another -n goes on from there. The kills are SIGKILL, at random

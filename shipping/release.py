@@ -1,8 +1,8 @@
 """A release up to its upload: `make release VERSION=x.y.z`, or `python -m shipping.release x.y.z`.
 
-The version goes into pyproject.toml, its only place, and above what CHANGELOG.md has under "Unreleased"; that is
+The version goes into samebits/protocol/installation.py, its only place, and above what CHANGELOG.md has under "Unreleased"; that is
 committed and tagged; the packages are built and checked. The commands that publish them are printed, and run by a
-person.
+person, who sets RELEASED beside the version before the first upload: messages then name the index.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shipping.wheels import check_tools, chosen
 
 Version = tuple[int, int, int]
 
-_IN_PROJECT = re.compile(r'^version = "(.+)"$', re.MULTILINE)
+_IN_PACKAGE = re.compile(r'^VERSION = "(.+)"$', re.MULTILINE)
 _UNRELEASED = re.compile(r"^## Unreleased\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -40,7 +40,7 @@ def parsed(text: str) -> Version:
 def objection(version: Version, tags: Sequence[str], current: Version, changes: str | None) -> str:
     """Why this version cannot be released, with the fix; empty where it can. `changes`: what is new, or None.
 
-    The version that pyproject.toml already has can be released once; a tag shows that it has been.
+    The version that the package already has can be released once; a tag shows that it has been.
     """
     released = [parsed(tag[1:]) for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+", tag)]
     name = dotted(version)
@@ -77,11 +77,11 @@ def release(repository: Path, text: str, with_packages: bool) -> None:
         subprocess.CalledProcessError: git or the build failed, and has said why.
     """
     version = parsed(text)
-    project, log = repository / "pyproject.toml", repository / "CHANGELOG.md"
-    told, changelog = project.read_text(), log.read_text()
-    found = _IN_PROJECT.search(told)
+    package, log = repository / "src/samebits/protocol/installation.py", repository / "CHANGELOG.md"
+    told, changelog = package.read_text(), log.read_text()
+    found = _IN_PACKAGE.search(told)
     if found is None:
-        raise Refusal(f'{project} has no line version = "x.y.z": put it back')
+        raise Refusal(f'{package} has no line VERSION = "x.y.z": put it back')
     problem = objection(
         version, _git(repository, "tag", "--list", "v*").split(), parsed(found[1]), unreleased(changelog)
     )
@@ -92,7 +92,7 @@ def release(repository: Path, text: str, with_packages: bool) -> None:
     if with_packages:
         _prepared()
     name = dotted(version)
-    project.write_text(_IN_PROJECT.sub(f'version = "{name}"', told, count=1))
+    package.write_text(_IN_PACKAGE.sub(f'VERSION = "{name}"', told, count=1))
     today = dt.datetime.now(dt.UTC).date()
     log.write_text(dated(changelog, name, today))
     _git(repository, "commit", "--quiet", "--all", "--message", f"Release {name}")

@@ -3,7 +3,7 @@
     python docs/pictures/demo.py                       draws demo.png from demo.json
     python docs/pictures/demo.py RUN UNDISTURBED       reads the two run folders of a `samebits demo` first
 
-Needs matplotlib: pip install "samebits[plot]".
+Needs matplotlib: pip install ".[plot]".
 """
 
 import argparse

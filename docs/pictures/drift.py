@@ -3,7 +3,7 @@
     python docs/pictures/drift.py              draws drift.png from drift.json
     python docs/pictures/drift.py --measure    trains and verifies again first (a minute on two cores)
 
-Needs matplotlib: pip install "samebits[plot,examples]". What is trained: digits_both_ways.py.
+Needs matplotlib: pip install ".[plot,examples]". What is trained: digits_both_ways.py.
 """
 
 import argparse

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     __version__: str
 
+_FILE = __file__
+"""What `samebits` and the ranks compare: another package may have put an `__init__.py` of its own over this one."""
 _PLACES = {
     "Agreed": "samebits.rank.run.loop.tally",
     "Run": "samebits.rank.run.run",
@@ -82,5 +84,5 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     if name == "__version__":
-        return importlib.import_module("samebits.protocol.installation").version()
+        return importlib.import_module("samebits.protocol.installation").VERSION
     raise AttributeError(f"module 'samebits' has no attribute {name!r}")

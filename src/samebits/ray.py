@@ -1,4 +1,4 @@
-"""Several nodes in a Ray cluster: Ray says where, and samebits does the rest. `pip install "samebits[ray]"`.
+"""Several nodes in a Ray cluster: Ray says where, and samebits does the rest. Needs the extra "ray".
 
     import ray, samebits.ray
     ray.init(runtime_env={"working_dir": "."})
@@ -29,6 +29,7 @@ from typing import Any
 
 from samebits.errors import EnvironmentFailure, UsageError
 from samebits.machine.visible import visible
+from samebits.protocol.installation import to_install
 
 try:
     import ray
@@ -36,7 +37,7 @@ try:
     from ray.util.queue import Empty, Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 except ImportError as error:
-    raise UsageError("samebits.ray needs Ray.", 'Install it: pip install "samebits[ray]".') from error
+    raise UsageError("samebits.ray needs Ray.", f"Install it: {to_install('ray')}.") from error
 
 KEY = "SAMEBITS_KEY"
 FOLLOW = (

@@ -1,16 +1,14 @@
 """The package's old name stands nowhere but in a closed list. No constant that feeds a hash or a stream's key has a name in it."""
 
+import re
 import subprocess
 from pathlib import Path
 
+from samebits.protocol.installation import RELEASED, to_install
+
 ROOT = Path(__file__).parents[2]
 OLD = "lock" + "step"  # so that this file has it nowhere either
-EXCEPTIONS = {
-    "benchmarks/gpu/2026-11-27-1-nvidia-h200.json": "what commands printed before",
-    "benchmarks/gpu/2026-11-27-1-nvidia-h200-again.json": "what commands printed before",
-    "benchmarks/gpu/2026-11-27-1-nvidia-h200-libraries.json": "what commands printed before",
-    "CHANGELOG.md": "one line that says what the name was",
-}
+EXCEPTIONS = {"CHANGELOG.md": "one line that says what the name was"}
 
 
 def test_the_old_name_stands_nowhere_but_in_the_exceptions():
@@ -21,3 +19,20 @@ def test_the_old_name_stands_nowhere_but_in_the_exceptions():
     assert found == EXCEPTIONS.keys()
     assert [name for name in texts if OLD in name.lower()] == []
     assert texts["CHANGELOG.md"].count(OLD.encode()) == 1
+
+
+def test_nothing_says_to_install_our_name_from_an_index_that_does_not_have_it():
+    said = re.compile(r"pip3? install\s+(-\S+\s+)*['\"]?samebits\b(?!/)", re.IGNORECASE)
+    texts = [
+        path
+        for folder in ("src", "docs", "examples", "benchmarks", "shipping", ".github")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    texts = [
+        path
+        for path in [*texts, *ROOT.glob("*.*")]
+        if path.suffix in {".py", ".md", ".txt", ".toml", ".yml", ".js", ".html"}
+    ]
+    if not RELEASED:
+        assert [str(path) for path in texts if said.search(path.read_text())] == []
+        assert to_install("plot") == 'pip install ".[plot]" in a clone of samebits'

@@ -1,6 +1,6 @@
 """The picture of a bench: a bar for each configuration with its spread, and below what every rank did in one step.
 
-matplotlib is an extra (`pip install 'samebits[plot]'`); it is imported when something is drawn, and by no rank.
+matplotlib is an extra ("plot"); it is imported when something is drawn, and by no rank.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from samebits.errors import UsageError
 from samebits.launcher.sizing import MAX_AUTO_CPU_RANKS
 from samebits.launcher.trials.trials import Files, Trials
 from samebits.machine.regular_file import other_kind
+from samebits.protocol.installation import to_install
 from samebits.protocol.layout.mesh import STRATEGIES, strategy_named
 
 DEFAULT_STEPS = 10
@@ -166,7 +167,7 @@ def check_plot(text: str | None) -> Path | None:
     except ImportError as error:
         raise UsageError(
             f"--plot draws with matplotlib, which cannot be imported ({error}).",
-            "Install it: pip install 'samebits[plot]'.",
+            f"Install it: {to_install('plot')}.",
         ) from None
     if path.suffix not in FORMATS:
         raise UsageError(f"--plot {text} has an ending that is not supported.", f"Let it end in {', '.join(FORMATS)}.")

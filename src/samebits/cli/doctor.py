@@ -11,7 +11,7 @@ import click
 from samebits.cli.program import check_here
 from samebits.cli.under_way import screen
 from samebits.launcher.doctor.examination import examine
-from samebits.protocol.installation import version
+from samebits.protocol.installation import VERSION
 
 EPILOG = """\b
 ok: nothing to do; note: works, but could be better; problem: would keep a run
@@ -26,7 +26,7 @@ Exit code: 0; 1 when there is a problem."""
 def doctor(as_json: bool) -> None:
     """Check this machine: versions, driver, devices, cores, backends, limits, leftovers."""
     check_here()
-    report = examine(os.environ, version())
+    report = examine(os.environ, VERSION)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from samebits.errors import SamebitsError, UsageError, mistake_text
 from samebits.machine.visible import hung, visible
-from samebits.protocol.installation import NEEDED, not_installed, version
+from samebits.protocol.installation import NEEDED, VERSION, check_package, not_installed
 
 try:
     import click
@@ -90,7 +90,7 @@ def _meant(command: str, words: Sequence[str]) -> str:
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"samebits {version()}")
+        click.echo(f"samebits {VERSION}")
         ctx.exit()
 
 
@@ -113,6 +113,8 @@ def main() -> None:
     # `run` takes the key out of it, so that ranks do not inherit it. Telling other nodes about an error needs the key.
     environ = dict(os.environ)
     try:
+        if sys.argv[1:2] != ["doctor"]:  # which says whose it is
+            check_package()
         code = _run()
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -22,6 +22,7 @@ from samebits.launcher.verdict import RankEnd
 from samebits.machine.processes import resident_bytes, signal_name
 from samebits.protocol.case import cases_in, names_of
 from samebits.protocol.events import SCHEMA, Kind, add_event, events_in, executed_steps, of_kind
+from samebits.protocol.installation import VERSION
 from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.gauges import Gauges
 from samebits.protocol.journal.ring import JournalReader, Phase
@@ -31,7 +32,6 @@ LEAST_PACE_S = 1.0
 PACE_PART = 200
 """Between two lines about the pace lies this part of the time so far: 1,800 of them in a week."""
 STALLS = frozenset({"missing-rank", "stalled-in-data", "stalled-in-script", "stopped-process", "busy-rank"})
-LIBRARIES = ("samebits", "torch")
 
 
 @dataclass
@@ -247,8 +247,7 @@ def _evaluates(journals: Mapping[int, JournalReader]) -> bool:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+    found = {"python": platform.python_version(), "samebits": VERSION}
+    with suppress(metadata.PackageNotFoundError):
+        found["torch"] = metadata.version("torch")
     return found

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
+import hashlib
 import re
 import sys
+from pathlib import Path
 
 from samebits.errors import EnvironmentFailure, SamebitsError, UsageError
 
+VERSION = "0.1.0"
+"""Of what is imported, whatever an index or an installer calls so. `make release` sets it; the build reads it here."""
+RELEASED = False
+"""Whether the package index has this package under this name. Until then nothing says to install that name from there: it would be a
+stranger's."""
 FIX = "Raise the limit with `ulimit -v unlimited`."
 NEEDED = ("torch", "numpy", "safetensors", "cloudpickle", "rich", "click")
 """What pip installs with samebits, and `pip install --no-deps` does not."""
@@ -19,6 +25,14 @@ _FEW_ADDRESSES = re.compile(
 """What the loader, the C library, C++ and Python say then."""
 
 
+def to_install(extra: str = "", options: str = "") -> str:
+    """The command that installs this package, with an extra: in a clone, until an index has it."""
+    what = f"[{extra}]" if extra else ""
+    name = f"samebits{what}" if RELEASED else f".{what}"
+    command = f"pip install {options} {name}" if options else f'pip install "{name}"'
+    return command if RELEASED else f"{command} in a clone of samebits"
+
+
 def is_for_want_of_addresses(error: str, most_addresses: int) -> bool:
     """Whether the limit explains why an import has raised this.
 
@@ -27,6 +41,22 @@ def is_for_want_of_addresses(error: str, most_addresses: int) -> bool:
         most_addresses: how many bytes of addresses a process may have; negative: any number.
     """
     return most_addresses >= 0 and _FEW_ADDRESSES.search(error) is not None
+
+
+def check_package() -> None:
+    """Raise `UsageError` where `import samebits` gives another package's `__init__.py`. Compares one path."""
+    if getattr(sys.modules["samebits"], "_FILE", None) != str(Path(__file__).parents[1] / "__init__.py"):
+        file = getattr(sys.modules["samebits"], "__file__", None)
+        raise UsageError(f"Another package has put its own samebits at {file}.", "Run python -m samebits doctor.")
+
+
+def source_digest() -> str:
+    """Eight digits of what this package's Python files say, in 20 ms: nodes with other ones may give other bits."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.blake2b(digest_size=4)
+    for file in sorted(package.rglob("*.py")):
+        digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
 
 
 def not_installed(package: str) -> UsageError:
@@ -68,13 +98,3 @@ def check_import(is_imported: bool, most_addresses: int) -> None:
     """
     if not is_imported and most_addresses >= 0:
         raise too_few_addresses(most_addresses)
-
-
-def version() -> str:
-    """Three numbers with dots, or "(not installed)"."""
-    # Only when it is asked for: it takes twice as long as the interpreter's own start.
-    metadata = importlib.import_module("importlib.metadata")
-    try:
-        return str(metadata.version("samebits"))
-    except metadata.PackageNotFoundError:
-        return "(not installed)"

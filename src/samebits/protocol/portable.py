@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from samebits.errors import EnvironmentFailure, UsageError
+from samebits.protocol.installation import to_install
 
 LIBRARY = Path(__file__).parents[1] / "_portable.so"
 BLAS = "SAMEBITS_PORTABLE_BLAS"
@@ -22,7 +23,7 @@ BLAS = "SAMEBITS_PORTABLE_BLAS"
 PRELOAD = "LD_PRELOAD"
 OPENBLAS, OPENBLAS_VERSION = "scipy-openblas32", "0.3.34.481.3"
 """The exact build: another one may cut matrices into other blocks."""
-INSTALL = 'Run pip install "samebits[portable]".'
+INSTALL = f"Run {to_install('portable')}."
 
 KERNELS = "Haswell"
 """OpenBLAS's name for the kernels that it is held at."""

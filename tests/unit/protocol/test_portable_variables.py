@@ -60,7 +60,7 @@ def test_openblas_is_needed_in_exactly_one_version(monkeypatch):
     assert "needs scipy-openblas32 0.3.34.481.3 exactly, but 0.3.31.1.0 is installed" in str(refusal())
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert "needs scipy-openblas32, which is not installed" in str(refusal())
-    assert refusal().fix == 'Run pip install "samebits[portable]".'
+    assert refusal().fix == 'Run pip install ".[portable]" in a clone of samebits.'
 
 
 @pytest.mark.parametrize(("version", "names"), [("2.4.6", "X86_V4"), ("1.26.4", "AVX512F"), ("2.2.6", "AVX512F")])

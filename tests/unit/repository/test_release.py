@@ -28,7 +28,7 @@ def test_a_malformed_version_is_refused_in_one_sentence(text: str, capsys: pytes
     ("version", "reason"),
     [((0, 1, 0), "exists"), ((0, 0, 9), "not newer"), ((0, 2, 0), "not newer"), ((0, 3, 0), ""), ((0, 10, 0), "")],
 )
-def test_a_version_must_be_newer_than_every_tag_and_than_the_one_in_pyproject(version, reason) -> None:
+def test_a_version_must_be_newer_than_every_tag_and_than_the_one_in_the_package(version, reason) -> None:
     said = objection(version, ["v0.1.0", "v0.0.3", "vacation"], (0, 3, 0), "- A thing.")
     assert (reason in said) if reason else said == ""
 
@@ -83,8 +83,9 @@ def test_a_release_is_a_commit_and_a_tag_and_the_command_that_uploads_it(clone: 
     assert git(clone, "status", "--porcelain") == ""
     assert git(clone, "log", "-1", "--format=%s").strip() == "Release 7.8.9"
     assert git(clone, "rev-parse", "v7.8.9^{commit}") == git(clone, "rev-parse", "HEAD")
-    assert git(clone, "diff", "--stat", "HEAD~", "--", "src") == ""
-    assert 'version = "7.8.9"' in (clone / "pyproject.toml").read_text()
+    package = "src/samebits/protocol/installation.py"
+    assert git(clone, "diff", "--name-only", "HEAD~").split() == ["CHANGELOG.md", package]
+    assert 'VERSION = "7.8.9"' in (clone / package).read_text()
     today = dt.datetime.now(dt.UTC).date()
     assert f"## 7.8.9 ({today})" in (clone / "CHANGELOG.md").read_text()
     again = released(clone, "7.8.9")

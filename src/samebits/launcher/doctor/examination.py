@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import resource
+import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +23,7 @@ from samebits.machine.leftovers import SHARED_MEMORY, left_folders, orphaned_pro
 from samebits.machine.no_gpu import NO_GPU, NoGpu, first_sentence, why_none
 from samebits.machine.processes import address_limit
 from samebits.machine.stacks import refusal
-from samebits.protocol.installation import is_for_want_of_addresses
+from samebits.protocol.installation import is_for_want_of_addresses, to_install
 from samebits.protocol.run_folder import runs_folder
 
 
@@ -36,7 +39,7 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
     no_gpu = why_none(variables, ask=lambda _: first_sentence(facts.cuda_error))
     rows = [
         ok("Python", ".".join(map(str, sys.version_info[:3]))),
-        ok("samebits", version),
+        package_row(version, strangers(), foreign_command(variables.get("PATH"))),
         torch_row(facts, address_limit()),
         backend_row(facts),
         compiled_row(facts),
@@ -49,6 +52,51 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         leftover_row(orphaned_processes(), orphaned_shared_memory(), left_folders()),
     ]
     return Report(tuple(rows), facts)
+
+
+# samebits
+
+
+def strangers() -> list[str]:
+    """Names and versions of other installed packages with files in this package's folder, where the last one installed wins."""
+    package = Path(__file__).resolve().parents[2]
+    found = []
+    for one in importlib.metadata.distributions():
+        files = [file for file in one.files or () if file.parts[0] == package.name]
+        if one.name != package.name and any(
+            Path(str(one.locate_file(file))).resolve().is_relative_to(package) for file in files
+        ):
+            found.append(f"{one.name} {one.version}")
+    return sorted(found)
+
+
+def foreign_command(path: str | None) -> str:
+    """The first `samebits` on PATH if it is not this package's command; else empty."""
+    command = shutil.which("samebits", path=path)
+    if command is None:
+        return ""
+    with suppress(OSError), Path(command).open("rb") as file:
+        return "" if b"samebits.cli.main" in file.read(4096) else command
+    return command
+
+
+def package_row(version: str, others: Sequence[str], command: str) -> Row:
+    """Whether what is imported and called is this package, and nobody else's.
+
+    Args:
+        version: this package's.
+        others: see `strangers`.
+        command: see `foreign_command`.
+    """
+    text = f"{version} in {Path(__file__).parents[2]}"
+    if others:
+        names = " ".join(one.split()[0] for one in others)
+        fix = f"pip uninstall {names}, then {to_install(options='--force-reinstall --no-deps')}."
+        return problem("samebits", f"{text}, into which {', '.join(others)} has put files", fix)
+    if command:
+        fix = f"Write {sys.executable} -m samebits, or put {sysconfig.get_path('scripts')} first in PATH."
+        return note("samebits", f"{text}; but the command samebits is {command}, another program", fix)
+    return ok("samebits", text)
 
 
 # torch

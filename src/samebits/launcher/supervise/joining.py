@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import os
 import platform
 import secrets
@@ -24,14 +22,11 @@ from samebits.launcher.nodes.node_star import begin_star
 from samebits.launcher.nodes.place import JOIN_S, NodePlace
 from samebits.launcher.nodes.roster import NodeRecord
 from samebits.launcher.nursery.handle import NurseryHandle
-from samebits.launcher.nursery.kept import torch_variables_for
 from samebits.launcher.request import LaunchRequest, Verbosity
-from samebits.launcher.script_source import source_of
+from samebits.launcher.supervise.alike import alike_on_all, same_on_all
 from samebits.launcher.terminal.failure_block import HELP, stall_block
 from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console
-from samebits.machine.cores import model_and_instructions
-from samebits.machine.torch_versions import release
 from samebits.protocol.case import Case
 from samebits.protocol.layout.mesh import choose_mesh
 from samebits.protocol.run_folder import RunFolder
@@ -216,59 +211,7 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
         ranks=request.placement.ranks,
         threads=request.placement.threads,
         launcher=os.getpid(),
-        same=_same(request),
-        alike=_alike(request),
+        same=same_on_all(request),
+        alike=alike_on_all(request),
         cores=request.placement.cores,
     )
-
-
-OPEN = "the script's"
-"""Of an option that was not given."""
-
-
-def _same(request: LaunchRequest) -> dict[str, str]:
-    """What the results depend on, by the names that people know."""
-    source = source_of(request.title, request.entry.module is not None)
-    digest = hashlib.sha256((source or "").encode()).hexdigest()[:12]
-    form, arithmetic, saving, recovery = (
-        request.computation.form,
-        request.computation.arithmetic,
-        request.saving,
-        request.recovery,
-    )
-    return {
-        "their version of samebits": importlib.metadata.version("samebits"),
-        "their version of torch": _torch_version(request),
-        "their version of Python": ".".join(platform.python_version_tuple()[:2]),
-        "the script": f"{Path(request.title).name} (sha256 {digest})",
-        "the script's arguments": " ".join(request.entry.args) or "none",
-        "--lanes": str(request.computation.lanes or OPEN),
-        "--device": request.placement.device,
-        "strategy and mesh": f"{form.strategy or OPEN} {form.mesh or ''}".strip(),
-        "precision and numerics": f"{arithmetic.precision or ''} {arithmetic.numerics or ''}".strip() or OPEN,
-        "--allow": ",".join(arithmetic.allow) or "nothing",
-        "--backend": request.computation.backend or OPEN,
-        "--check-every": request.computation.check_every or OPEN,
-        "--resume-nonfinite": "yes" if request.recovery.resume_nonfinite else "no",
-        "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or OPEN}, "
-        f"--states {saving.url or 'none'}"
-        if saving is not None
-        else "nothing",
-        "--snapshots": f"{recovery.keeping.steps or 'auto'}" if recovery.keeping.is_on else "off",
-        "--recover, --shrink and --max-restarts": f"{recovery.recover} {recovery.shrinks} {recovery.max_restarts}",
-        "--on-damage": str(recovery.on_damage),
-    }
-
-
-def _torch_version(request: LaunchRequest) -> str:
-    """Of one release all builds have the same portable bits."""
-    version = importlib.metadata.version("torch")
-    return release(version) if torch_variables_for(request) else version
-
-
-def _alike(request: LaunchRequest) -> dict[str, str]:
-    """What bits may depend on, by the names that people know. `samebits.init` compares the GPUs of ranks."""
-    if torch_variables_for(request):
-        return {}
-    model, instructions = model_and_instructions()
-    return {"processors": model or "unknown", "instruction sets": instructions or "unknown"}

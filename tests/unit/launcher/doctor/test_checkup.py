@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import samebits
 from samebits.launcher.doctor.examination import (
     backend_row,
     compiled_row,
     core_rows,
     device_row,
     folder_row,
+    foreign_command,
     leftover_row,
     open_files_row,
+    package_row,
     read_space,
     shared_memory_row,
     size_text,
     stacks_row,
+    strangers,
     torch_row,
 )
 from samebits.launcher.doctor.report import Report, Row, State, note, ok, problem
@@ -45,6 +49,7 @@ GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
 """
 OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)\n"
 GIB = 1 << 30
+PACKAGE = Path(samebits.__file__).parent
 INFORMATION = """Model:          {}
 IRQ:            256
 GPU UUID:      {}
@@ -55,6 +60,35 @@ Device Minor:      {}
 
 def said(row: Row) -> tuple[str, str]:
     return str(row.state), row.text
+
+
+def test_another_packages_files_in_our_folder_are_a_problem_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "samebits").symlink_to(PACKAGE)
+    for name, file in (("samebits-ml", "samebits/__init__.py"), ("harmless", "harmless/samebits.py")):
+        info = tmp_path / f"{name.replace('-', '_')}-0.0.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.2\n")
+        (info / "RECORD").write_text(f"{file},,\n")
+    assert strangers() == []
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert strangers() == ["samebits-ml 0.0.2"]
+    row = package_row("0.1.0", strangers(), "")
+    assert row.state is State.PROBLEM
+    assert "samebits-ml" in row.text
+    assert row.fix.startswith("pip uninstall samebits-ml, then pip install")
+
+
+def test_another_program_of_our_name_in_front_of_ours_is_a_note(tmp_path: Path) -> None:
+    for folder, text in (("theirs", "import train"), ("ours", "from samebits.cli.main import main")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "samebits").write_text(text)
+        (tmp_path / folder / "samebits").chmod(0o755)
+    theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
+    assert foreign_command(f"{theirs}:{ours}") == f"{theirs}/samebits"
+    assert foreign_command(f"{ours}:{theirs}") == foreign_command(str(tmp_path)) == ""
+    assert said(package_row("0.1.0", [], f"{theirs}/samebits"))[0] == "note"
 
 
 def test_what_does_not_fit_is_a_note_with_what_a_run_does_then() -> None:

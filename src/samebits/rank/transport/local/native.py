@@ -11,14 +11,14 @@ import warnings
 from collections.abc import Callable
 
 from samebits.errors import EnvironmentFailure
+from samebits.protocol.installation import to_install
 
 __all__ = ["available", "compiled", "reason", "why_not"]
 
 _NAME = "samebits._native"
 _NOT_BUILT = (
     "samebits was installed without its compiled part, because no C++20 compiler was found or it failed; "
-    "install g++ 11 or newer, then samebits again with `pip install --force-reinstall --no-deps -v samebits` (in a "
-    "clone: `.` instead of the name), which says why"
+    f"install g++ 11 or newer, then samebits again: {to_install(options='--force-reinstall --no-deps -v')}, which says why"
 )
 
 

@@ -76,7 +76,7 @@ def left_behind(run: Running, temporary: Path) -> list[str]:
     memory = [
         path for path in Path("/dev/shm").iterdir() if set(path.name.replace("-", "_").split("_")) & run_numbers(run)
     ]
-    files = [*temporary.glob("samebits*"), *temporary.glob("lsmp-*")]  # torch has caches and folders of its own
+    files = [*temporary.glob("samebits*"), *temporary.glob("sbmp-*")]  # torch has caches and folders of its own
     return sorted(str(path) for path in (*memory, *files))
 
 

@@ -139,7 +139,7 @@ def test_a_killed_rank_and_its_loader_worker_leave_no_socket(tmp_path):
     done = run_script(tmp_path, WITH_A_WORKER, "-n", "2", env=variables)
     assert (done.code, "all ranks start again" in done.err) == (0, True), done.err
     faults.assert_fired(plan, tmp_path / "fired")
-    assert list(temporary.glob("lsmp-*")) == []
+    assert list(temporary.glob("sbmp-*")) == []
 
 
 @pytest.mark.thorough

@@ -33,7 +33,7 @@ _THREADS = 15
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
-_SOCKET_FOLDER = re.compile(r"lsmp-\w+|\.lsmp-\w+\.\d+")
+_SOCKET_FOLDER = re.compile(r"sbmp-\w+|\.sbmp-\w+\.\d+")
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 _KEPT_FOLDER = re.compile(r"samebits-kept-\d+-[0-9a-f]+|\.samebits-kept-\d+-[0-9a-f]+\.\d+")
 """Snapshots of a run (`samebits.protocol.saving`); behind a dot, a folder whose making was not finished."""
@@ -240,7 +240,7 @@ def remove_socket_folder(marker: str) -> None:
 
 def _socket_folder(marker: str) -> Path:
     """Among temporary files; in /tmp where a socket's path would be too long there, on which multiprocessing would wait forever."""
-    name = f"lsmp-{marker[-8:]}"
+    name = f"sbmp-{marker[-8:]}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(str(folder)) + len(SOCKET) <= LONGEST else SHORT / name
 

@@ -106,14 +106,14 @@ def test_a_launcher_that_ends_leaves_no_process_no_shared_memory_and_no_socket(
     try:
         run.wait_for("learned True")
         assert len(run.processes()) >= 5  # launcher, nursery, store or rank, and two of the script's own
-        assert list(temporary.glob("lsmp-*/listener-*"))
+        assert list(temporary.glob("sbmp-*/listener-*"))
         if number == signal.SIGKILL:
             kill(run.process.pid)
         else:
             os.kill(run.process.pid, number)
         run.process.wait(10)
         until(lambda: not run.processes(), "the end of all processes", stretched(1.0))
-        until(lambda: not list(temporary.glob("lsmp-*")), "the end of their sockets", stretched(1.0))
+        until(lambda: not list(temporary.glob("sbmp-*")), "the end of their sockets", stretched(1.0))
         assert [path for pid in run.seen for path in Path("/dev/shm").glob(f"*_{pid}_*")] == []
     finally:
         run.clean_up()

@@ -97,5 +97,5 @@ def test_without_matplotlib_a_picture_is_refused_and_nothing_else_needs_it(scrip
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
         "error: --plot draws with matplotlib, which cannot be imported (there is none).\n"
-        "help: Install it: pip install 'samebits[plot]'.\n"
+        'help: Install it: pip install ".[plot]" in a clone of samebits.\n'
     )

@@ -124,7 +124,7 @@ def test_only_files_of_groups_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_folders_are_removed_when_nobody_holds_their_lock_and_their_sockets_are_left_alone(tmp_path: Path) -> None:
-    names = ("samebits-kept-1-0a", "samebits-kept-1-0b", "samebits-kept-x", "lsmp-held", "lsmp-left", "pymp-other")
+    names = ("samebits-kept-1-0a", "samebits-kept-1-0b", "samebits-kept-x", "sbmp-held", "sbmp-left", "pymp-other")
     kept, left, other, held, dead, pymp = (tmp_path / name for name in names)
     for folder in (left, other, dead, pymp):
         (folder / "run-1").mkdir(parents=True)
@@ -141,14 +141,14 @@ def test_folders_are_removed_when_nobody_holds_their_lock_and_their_sockets_are_
     assert left_folders(tmp_path, tmp_path) == []
     for lock in locks:
         os.close(lock)
-    assert left_folders(tmp_path, tmp_path) == [kept, held]
+    assert left_folders(tmp_path, tmp_path) == sorted([kept, held])
     remove_left_folders(tmp_path, tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([other, pymp])
     remove_left_folders(tmp_path / "missing", tmp_path / "missing")
 
 
 def test_a_folder_whose_maker_was_killed_before_it_had_the_lock_is_removed_after_a_minute(tmp_path: Path) -> None:
-    old, new = tmp_path / ".lsmp-0a.12", tmp_path / ".lsmp-0b.12"
+    old, new = tmp_path / ".sbmp-0a.12", tmp_path / ".sbmp-0b.12"
     for folder in (old, new):
         folder.mkdir()
     minute_ago = old.stat().st_mtime - 61
@@ -158,7 +158,7 @@ def test_a_folder_whose_maker_was_killed_before_it_had_the_lock_is_removed_after
 
 
 def test_a_folder_that_was_removed_while_somebody_took_hold_of_it_is_made_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "lsmp-x"
+    folder = tmp_path / "sbmp-x"
     first = hold_together(folder)
     os.close(first)
     remove_left_folders(tmp_path, tmp_path)
@@ -167,12 +167,12 @@ def test_a_folder_that_was_removed_while_somebody_took_hold_of_it_is_made_anew(t
     os.close(second)
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
-    with pytest.raises(OSError, match="lsmp-x"):
+    with pytest.raises(OSError, match="sbmp-x"):
         hold_together(folder)
 
 
 def test_a_folder_whose_making_was_not_finished_is_left_to_its_maker_for_a_minute(tmp_path: Path) -> None:
-    names = (".lsmp-0a.17", ".samebits-kept-1-0a.17")
+    names = (".sbmp-0a.17", ".samebits-kept-1-0a.17")
     for name in names:
         (tmp_path / name).mkdir()
     assert left_folders(tmp_path, tmp_path) == []

@@ -69,7 +69,7 @@ def test_where_temporary_files_have_long_paths_the_sockets_are_in_a_short_one(tm
     command = [sys.executable, str(program), "fork"]
     done = subprocess.run(command, env={**os.environ, MARKER: marker}, capture_output=True, text=True, timeout=60)
     paths = [Path(line) for line in done.stdout.split()]
-    assert [path.parent for path in paths] == [Path("/tmp") / f"lsmp-{marker[-8:]}"] * 2, done.stderr
+    assert [path.parent for path in paths] == [Path("/tmp") / f"sbmp-{marker[-8:]}"] * 2, done.stderr
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     remove_socket_folder(marker)
     assert not paths[0].parent.exists()

@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from samebits.protocol.installation import VERSION
+
 ROOT = Path(__file__).parents[5]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 IMPORT = "import site; site.addsitedir({site!r}); import samebits.rank.transport.local.native as n; print(n.__file__, n.why_not())"
 

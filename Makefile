@@ -5,8 +5,9 @@ PYTHON ?= python3
 WORKERS ?= 4
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
+STAMP  := $(VENV)/.installed
+REST   := $(VENV)/.rest
 # torch is installed while native/ is compiled.
 MAKEFLAGS += --jobs=2
 
@@ -56,33 +57,33 @@ store: $(STAMP)  ## an S3 server and its driver into build/s3, for the thorough 
 fast: lint native  ## style, types, layers, and the tests that start no rank: before each commit
 	$(PYTEST) $(PARALLEL) -m "not thorough and not ranks" tests/unit tests/architecture
 
-coverage: native  ## which lines of the rooms that decide (pyproject.toml) the unit tests reach
+coverage: $(REST) native  ## which lines of the rooms that decide (pyproject.toml) the unit tests reach
 	$(BIN)/coverage run -m pytest -m "not ranks" tests/unit
 	$(BIN)/coverage report
 
 # A `cuda` device in host memory, compiled against the installed torch (tests/pretend): what every test session tries a few
 # tests on (TESTS="tests/cuda" for some of them).
-test-pretend: native  ## the device's paths on pretended GPUs: bits, strategies, waits per step, mistakes
+test-pretend: $(REST) native  ## the device's paths on pretended GPUs: bits, strategies, waits per step, mistakes
 	$(BIN)/python -m tests.pretend $(PARALLEL) $(TESTS)
 
 # The suite's core with every torch that samebits claims to work with, each in an environment that is made for it and
 # removed (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
-test-torches: native  ## the core with every torch that is supported
+test-torches: $(REST) native  ## the core with every torch that is supported
 	$(BIN)/python -m tests.torches $(TORCHES)
 
 # torch's own tests of torch.distributed, those in its wheel, over Gloo and over samebits's backend
 # (TESTS="barrier broadcast" for those with one of the words). Ten minutes on 2 cores. Prints the table of
 # docs/guarantees.md.
-test-torch: native  ## torch's own tests of torch.distributed over samebits's backend
+test-torch: $(REST) native  ## torch's own tests of torch.distributed over samebits's backend
 	$(BIN)/python -m tests.torch_own $(TESTS)
 
 # Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks
 # under torchrun and under samebits (PEERS="HF FSDP2" for some of them). Prints the table of docs/with-other-libraries.md.
-test-peers: native  ## Lightning, Accelerate, Transformers under torchrun and under samebits
+test-peers: $(REST) native  ## Lightning, Accelerate, Transformers under torchrun and under samebits
 	$(BIN)/python -m tests.peers $(PEERS)
 
 # Hosts in network namespaces, real Slurm, Open MPI and MPICH need root; what is missing is told, and its tests are skipped.
-test-nodes: native nodes  ## all tests of several nodes, on hosts, clusters and launchers on this machine
+test-nodes: $(REST) native nodes  ## all tests of several nodes, on hosts, clusters and launchers on this machine
 	$(PYTEST) $(PARALLEL) -rs tests/nodes
 
 nodes: $(STAMP)  ## what these use: Debian's packages of tests/nodes/packages.txt, and Ray into build/ray
@@ -93,31 +94,31 @@ nodes: $(STAMP)  ## what these use: Debian's packages of tests/nodes/packages.tx
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --target build/ray -r tests/nodes/requirements.txt \
 	  && cp tests/nodes/requirements.txt build/ray/installed.txt; } || echo "no Ray: its tests are skipped"
 
-lint: $(STAMP)  ## style, types, layers
+lint: $(REST)  ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: native  ## the benchmarks against stock PyTorch
+bench: $(REST) native  ## the benchmarks against stock PyTorch
 	$(BIN)/python -m benchmarks
 
-kills: native  ## 300 kills and 100 resumes at random moments: the same bits, samples and logs (half an hour and more)
+kills: $(REST) native  ## 300 kills and 100 resumes at random moments: the same bits, samples and logs (half an hour and more)
 	$(BIN)/python -m benchmarks.kills
 
 # Blocks of at most ten minutes, about an hour in all (BLOCKS=bits,speed for some of them, OUT=FILE.json for another record).
-gpu-day: native  ## the first hour on a machine with GPUs: what runs, the same bits, what it costs; a table and a record
+gpu-day: $(REST) native  ## the first hour on a machine with GPUs: what runs, the same bits, what it costs; a table and a record
 	$(BIN)/python -m benchmarks.gpu_day --blocks "$(BLOCKS)" $(if $(OUT),--out "$(OUT)")
 
 # Rows that make mounts, control groups and network namespaces need root (FAULTS="stopped sleep" for rows with such a word).
-faults: native  ## thirty faults under samebits and under torchrun: what is said, how soon, what is lost and left
+faults: $(REST) native  ## thirty faults under samebits and under torchrun: what is said, how soon, what is lost and left
 	$(BIN)/python -m benchmarks.faults $(FAULTS)
 
-docs: $(STAMP)  ## builds the documentation into build/site; a dead link fails it
+docs: $(REST)  ## builds the documentation into build/site; a dead link fails it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-format: $(STAMP)  ## fix and format
+format: $(REST)  ## fix and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
@@ -153,7 +154,7 @@ native-tsan: $(STAMP)  ## the C++ tests under ThreadSanitizer
 
 # Then the contract suite, with a package that is this one except for its compiled module. libstdc++ is preloaded so
 # that AddressSanitizer sees the function that throws exceptions before torch brings its own. Python never frees it all.
-native-asan: $(STAMP)  ## the C++ tests and the contract suite under AddressSanitizer and UBSan
+native-asan: $(REST)  ## the C++ tests and the contract suite under AddressSanitizer and UBSan
 	$(BUILD)
 	$(CTEST) --test-dir build/$@
 	rm -rf build/$@/site && mkdir -p build/$@/site/samebits
@@ -169,17 +170,17 @@ model:  ## search all states of the ranks' protocol (needs spin)
 
 # Packages for other machines. It says what it needs besides the environment; the extra `release` lists it.
 # PYTHONS="python3.11 /opt/python3.13/bin/python3.13" instead of those that are found.
-wheels: $(STAMP)  ## source distribution and wheels for x86-64 and aarch64, in dist/
+wheels: $(REST)  ## source distribution and wheels for x86-64 and aarch64, in dist/
 	$(BIN)/python -m shipping.wheels $(PYTHONS)
 
 # Gigabytes are installed and removed again.
-try-wheels: $(STAMP)  ## install each wheel of this processor into empty environments without a compiler, and use it
+try-wheels: $(REST)  ## install each wheel of this processor into empty environments without a compiler, and use it
 	$(BIN)/python -m shipping.try_wheels $(PYTHONS)
 
-release: $(STAMP)  ## VERSION=x.y.z: changelog, commit, tag, packages; stops before the upload
+release: $(REST)  ## VERSION=x.y.z: changelog, commit, tag, packages; stops before the upload
 	$(BIN)/python -m shipping.release "$(VERSION)"
 
-constraints: $(STAMP)  ## newer versions of everything but torch in constraints.txt (TORCH=2.14.1 for another)
+constraints: $(REST)  ## newer versions of everything but torch in constraints.txt (TORCH=2.14.1 for another)
 	$(BIN)/python -m shipping.constraints --torch "$(TORCH)"
 
 # Eight sources are compiled as one: their headers are read once. The C++ tests compile each alone.
@@ -191,17 +192,25 @@ clean:  ## remove everything that was made
 	rm -f src/samebits/_native*.so
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage samebits-runs
 
-# torch goes first and by its exact version, so pip takes the tested build and not the newest one. pip would compile one file
-# after the other to bytecode.
+# What tests, style and documentation need besides. The package itself stays as it is. Many processes import all this, some of
+# them where Python may write no bytecode, and pip would compile one file after the other to it.
+$(REST): $(STAMP)
+	$(PIP) --no-compile "samebits[test]"
+	@$(BIN)/python -m compileall -qq -j 2 -x "/tests?/" $(VENV)/lib >/dev/null || true  # templates for other versions are no Python
+	@touch $@
+
+# torch goes first and by its exact version, so pip takes the tested build and not the newest one. The last line compiles to
+# bytecode what the ranks of the demo import, and not the three times as much that was installed.
 $(STAMP): pyproject.toml constraints.txt $(TOOLS)
 	$(PIP) --no-compile "$$(grep '^torch==' constraints.txt)"
-	$(PIP) --no-compile --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 -e ".[test]"  # `compiled` compiles
-	@$(BIN)/python -m compileall -qq -j 2 -x "/tests?/" $(VENV)/lib >/dev/null || true  # templates for other versions are no Python
+	$(PIP) --no-compile --no-build-isolation --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 \
+	  -e ".[examples,portable]"  # `compiled` compiles
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c "import samebits.rank.run.start, torch._dynamo, sklearn.datasets"
 	@touch $@
 
 $(TOOLS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "samebits needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 2; }
-	$(PIP) cmake ninja nanobind
+	$(PIP) cmake ninja nanobind scikit-build-core
 	@touch $@

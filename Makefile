@@ -31,16 +31,21 @@ BYTECODE = $(BIN)/python -m compileall -q src tests
 .PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench kills faults gpu-day \
         test-pretend test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
+# What `make demo` trains with where it can.
+PORTABLE = $(shell [ -e src/samebits/_portable.so ] && grep -qw avx2 /proc/cpuinfo && echo --numerics portable)
+README_BITS = $(shell sed -n 's/^bits  *\([0-9a-f]\{12\}\) .*any x86-64.*/\1/p' README.md)
+
 # Every target with a text after two hashes.
 help:  ## these lines
 	@awk -F ':.*## ' '/^[a-z][a-z -]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: native  ## train on two ranks, and prove that 1, 2 and 4 give the same bits
-	$(BIN)/samebits run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
-	@echo "README.md's hash, on any x86-64 CPU with AVX2:"
-	@$(BIN)/samebits run -n 2 --numerics portable examples/digits.py --weights $(VENV)/digits.safetensors 2>&1 \
-	  | grep -F "$$(sed -n 's/^bits  *\([0-9a-f]\{12\}\) .*any x86-64.*/\1/p' README.md)"
-	$(BIN)/samebits verify examples/digits.py --ranks 1,2,4 --steps 20
+	@rm -rf $(VENV)/demo
+	$(BIN)/samebits run -n 2 $(PORTABLE) --log-dir $(VENV)/demo examples/digits.py --weights $(VENV)/digits.safetensors
+	@if [ -z "$(PORTABLE)" ]; then echo "README.md's hash needs an x86-64 CPU with AVX2 and the compiled part."; \
+	  elif grep -q "sha256:$(README_BITS)" $(VENV)/demo/*/summary.json; then echo "These are README.md's bits: $(README_BITS)"; \
+	  else echo "README.md has other bits: $(README_BITS)"; exit 1; fi
+	$(BIN)/samebits verify --ranks 1,2,4 --steps 20 examples/digits.py
 
 test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=3 for three at a time)
 	$(PYTEST) $(PARALLEL) -m "not thorough"

@@ -39,13 +39,18 @@ README_BITS = $(shell sed -n 's/^bits  *\([0-9a-f]\{12\}\) .*any x86-64.*/\1/p' 
 help:  ## these lines
 	@awk -F ':.*## ' '/^[a-z][a-z -]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: native  ## train on two ranks, and prove that 1, 2 and 4 give the same bits
+demo: trained proven  ## train on two ranks, and prove that 1, 2 and 4 give the same bits
+
+# Both at a time: a core is idle while `verify` runs one rank.
+trained: native
 	@rm -rf $(VENV)/demo
 	$(BIN)/samebits run -n 2 $(PORTABLE) --log-dir $(VENV)/demo examples/digits.py --weights $(VENV)/digits.safetensors
 	@if [ -z "$(PORTABLE)" ]; then echo "README.md's hash needs an x86-64 CPU with AVX2 and the compiled part."; \
 	  elif grep -q "sha256:$(README_BITS)" $(VENV)/demo/*/summary.json; then echo "These are README.md's bits: $(README_BITS)"; \
 	  else echo "README.md has other bits: $(README_BITS)"; exit 1; fi
-	$(BIN)/samebits verify --ranks 1,2,4 --steps 20 examples/digits.py
+
+proven: native
+	$(BIN)/samebits verify --quiet --ranks 1,2,4 --steps 20 examples/digits.py
 
 test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=3 for three at a time)
 	$(PYTEST) $(PARALLEL) -m "not thorough"

@@ -12,8 +12,8 @@
 
 namespace arrays {
 
-using samebits::Dtype;
 using reference::Raw;
+using samebits::Dtype;
 
 inline std::mt19937_64 random_bits(20240607);
 

@@ -490,7 +490,7 @@ SAVED = {
     ),
     "a module inside a tracked one": (
         "ema = torch.optim.swa_utils.AveragedModel(model); run.track(ema=ema)",
-        "factor = next(ema.module.parameters()).mul_(0.9).mean().item()",
+        "factor = next(ema.module.parameters()).detach().mul_(0.9).mean().item()",
     ),
     "Python's global generator": ("", "factor = random.random()"),
     "NumPy's global generator": ("", "factor = np.random.rand()"),

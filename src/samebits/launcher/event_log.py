@@ -223,6 +223,8 @@ class EventLog:
             "loss": self._loss,
             "bits": result.get("bits", ""),
             "resumed_without": result.get("without", []),
+            "lanes_hand_on": result.get("handed_on", []),
+            "not_looked_at": result.get("unread", []),
             "starts": self._attempts,
             "kills": len(of_kind(events, Kind.KILL)),
             "steps_again": sum(event.fields.get("steps_again") or 0 for event in of_kind(events, Kind.RESTART)),

@@ -273,6 +273,10 @@ def event_text(event: Event) -> str:  # noqa: PLR0911 - one for each kind
     return event.said
 
 
+def _texts(names: object, words: str) -> list[str]:
+    return [f"{words} {visible(str(one))}" for one in names] if isinstance(names, list) else []
+
+
 def _bits(record: Record) -> dict[str, Any]:
     bits = str(record.summary.get("bits") or "")
     without = record.summary.get("resumed_without")
@@ -285,13 +289,18 @@ def _bits(record: Record) -> dict[str, Any]:
             str(arithmetic.get("numerics") or ""),
             f"precision {arithmetic.get('precision')}",
         ]
+    found = [
+        *_texts(record.summary.get("lanes_hand_on"), "lanes hand on"),
+        *_texts(record.summary.get("not_looked_at"), "not looked at:"),
+    ]
     args = [str(one) for one in record.plan.get("args") or [] if isinstance(one, str)]
     script = shlex.join([record.script, *args]) if record.script else "train.py"
     return {
         "bits": visible(bits),
+        "found": found,
         "facts": visible(" · ".join(fact for fact in facts if fact)),
         "without": [visible(str(one)) for one in without] if isinstance(without, list) else [],
-        "commands": [f"samebits run -n 1 {visible(script)}", f"samebits verify {visible(script)} --ranks 1,2,4"],
+        "commands": [f"samebits run -n 1 {visible(script)}", f"samebits verify --ranks 1,2,4 {visible(script)}"],
     }
 
 

@@ -131,7 +131,7 @@ def run(place: Path, script: str) -> Running:
 
 
 def bits_of(finished: Finished) -> str:
-    assert "resumed without" not in finished.err, f"nothing may be named: {finished.err}"
+    assert "resumed   without" not in finished.err, f"nothing may be named: {finished.err}"
     return finished.bits
 
 

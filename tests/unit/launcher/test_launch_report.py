@@ -90,7 +90,7 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
     told = Summary(3920.4, 0.034, {"data": 9, "compute": 91})
     assert end_lines(REQUEST, result, DECIDED, told, 12.34) == [
         Line("done", "10 epochs, 60 steps in 12.3 s, 3,920 samples/s, every sample once per epoch"),
-        Line("bits", "3f9a3f9a3f9a", "the same with 4 lanes and 1 thread, on 1 to 4 ranks"),
+        Line("bits", "3f9a3f9a3f9a", "with 4 lanes and 1 thread; other numbers of ranks: not proved yet"),
         Line("time", "data 9% · compute 91%"),
         Line("details", "samebits report"),
     ]

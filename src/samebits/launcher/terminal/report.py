@@ -17,14 +17,13 @@ from samebits.launcher.request import LaunchRequest, Verbosity
 from samebits.machine.processes import signal_name
 from samebits.machine.visible import visible_lines
 from samebits.protocol.arithmetic import arithmetic_text
+from samebits.protocol.claims import BitsFacts, claims
 from samebits.protocol.layout.mesh import choose_mesh
 from samebits.protocol.run_folder import RUNS
 
 LABEL_WIDTH = 10
 QUOTED = "  | "
 """Before the words of others, of which each may look like a line of ours."""
-HASH_DIGITS = 12
-"""How much of a hash is shown; nobody compares more by eye, and files have all of it."""
 MOST_NODES_SHOWN = 8
 LEAST_STEPS_TOLD = 50
 """The first steps say little about the others."""
@@ -299,10 +298,7 @@ def end_lines(
     lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
     is_detailed = request.output.verbosity is Verbosity.DETAILED
     if result.get("bits"):
-        digest = str(result["bits"])
-        shown = digest if is_detailed else digest.removeprefix("sha256:")[:HASH_DIGITS]
-        without = f" resumed without: {', '.join(map(str, result['without']))}" if result.get("without") else ""
-        lines.append(Line("bits", f"{shown}{without}", _same_bits(result, decided)))
+        lines += [Line(*one) for one in claims(BitsFacts.of(result, decided), is_detailed=is_detailed)]
     if not decided and request.computation.arithmetic.numerics == "portable":
         lines.append(Line("numerics", "nothing was checked: the script calls no samebits.init"))
     if told.shares:
@@ -312,18 +308,6 @@ def end_lines(
     lines += [Line(label, text) for label, text in texts.items() if text]
     folder = request.output.run_folder
     return [*lines, Line("details", f"samebits report{f' {folder}' if folder.parent != Path(RUNS) else ''}")]
-
-
-def _same_bits(result: Mapping[str, Any], decided: Mapping[str, Any]) -> str:
-    """What gives the same bits elsewhere."""
-    lanes, arithmetic = int(result.get("lanes") or 0), decided.get("arithmetic") or {}
-    if decided.get("not_exact") or arithmetic.get("numerics") == "fast" or arithmetic.get("allow"):
-        return "another run may give others"
-    needed = f"the same with {_count(lanes, 'lane')} and {_count(result.get('threads'), 'thread')}"
-    if arithmetic.get("numerics") == "portable":
-        torch = (decided.get("fingerprint") or {}).get("torch")
-        needed = f"on any x86-64 with AVX2 (torch {torch}, {_count(lanes, 'lane')}, {_count(result.get('threads'), 'thread')})"
-    return f"{needed}, on 1 to {lanes} ranks" if lanes > 1 and not decided.get("ranks_are_fixed") else needed
 
 
 def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> Line:

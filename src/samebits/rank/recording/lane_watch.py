@@ -23,7 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from samebits.machine.torch_private import TorchDispatchMode, pytree
 from samebits.protocol.recording import CarriedTensor
 from samebits.rank.caller import PACKAGE
-from samebits.rank.checks.script_objects import is_a_frame_of_the_script
+from samebits.rank.checks.look.frames import is_a_frame_of_the_script
 from samebits.rank.recording.evidence_file import dtype_name
 from samebits.rank.run.position.moment import LoopPosition, Region
 from samebits.rank.strategy.contract import LaneObserver

@@ -19,12 +19,12 @@ from torch.optim import Optimizer
 
 from samebits.protocol.recording import AT_END, NAN_MARK
 from samebits.protocol.run_folder import RunFolder
-from samebits.rank.checks.script_objects import ScriptObjects
-from samebits.rank.checks.variables import plain_variables
 from samebits.rank.data.device_copies import tensors_in
 from samebits.rank.data.order import EpochPlan
 from samebits.rank.data.uses import batch_digest
 from samebits.rank.recording.evidence_file import EvidenceFile, LaneGradients
+from samebits.rank.recording.script_objects import ScriptObjects
+from samebits.rank.recording.variables import plain_variables
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
-from samebits.rank.checks.script.labels import names_without
+from samebits.rank.checkpoint.state.tracking import is_average
+from samebits.rank.checks.look.labels import names_without
 from samebits.rank.init.default_group import leave
 from samebits.rank.init.device import is_shared
 from samebits.rank.run.loop.epoch import say_written
@@ -26,6 +27,7 @@ from samebits.rank.run.loop.evaluation import say_shares
 from samebits.rank.run.loop.loss_gauge import settle_losses
 from samebits.rank.run.loop.recording import record_end
 from samebits.rank.run.loop.replicas import bits_held, compare
+from samebits.rank.run.loop_state import LoopState
 from samebits.rank.run.position.metrics import keep
 from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.agreement import tensor_hash
@@ -44,6 +46,7 @@ def end(run: RunState) -> bool:
             if run.components.meter is not None:
                 run.components.meter.close()
             settle_losses(run)
+            run.loop_state.looks.end()
             # [Note: why earlier lines are settled at the end too]
             # A start that makes no step never said from where it goes on. What a lost start logged would be there twice.
             if run.components.metrics.has_written:
@@ -86,7 +89,7 @@ def _write_result(run: RunState) -> None:
     without = names_without(run)
     if run.config.folder is None:
         if digest and run.loop_state.notices.decisions:
-            say(f"bits sha256:{digest}" + (f" resumed without: {', '.join(without)}" if without else ""))
+            say(f"bits sha256:{digest}" + (f"; the run resumed without {', '.join(without)}" if without else ""))
         return
     earlier_epochs, earlier_steps = run.loop_state.resumption.resumed
     result = {
@@ -98,8 +101,23 @@ def _write_result(run: RunState) -> None:
         "lanes": run.config.placement.num_lanes,
         "threads": run.config.threads,
         **({"without": without} if without else {}),
+        **_found(run.loop_state),
     }
     keep(run.config.folder.result, json.dumps(result), run.components.step_timer)
+
+
+def _found(loop_state: LoopState) -> dict[str, list[str]]:
+    """What takes the claim away, or what it is not of."""
+    looks, prepared = loop_state.looks, loop_state.prepared
+    uncovered = [type(one).__name__ for one in prepared.taken if is_average(one)]
+    uncovered += [f"{name} (tracked)" for name in prepared.tracked]
+    uncovered += ["evaluations"] if loop_state.evaluation.digest else []
+    found = {
+        "handed_on": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.handed_on],
+        "unread": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.unread],
+        "uncovered": list(dict.fromkeys(uncovered)),
+    }
+    return {name: texts for name, texts in found.items() if texts}
 
 
 def _samples(epochs: list[int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from samebits.rank.checks.variables import Named
+from samebits.rank.checks.look.looks import NOT_YET, Looks
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
@@ -44,7 +44,6 @@ class Notices:
     apart: bool = False
     seeded_lane: bool = False
     decisions: bool = False
-    script: bool = False
 
 
 @dataclass
@@ -108,8 +107,6 @@ class EpochState:
     """The steps of the last epoch."""
     body_streams: Mapping[str, Any] | None = None
     """With states inside an epoch: the random streams as they were when the current body of `run.epochs` began."""
-    left: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What the script reads behind the last turn of its loops (`samebits.rank.run.loop.loop_variables`), by loop."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
     accounts: list[dict[str, Any]] = field(default_factory=list)
@@ -135,10 +132,8 @@ class LoopState:
     """`run.state`."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
-    accumulates: bool = False
-    """Whether a step may add to gradients of the step before."""
-    script: list[Named] | None = None
-    """What no state holds of the script; None before the first step."""
+    looks: Looks = field(default_factory=Looks)
+    """At what the script keeps itself."""
     as_at_first: tuple[int, list[bool], list[bool]] | None = None
     """`members.switches` with which `modes` recorded nothing."""
     first_modes: Modes | None = None
@@ -206,7 +201,14 @@ class LoopState:
     @property
     def lacks(self) -> list[str]:
         """Names of what a state of this run lacks, and of what those lacked from which it comes."""
-        return list(dict.fromkeys([*(one.name for one in self.script or []), *self.resumption.resumed_without]))
+        earlier, looks = self.resumption.resumed_without, self.looks
+        if looks.has_compared:
+            names = [*(one.name for one in looks.carried), *(name for name in earlier if name != NOT_YET)]
+        else:
+            # A state whose run had looked says what it lacks: the same script lacks it here.
+            is_known = self.resumption.has_resumed and NOT_YET not in earlier
+            names = [*(() if is_known else (NOT_YET,)), *earlier]
+        return list(dict.fromkeys(names))
 
     @property
     def loop_has_begun(self) -> bool:

@@ -15,12 +15,11 @@ from samebits.protocol.layout.stream_key import Domain, stream_key
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.tracking import is_average, take_averages, track
 from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_weights
-from samebits.rank.checks.script.labels import label_gradients, say_names
+from samebits.rank.checks.look.labels import label_gradients
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.run.loop import tally
 from samebits.rank.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from samebits.rank.run.loop.lane_sum import lane_sum
-from samebits.rank.run.loop.loop_variables import note_loop_variables, restore_loop_variables
 from samebits.rank.run.loop.recording import is_over, settle
 from samebits.rank.run.loop.tally import Agreed, Tally
 from samebits.rank.run.loop.training import Steps, StepsOfEpochs, checked_loader
@@ -170,14 +169,12 @@ class Run:
                 yield epoch
                 settle(self._run)
                 label_gradients(self._run)
-                if epoch == num_epochs - 1:
-                    note_loop_variables(self._run, str(loop_state.epochs.loop))
                 automatic.after_body()
-                snapshots.after_body()
+                # Behind the last epoch a run that resumes has no turn, so names that the loop assigns would be missing.
+                if epoch < num_epochs - 1:
+                    snapshots.after_body()
                 if is_over(self._run.components):
                     return
-            if epoch < 0:
-                restore_loop_variables(self._run, str(loop_state.epochs.loop))
         finally:
             # Also when the script leaves the loop.
             automatic.leave_loop()
@@ -428,7 +425,6 @@ class Run:
             EnvironmentFailure: on every rank, when rank 0 cannot write, or not reach the URL. An older state is still there.
         """
         save_state(self._run, path, extra)
-        say_names(self._run)
 
     def load_state(self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any) -> dict[str, Any]:
         """Resume from the folder that `run.save_state` wrote, on any number of ranks. Collective: call it on every rank.

@@ -13,7 +13,7 @@ from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.events import Kind, add_event
 from samebits.protocol.layout.mesh import Mesh
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.run_folder import RunFolder
+from samebits.protocol.run_folder import RunFolder, unsaved
 from samebits.rank.caller import where
 from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from samebits.rank.checks.unreduced_metrics import UnreducedMetrics
@@ -100,7 +100,7 @@ class RunState:
         settings, folder = self.config.environment.settings, self.config.folder
         if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
             return False
-        return self.components.transport.any(folder.unsaved.exists(), "what states lack", where())
+        return self.components.transport.any(bool(unsaved(folder, "names")), "what states lack", where())
 
     def note(self, kind: Kind, step: int | None = None, **fields: Any) -> None:
         """Add an event to the run folder, on rank 0 where there is one; `step`: None for the newest."""

@@ -18,7 +18,7 @@ from samebits.errors import SamebitsError, UsageError
 from samebits.machine.regular_file import read_regular
 from samebits.protocol.state_files.manifest import DOCUMENTS, OTHER_TENSORS, Manifest, loads
 from samebits.rank.checkpoint.load.likeness import unlike
-from samebits.rank.checkpoint.state.collect import BODY_STREAMS, LEFT, MODES, STREAM, optimizers_of
+from samebits.rank.checkpoint.state.collect import BODY_STREAMS, MODES, STREAM, optimizers_of
 from samebits.rank.checkpoint.state.exact_json import decode
 from samebits.rank.checkpoint.state.gradients import saved_gradients
 from samebits.rank.checkpoint.state.model_state import ModelState
@@ -83,7 +83,7 @@ def unfit(place: Path, problem: str, fix: str) -> UsageError:
     return UsageError(f"{place} does not fit this run: {problem}", fix)
 
 
-OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, LEFT)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES)
 
 PREPARE_IT = "Layers that come between steps go through run.prepare: `model.head = run.prepare(nn.Linear(64, 10))`."
 

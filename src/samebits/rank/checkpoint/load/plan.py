@@ -33,7 +33,6 @@ from samebits.rank.checkpoint.load.parts import (
 from samebits.rank.checkpoint.state.changes import Small, bits_of
 from samebits.rank.checkpoint.state.collect import (
     BODY_STREAMS,
-    LEFT,
     MODES,
     STREAM,
     TRACKED,
@@ -46,7 +45,6 @@ from samebits.rank.checkpoint.state.collect import (
 )
 from samebits.rank.checkpoint.state.optimizer_state import parameter_names
 from samebits.rank.data.stream import SavedStream
-from samebits.rank.run.loop.loop_variables import wrong_loop_variables
 from samebits.rank.run.position.epoch_count import InsideEpoch
 from samebits.rank.run.position.kept_values import restore
 from samebits.rank.run.position.moment import Region
@@ -76,7 +74,6 @@ class LoadPlan(PlannedParts):
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
-        self.left = self._decode(self._documents.get(LEFT, {}))
         self._used |= {label for label in self._documents if self._waits and kind_of(label) in KINDS}
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files, waits=self._waits)
         self._options: Mapping[str, Any] = self.counters.get("options", {})
@@ -261,7 +258,7 @@ class LoadPlan(PlannedParts):
 
 
 def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None) -> None:
-    saved, step_timer, run.loop_state.epoch.left = plan.counters, run.components.step_timer, plan.left
+    saved, step_timer = plan.counters, run.components.step_timer
     run.loop_state.epochs.restore(saved["epochs"])
     step_timer.step, step_timer.epoch = saved["step"], saved["epoch"]
     step_timer.num_losses, step_timer.loss = saved["num_losses"], saved["loss"]
@@ -282,7 +279,7 @@ def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None)
 def _check_own(plan: LoadPlan, run: RunState, streams: tuple[Any, Any], has_gradients: bool, *, waits: bool) -> None:
     own, of_body = streams
     inside = wrong_inside(plan.counters.get("inside"), of_body, has_gradients)
-    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside or wrong_loop_variables(plan.left):
+    if problem := wrong_counters(plan.counters) or wrong_streams(own) or inside:
         raise UsageError(f"{problem}.", UNCHANGED)
     if len(plan.loaders) < len(run.loop_state.prepared.loaders) or (
         len(plan.loaders) > len(run.loop_state.prepared.loaders) and not waits

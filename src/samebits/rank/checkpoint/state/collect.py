@@ -30,7 +30,6 @@ from samebits.rank.run.run_state import RunState
 
 BODY_STREAMS = "random numbers of the epoch"
 MODES = "modes"
-LEFT = "variables behind loops"
 TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
 STREAM = "place of the data set"
@@ -102,7 +101,7 @@ def _add_place(contents: State, run: RunState, record: dict[str, Any], *, is_now
 
 
 def _add_kept(contents: State, run: RunState, at: Moment | None) -> None:
-    """What the script keeps in every state: objects that it tracks, `run.state`, what it reads behind its loops."""
+    """What the script keeps in every state: objects that it tracks, and `run.state`."""
     apart = run.config.mesh.asynchronous
     for name, thing in run.loop_state.prepared.tracked.items():
         label = f"{TRACKED}{name}"
@@ -111,8 +110,6 @@ def _add_kept(contents: State, run: RunState, at: Moment | None) -> None:
         contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
     for name, value in (vars(run.loop_state.values) if at is None else at.values).items():
         contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)
-    if left := (at.left if at is not None else run.loop_state.epoch.left):
-        contents.add(LEFT, left, OTHER_TENSORS, of_main=True)
 
 
 def label_of(name: str) -> str:

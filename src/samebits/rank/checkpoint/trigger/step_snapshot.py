@@ -12,7 +12,7 @@ from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.state.changes import Bits, Small, Versions
 from samebits.rank.checkpoint.state.collect import counters, optimizers_of
 from samebits.rank.checkpoint.state.save import write_alone
-from samebits.rank.checks.script.script_state import may_write_uncounted
+from samebits.rank.checks.look.frames import may_write_uncounted
 from samebits.rank.run.position.epoch_count import InsideEpoch
 from samebits.rank.run.position.moment import Moment
 from samebits.rank.run.run_state import RunState
@@ -61,7 +61,6 @@ class StepSnapshot:
             body_streams=body,
             streams=snapshot,
             states=self.small.states,
-            left=dict(loop_state.epoch.left),
             values=self.small.values,
             modes=loop_state.modes(),
             lines=self._run.components.metrics.recent(self._run.components.step_timer.step),

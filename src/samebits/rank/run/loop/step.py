@@ -16,6 +16,7 @@ from samebits.protocol.layout.schedule import Kind
 from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
+from samebits.rank.checks.look.labels import look_around_lane, note_gradients
 from samebits.rank.data.loader import Batches, LanePart, StepPlan
 from samebits.rank.run.loop.lane_sum import LaneFeatures, WholeBatch
 from samebits.rank.run.loop.loss_gauge import take_loss
@@ -25,6 +26,8 @@ from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.contract import ORDERED_FORM, RIGHT_FORM, AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from samebits.rank.strategy.pass_loss import check_loss
+
+CANNOT_CONTINUE = "This step is over: its lanes cannot continue."
 
 
 class Step:
@@ -159,9 +162,7 @@ class Step:
             lane = self._enter_lane(part, current)
             yield lane, batch
             if self._current is not current:
-                raise UsageError(
-                    "This step is over: its lanes cannot continue.", f"Write the loop like this:\n{RIGHT_FORM}"
-                )
+                raise UsageError(CANNOT_CONTINUE, f"Write the loop like this:\n{RIGHT_FORM}")
             self._leave_lane(lane)
 
     def __iter__(self) -> Iterator[Any]:
@@ -180,19 +181,19 @@ class Step:
         """One pass over the step's lanes, with its own gradient; or a look at what they compute, without backward."""
         run = self._run
         _refuse_pass(run, self._closed)
+        note_gradients(run)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
         current = run.components.strategy.begin_pass(self._cut, where())
         # What the script drew since the last look: ranks compare it when this pass ends.
         seen = run.components.streams.look()
         run.loop_state.open_pass.broken = "the loop over the step's lanes was left early"
         self._current = current
-        finished = False
         try:
             yield current
-            finished = True
-        finally:
-            if not finished and self._current is current:
+        except BaseException:
+            if self._current is current:
                 self._abandon(current)
+            raise
         self._end_pass(current, seen, is_look=is_look)
         self._current = None
 
@@ -232,6 +233,7 @@ class Step:
         run.loop_state.position.num_samples = len(part.indices)
         run.loop_state.open_pass.lane = current.begin_lane(part.lane) if current is not None else None
         run.components.unprepared.begin_lane()
+        look_around_lane(run, is_end=False)
         run.components.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         run.components.step_timer.enter(Phase.COMPUTE, f"lane {part.lane}")
         return run.loop_state.open_pass.lane
@@ -239,6 +241,7 @@ class Step:
     def _leave_lane(self, lane: OpenLane | None) -> None:
         if self._run.components.streams.was_seeded():
             _say_seeded_lane(self._run, where())
+        look_around_lane(self._run, is_end=True)
         if lane is not None:
             lane.end()
         # Later passes have their batches already. In the first, the next one is fetched while this lane's work is queued.
@@ -288,13 +291,13 @@ class Step:
     def close(self) -> None:
         """End the step; abandon a pass whose iterator the script still holds."""
         self._closed = True
-        if self._current is not None:
-            self._abandon(self._current)
+        if (current := self._current) is not None:
+            self._abandon(current)
 
     def skip_rest(self) -> None:
         """Fetch what was not used, so that the next step gets its own samples, and end the step."""
-        for _ in range(len(self._lanes) - len(self._batches)):
-            self._batches.append(self._next())
+        for _ in self._lanes[len(self._batches) :]:
+            self._next()
         self._batches.clear()
         self.close()
         if not self._passes:

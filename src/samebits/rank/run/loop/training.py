@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
-from samebits.rank.checks.script.labels import label
+from samebits.rank.checks.look.labels import begin_looks, look_after_step
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
 from samebits.rank.init.device import give_back_freed_memory
 from samebits.rank.run.loop.epoch import begin_epoch, check_samples, has_next
 from samebits.rank.run.loop.evaluation import say_shares
-from samebits.rank.run.loop.loop_variables import STEPS, note_loop_variables, restore_loop_variables
 from samebits.rank.run.loop.loss_gauge import settle_losses
 from samebits.rank.run.loop.recording import is_over, record_before, record_left, record_step, settle
 from samebits.rank.run.loop.step import Step
@@ -113,8 +112,8 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     step_timer.step_in_epoch, step_timer.steps_per_epoch = steps.done, steps.length or 0
     if step_timer.num_epochs == 0:
         step_timer.epoch = loader.epochs_begun
-    if run.loop_state.script is None and not steps.is_over:
-        label(run)
+    if not run.loop_state.looks.has_begun and not steps.is_over:
+        begin_looks(run)
     while has_next(run, steps):
         number = steps.done
         mine, fetched = steps.take()
@@ -148,7 +147,6 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             return
     settle_losses(run)
     run.loop_state.epoch.inside = None
-    run.loop_state.epoch.left.pop(STEPS, None)
     check_samples(run, steps)
     run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
     run.loop_state.epochs.end_steps()
@@ -158,8 +156,7 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     """The run can resume from here: between two steps, or after the last one."""
     loop_state = run.loop_state
     loop_state.epoch.inside = inside
-    if is_last:
-        note_loop_variables(run, STEPS)
+    look_after_step(run)
     loop_state.checkpointing.do_asked()
     loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
     loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
@@ -197,8 +194,6 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     epoch = _Epoch(which, loop, steps)
     loop_state.epoch.reading = weakref.ref(steps)
     loop_state.checkpointing.snapshots.enter_steps()
-    if steps.is_over:
-        restore_loop_variables(run, STEPS)
     loop_state.checkpointing.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 

@@ -23,8 +23,6 @@ class Moment:
     """The random streams, where what comes next draws from them; None where a step begins, which has its own."""
     states: Mapping[str, Any]
     """Those of schedulers and of the run's own objects, by label."""
-    left: Mapping[str, Any]
-    """What the script reads behind the last turn of its loops."""
     values: Mapping[str, Any]
     """`run.state`."""
     modes: Modes

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from samebits.errors import UsageError
 from samebits.rank.checkpoint.state.exact_json import encode
 from samebits.rank.checkpoint.state.state import digest
-from samebits.rank.checks.script_objects import is_of_the_users_class, script_frames
+from samebits.rank.checks.look.frames import is_a_class_of_the_users, script_frames
 from samebits.rank.strategy.agreement import tensor_hash
 
 MAX_ITEMS = 10_000
@@ -45,7 +44,7 @@ def plain_variables() -> Iterator[tuple[str, str]]:
 
 
 def _texts(name: str, thing: Any) -> Iterator[tuple[str, str]]:
-    if is_of_the_users_class(thing) and not isinstance(thing, (type, ModuleType)):
+    if is_a_class_of_the_users(type(thing)) and not isinstance(thing, (type, ModuleType)):
         for key, value in list(getattr(thing, "__dict__", {}).items()):
             if not key.startswith("_") and (text := text_of(value)):
                 yield f"{name}.{key}", text
@@ -91,19 +90,3 @@ def _digest(value: Any) -> str:
     except UsageError:
         return ""
     return digest([document, [tensor_hash(tensor) for tensor in tensors]])
-
-
-@dataclass(frozen=True)
-class Named:
-    """Something of the script that changes, or may, and that no state holds."""
-
-    name: str
-    where: str
-    """File and line; empty where it is no single line's."""
-    advice: str
-    kind: str
-
-    def sentence(self) -> str:
-        """For the person whose script it is."""
-        place = f"{self.where}: " if self.where else ""
-        return f"{place}no state holds {self.name}, so a resumed run begins with it anew; {self.advice}."

@@ -7,15 +7,14 @@ one lane and differs between ranks by nature; it is left out.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType, GeneratorType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from samebits.protocol.script_files import PACKAGE, running_script
+from samebits.rank.checks.look.frames import is_a_class_of_the_users, script_frames
+from samebits.rank.checks.look.held import parts_of
 
 MAX_DEPTH = 3
 """How deep objects of the script's own classes, lists and dictionaries are looked into."""
@@ -92,73 +91,9 @@ def _found(models: Sequence[nn.Module], frames: Sequence[FrameType]) -> Iterator
                     yield from _walk(name, thing, weights, seen, MAX_DEPTH)
 
 
-def script_frames() -> Iterator[FrameType]:
-    """The frames of the user's code above the caller, innermost first."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to see the script's variables
-    while frame is not None:
-        if is_a_frame_of_the_script(frame):
-            yield frame
-        frame = frame.f_back
-
-
-def modules_of_the_script() -> Iterator[ModuleType]:
-    """Modules beside the script, but for those of its frames above the caller."""
-    running = {id(frame.f_globals) for frame in script_frames()}
-    for name in sys.modules.keys() - _FOREIGN:
-        module = sys.modules[name]
-        if name == "__main__" or not _is_beside_the_script(module):
-            _FOREIGN.add(name)
-        elif id(vars(module)) not in running:
-            yield module
-
-
-_FOREIGN: set[str] = set()
-"""Names of modules that are not; there are thousands."""
-
-
-def _is_beside_the_script(module: Any) -> bool:
-    file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-    # `torch.ops` has a `__file__` that is no path.
-    return isinstance(file, str) and file.startswith("/") and is_the_users(file)
-
-
-def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
-    """What every state holds, as a script's variables name it: models, optimizers, and what they are made of.
-
-    `for group in optimizer.param_groups: group["lr"] = ...` leaves a group in a variable.
-    """
-    found = [*known]
-    for module in (module for model in models for module in model.modules()):
-        tensors = [*module._parameters.values(), *module._buffers.values()]  # noqa: SLF001 - torch's own names
-        found += [module, *tensors, *(tensor.grad for tensor in tensors if tensor is not None and tensor.is_leaf)]
-    for optimizer in (one for one in known if isinstance(one, Optimizer)):
-        found += [
-            optimizer.param_groups,
-            *optimizer.param_groups,
-            *(group["params"] for group in optimizer.param_groups),
-            *(value for group in optimizer.param_groups for value in group.values() if isinstance(value, Tensor)),
-        ]
-        states = [*optimizer.state.values()]
-        found += [optimizer.state, *states]
-        found += [value for state in states if isinstance(state, dict) for value in state.values()]
-    return found
-
-
-def is_a_frame_of_the_script(frame: FrameType) -> bool:
-    """Whether it runs the user's code: neither ours nor a library's; but a module run with -m may be installed."""
-    file = frame.f_code.co_filename
-    is_main = frame.f_globals.get("__name__") == "__main__" and not file.startswith(PACKAGE)
-    return is_main or is_the_users(file)
-
-
 def _holds_a_loop(frame: FrameType) -> bool:
     """Whether a variable is a loop under way, which must end when its function returns, as without a recorder."""
     return any(isinstance(value, GeneratorType) for value in frame.f_locals.values())
-
-
-def is_the_users(file: str) -> bool:
-    """Whether a source file belongs to the script that this process runs."""
-    return running_script().has(file)
 
 
 class _Weights:
@@ -200,14 +135,6 @@ def _members(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, (list, tuple)):
         if len(thing) <= MAX_MEMBERS:
             yield from ((f"{name}[{number}]", value) for number, value in enumerate(thing))
-    elif is_of_the_users_class(thing):
+    elif is_a_class_of_the_users(type(thing)):
         attributes = list(getattr(thing, "__dict__", {}).items())
         yield from ((f"{name}.{key}", value) for key, value in attributes if key not in _MODULE_TABLES)
-
-
-def is_of_the_users_class(thing: Any) -> bool:
-    """Whether the script, or a module beside it, defines the thing's class."""
-    module = type(thing).__module__
-    if module == "__main__":
-        return True
-    return is_the_users(getattr(sys.modules.get(module), "__file__", None) or "")

@@ -1,0 +1,93 @@
+"""The user's code that is running: its frames, their variables, the modules beside the script."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from inspect import CO_GENERATOR, CO_OPTIMIZED
+from types import FrameType, ModuleType
+from typing import Any
+
+from samebits.protocol.script_files import PACKAGE, running_script
+from samebits.rank.checks.look.source import read_behind, scope_of, tree, writes_uncounted
+
+
+def script_frames() -> Iterator[FrameType]:
+    """The frames of the user's code above the caller, innermost first."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to see the script's variables
+    while frame is not None:
+        if is_a_frame_of_the_script(frame):
+            yield frame
+        frame = frame.f_back
+
+
+def is_a_frame_of_the_script(frame: FrameType) -> bool:
+    """Whether it runs the user's code: neither ours nor a library's; but a module run with -m may be installed."""
+    file = frame.f_code.co_filename
+    is_main = frame.f_globals.get("__name__") == "__main__" and not file.startswith(PACKAGE)
+    return is_main or is_the_users(file)
+
+
+def is_the_users(file: str) -> bool:
+    """Whether a source file belongs to the script that this process runs."""
+    return running_script().has(file)
+
+
+def is_a_class_of_the_users(kind: type) -> bool:
+    """Whether the script, or a module beside it, defines a class."""
+    module = type.__getattribute__(kind, "__module__")
+    return module == "__main__" or is_the_users(_file_of(sys.modules.get(module) if isinstance(module, str) else None))
+
+
+def variables_of(frame: FrameType) -> Mapping[str, Any]:
+    """A copy of a frame's local variables, which keeps nothing alive once it is dropped."""
+    variables = frame.f_locals
+    found = dict(variables)
+    # [Note: why the dictionary of a frame is emptied]
+    # Up to Python 3.12 a function's frame keeps the dictionary that it made for us, and so every object in it, as long as it runs. It is
+    # made anew whenever somebody asks for it. Where the script itself holds it (`kept = locals()`), it stays as it is.
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(variables) <= _OURS:
+        variables.clear()
+    return found
+
+
+_OURS = 3
+"""References to such a dictionary: the frame's, our variable's, and that of the call which counts."""
+
+
+def modules_of_the_script() -> Iterator[ModuleType]:
+    """Modules of the user's files, the running script not among them."""
+    for name in sys.modules.keys() - _FOREIGN:
+        module = sys.modules.get(name)
+        if name == "__main__" or not isinstance(module, ModuleType) or not is_the_users(_file_of(module)):
+            _FOREIGN.add(name)
+        else:
+            yield module
+
+
+def may_write_uncounted() -> bool:
+    """Whether the user's source writes to tensors past their counters of writes; where it is unreadable it may."""
+    files = {frame.f_code.co_filename for frame in script_frames()}
+    trees = [tree(file) for file in files | {_file_of(module) for module in modules_of_the_script()}]
+    return any(one is None or writes_uncounted(one) for one in trees)
+
+
+def reads_behind_its_loop() -> bool:
+    """Whether the script reads a name behind the loop around the caller that the loop assigns; where its source is unreadable it may."""
+    for frame in script_frames():
+        if scope_of(frame.f_code) is None or read_behind(frame.f_code, frame.f_lineno):
+            return True
+        # The loop that asks a generator for its next turn is in its caller.
+        if not frame.f_code.co_flags & CO_GENERATOR:
+            break
+    return False
+
+
+_FOREIGN: set[str] = set()
+"""Names of modules that are not; there are thousands."""
+
+
+def _file_of(module: Any) -> str:
+    """Asked past a module's own `__getattr__`, which would be the script's code, or a library's."""
+    file = object.__getattribute__(module, "__dict__").get("__file__") if isinstance(module, ModuleType) else None
+    return file if isinstance(file, str) else ""

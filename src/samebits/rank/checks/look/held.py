@@ -1,0 +1,83 @@
+"""What a look leaves out, because every state of the run holds it, and what it looks at as a whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from samebits.rank.checks.look.snapshot import Prepared
+from samebits.rank.run.loop_state import LoopState
+
+
+def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prepared:
+    """What `run` has prepared. Between steps all is left out that states hold; a lane must not change what is tracked either.
+
+    Args:
+        run: the object itself, which a variable of the script may name.
+        loop_state: its.
+        between_lanes: whether the look is around a lane.
+    """
+    prepared, values = loop_state.prepared, vars(loop_state.values)
+    held = [*_GLOBAL, run, loop_state.values, *parts_of(prepared.models, loop_state.known)]
+    others = [(f"{type(one.dataset).__name__}, the data set", _attributes(one.dataset)) for one in prepared.loaders]
+    if between_lanes:
+        others += [(f"run.state.{name}", value) for name, value in values.items()]
+        # The counters of Accelerate and the Trainer change in a lane by design.
+        if loop_state.looks.counts_lanes:
+            others += [(f"{name}, which is tracked", _attributes(one)) for name, one in prepared.tracked.items()]
+    else:
+        held += [
+            *parts_of([one for one in prepared.tracked.values() if isinstance(one, nn.Module)], []),
+            *values.values(),
+        ]
+    models = [(f"model{number or ''}", model) for number, model in enumerate(prepared.models)]
+    optimizers = [one for one in prepared.taken if isinstance(one, Optimizer)]
+    modules = [module for model in prepared.models for module in model.modules()]
+    # Buffers that are not persistent are in no state, although their module is.
+    unsaved = {id(one._buffers[name]) for one in modules for name in one._non_persistent_buffers_set}  # noqa: SLF001
+    return Prepared(
+        frozenset(map(id, held)) - unsaved,
+        tuple(models),
+        tuple((f"optimizer{number or ''}", one) for number, one in enumerate(optimizers)),
+        tuple(others),
+    )
+
+
+_GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # type: ignore[attr-defined]  # noqa: SLF001
+"""Every state holds these."""
+
+
+def _attributes(thing: Any) -> Any:
+    """Its instance dictionary, asked past what its class makes of attributes."""
+    try:
+        return object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return thing
+
+
+def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
+    """What every state holds, as a script's variables name it: models, optimizers, and what they are made of.
+
+    `for group in optimizer.param_groups: group["lr"] = ...` leaves a group in a variable.
+    """
+    found = [*known]
+    for module in (module for model in models for module in model.modules()):
+        tensors = [*module._parameters.values(), *module._buffers.values()]  # noqa: SLF001 - torch's own names
+        found += [module, *tensors, *(tensor.grad for tensor in tensors if tensor is not None and tensor.is_leaf)]
+    for optimizer in (one for one in known if isinstance(one, Optimizer)):
+        found += [
+            optimizer.param_groups,
+            *optimizer.param_groups,
+            *(group["params"] for group in optimizer.param_groups),
+            *(value for group in optimizer.param_groups for value in group.values() if isinstance(value, Tensor)),
+        ]
+        states = [*optimizer.state.values()]
+        found += [optimizer.state, *states]
+        found += [value for state in states if isinstance(state, dict) for value in state.values()]
+    return found

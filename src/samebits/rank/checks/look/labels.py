@@ -1,0 +1,103 @@
+"""What the looks have found labels a run: it is said once, and again beside the bits.
+
+It blocks nothing: a state is saved and a run resumes all the same, but under `--recover exact`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from samebits.notices import say
+from samebits.rank.checks.look.held import prepared_of
+from samebits.rank.checks.look.looks import GRADIENTS, NOT_YET
+from samebits.rank.checks.look.verdict import Named
+from samebits.rank.run.position.metrics import keep
+from samebits.rank.run.run_state import RunState
+
+MOST_SAID = 3
+CARRIED = "no state holds {}, so a resumed run begins with it anew; keep it in run.state, or give it to run.track."
+HANDED_ON = (
+    "lanes hand on {}: bits on other numbers of ranks are not proved; see docs/guide/lanes.md for what makes it right."
+)
+
+
+def begin_looks(run: RunState) -> None:
+    """The first step is about to begin: until the looks are over, nobody knows what a state lacks. Not collective."""
+    run.loop_state.looks.has_begun = True
+    _keep(run)
+
+
+def look_after_step(run: RunState) -> None:
+    """Look between two steps, and say what was found after the last look. Not collective."""
+    looks = run.loop_state.looks
+    if not looks.is_over and looks.after_step(lambda: prepared_of(run, run.loop_state, between_lanes=False)):
+        say_names(run)
+
+
+def look_around_lane(run: RunState, *, is_end: bool) -> None:
+    """Look where a lane begins, or ends. Not collective."""
+    looks = run.loop_state.looks
+    if not looks.is_over:
+        (looks.leave_lane if is_end else looks.enter_lane)(lambda: prepared_of(run, run.loop_state, between_lanes=True))
+
+
+def note_gradients(run: RunState) -> None:
+    """A pass begins: note whether it adds to gradients of an earlier step."""
+    looks = run.loop_state.looks
+    if not looks.is_over and not looks.accumulates:
+        parameters = (one for model in run.loop_state.prepared.models for one in model.parameters())
+        looks.accumulates = any(one.grad is not None for one in parameters)
+
+
+def label_gradients(run: RunState) -> None:
+    """Name, at the end of a body of `run.epochs`, gradients that the next step adds to: a state of here lacks them."""
+    looks = run.loop_state.looks
+    if not looks.accumulates or GRADIENTS in looks.carried:
+        return
+    if any(parameter.grad is not None for model in run.loop_state.prepared.models for parameter in model.parameters()):
+        looks.carried.append(GRADIENTS)
+        _keep(run)
+        _say(run, _sentence(GRADIENTS, CARRIED))
+
+
+def say_names(run: RunState) -> None:
+    """Say once what was found, with lines, and what to write."""
+    loop_state, looks = run.loop_state, run.loop_state.looks
+    _keep(run)
+    is_resumed = loop_state.resumption.has_resumed
+    if is_resumed and (names := names_without(run)):
+        _say(run, f"the run has resumed without {', '.join(names)}, which no state holds and which begins anew.")
+    elif loop_state.checkpointing.is_inside and not is_resumed:
+        # What lanes hand on is said once, and below.
+        carried = [one for one in looks.carried if one not in (GRADIENTS, *looks.handed_on)]
+        _say_each(run, carried, CARRIED, "no state holds {} either.")
+    _say_each(run, looks.handed_on, HANDED_ON, "lanes hand on {} too.")
+
+
+def _say_each(run: RunState, found: list[Named], form: str, rest: str) -> None:
+    for one in found[:MOST_SAID]:
+        _say(run, _sentence(one, form))
+    if more := found[MOST_SAID:]:
+        _say(run, rest.format(", ".join(f"{one.name} ({one.where})" for one in more)))
+
+
+def _sentence(one: Named, form: str) -> str:
+    return (f"{one.where}: " if one.where else "") + form.format(one.name)
+
+
+def names_without(run: RunState) -> list[str]:
+    """What a run that has resumed did so without; empty for any other."""
+    return run.loop_state.lacks if run.loop_state.resumption.has_resumed else []
+
+
+def _keep(run: RunState) -> None:
+    """Report to the launcher and to later starts of the ranks, on each node."""
+    looks, lacks = run.loop_state.looks, run.loop_state.lacks
+    sentences = [_sentence(one, CARRIED) for one in looks.carried] or ([f"no state holds {NOT_YET}."] if lacks else [])
+    if run.config.folder is not None and run.config.environment.position.local_rank == 0:
+        keep(run.config.folder.unsaved, json.dumps({"names": lacks, "sentences": sentences}), run.components.step_timer)
+
+
+def _say(run: RunState, text: str) -> None:
+    if run.components.transport.rank == 0 and run.components.recorder is None and run.components.meter is None:
+        say(text)

@@ -1,0 +1,95 @@
+"""When a run looks at what its script keeps, and what it has found.
+
+between steps   at the end of the first three steps of a start: what changed is what a resumed run begins anew
+between lanes   around a lane of the second step: what it leaves is what other lanes may read, on this rank or not at all
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
+from samebits.rank.checks.look.verdict import Named, changed, counted, unread
+
+LOOKS = 3
+"""At the ends of so many steps."""
+MOST_S = 0.15
+"""Of all looks together."""
+NOT_YET = "what it keeps, which is looked at in its first 3 steps"
+"""In place of names, in the states of these steps."""
+GRADIENTS = Named("the gradients left at the end of an epoch", "")
+
+
+@dataclass
+class Looks:
+    """Those of one start of a run, on one rank. Nothing here raises, exchanges or keeps an object of the script."""
+
+    carried: list[Named] = field(default_factory=list)
+    """What a step changes and a later one reads, and no state holds."""
+    handed_on: list[Named] = field(default_factory=list)
+    """What a lane changes and something reads."""
+    unread: list[Named] = field(default_factory=list)
+    """What the loop reads and could not be looked at whole."""
+    has_begun: bool = False
+    """Whether the first step has."""
+    is_over: bool = False
+    """Whether there are no more looks."""
+    counts_lanes: bool = True
+    """Whether an int that a lane changes is handed on; not where a library counts its batches in lanes by design."""
+    accumulates: bool = False
+    """Whether a pass has begun with gradients of an earlier step, to which it adds."""
+    _steps: list[Snapshot] = field(default_factory=list)
+    _lane: Snapshot | None = None
+    _lanes_seen: int = 0
+    _compared: int = 0
+    _spent_s: float = 0.0
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether the ends of two steps at least were compared, so that it is known what a state lacks."""
+        return self.is_over and self._compared > 0
+
+    def after_step(self, prepared: Callable[[], Prepared]) -> bool:
+        """A step is over; whether that was the last look.
+
+        Args:
+            prepared: what the run holds, with `run.state` and what is tracked.
+        """
+        self._steps.append(self._look(prepared))
+        if len(self._steps) < LOOKS:
+            return False
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """There are no more looks: put together what they show."""
+        self.is_over, self._lane = True, None
+        pairs = list(zip(self._steps, self._steps[1:], strict=False))
+        self._compared = len(pairs)
+        carried = [one for before, after in pairs for one in changed(before, after)]
+        self.carried = list(dict.fromkeys([*(one for seen in self._steps[:1] for one in counted(seen)), *carried]))
+        self.unread = unread(self._steps)
+        self._steps.clear()
+
+    def enter_lane(self, prepared: Callable[[], Prepared]) -> None:
+        """A lane begins; only that of a start's second step is looked at."""
+        if not self.is_over and len(self._steps) == 1 and not self._lanes_seen:
+            self._lane = self._look(prepared)
+
+    def leave_lane(self, prepared: Callable[[], Prepared]) -> None:
+        """The lane is over."""
+        if self._lane is None:
+            return
+        before, self._lane, self._lanes_seen = self._lane, None, 1
+        self.handed_on = changed(before, self._look(prepared), counts_too=self.counts_lanes)
+
+    def _look(self, prepared: Callable[[], Prepared]) -> Snapshot:
+        began_s = time.thread_time()
+        try:
+            return look(prepared(), MOST_S - self._spent_s)
+        except Exception:  # noqa: BLE001 - what only labels never ends a run
+            return Snapshot({}, ())
+        finally:
+            self._spent_s += time.thread_time() - began_s

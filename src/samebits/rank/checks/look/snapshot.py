@@ -1,0 +1,184 @@
+"""What the script keeps, as one look sees it: each name with sixteen bytes that change where it changes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from samebits.rank.checks.look.frames import (
+    is_a_class_of_the_users,
+    modules_of_the_script,
+    script_frames,
+    variables_of,
+)
+from samebits.rank.checks.look.reading import Reader, has_state_in_c
+
+LONGEST_S = 0.05
+"""Of a look, by the thread's own time."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """A name under which the script keeps something."""
+
+    path: str
+    """`scale`, `self.scale`, `Config.scale`."""
+    code: CodeType | None
+    """Of the frame whose variable it is; None of a module's."""
+    file: str
+    """The source file in which the name is used."""
+    value: Any = field(repr=False)
+    owner: tuple[int, str] = (0, "")
+    """What it is an attribute of, and its name there; else its own identity: several names may lead to one thing."""
+    is_held: bool = False
+    """Whether it belongs to something that was prepared, which no source needs to be asked about."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one look saw of a name; it keeps no object."""
+
+    bits: bytes
+    is_whole: bool
+    is_count: bool
+    """Whether it is an exact int, as counters are."""
+    code: CodeType | None
+    file: str
+    owner: tuple[int, str]
+    is_held: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """A running function of the script and the line where it is."""
+
+    code: CodeType
+    line: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One look."""
+
+    names: dict[str, Seen]
+    places: tuple[Place, ...]
+    """The innermost first."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a look needs to know of the run.
+
+    Args:
+        held: identities of objects that are left out, with the parts that a state holds of them.
+        models: by label; of their modules the attributes are looked at that no state holds.
+        optimizers: the same.
+        others: objects that are looked at as a whole: what is tracked, `run.state`, data sets.
+    """
+
+    held: frozenset[int]
+    models: tuple[tuple[str, nn.Module], ...]
+    optimizers: tuple[tuple[str, Optimizer], ...]
+    others: tuple[tuple[str, Any], ...]
+
+
+def look(prepared: Prepared, most_s: float) -> Snapshot:
+    """Look at all that the script around the caller keeps; what comes after `most_s` seconds of this thread is not whole."""
+    frames = list(script_frames())
+    reader = Reader(prepared.held, time.thread_time, time.thread_time() + min(most_s, LONGEST_S))
+    names: dict[str, Seen] = {}
+    for root in (*_variables(frames, prepared), *_attributes(prepared)):
+        bits, is_whole = reader.read(root.value)
+        numbered = (root.path if number == 1 else f"{root.path} ({number})" for number in itertools.count(1))
+        label = next(one for one in numbered if one not in names)
+        names[label] = Seen(bits, is_whole, type(root.value) is int, root.code, root.file, root.owner, root.is_held)
+    return Snapshot(names, tuple(Place(frame.f_code, frame.f_lineno) for frame in frames))
+
+
+def _variables(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:
+    seen: set[int] = set()
+    for frame in frames:
+        file = frame.f_code.co_filename
+        if frame.f_code.co_name != "<module>":
+            for name, value in variables_of(frame).items():
+                yield from _roots(name, value, frame.f_code, file, prepared)
+        if id(frame.f_globals) not in seen:
+            seen.add(id(frame.f_globals))
+            for name, value in list(frame.f_globals.items()):
+                yield from _roots(
+                    name, value, frame.f_code if frame.f_code.co_name == "<module>" else None, file, prepared
+                )
+    for module in modules_of_the_script():
+        variables = object.__getattribute__(module, "__dict__")
+        if id(variables) not in seen:
+            seen.add(id(variables))
+            for name, value in list(variables.items()):
+                yield from _roots(name, value, None, str(variables.get("__file__")), prepared)
+
+
+def _roots(name: str, value: Any, code: CodeType | None, file: str, prepared: Prepared) -> Iterator[Root]:
+    """A variable; of an object or a class of the user's, each of its attributes."""
+    kind = type(value)
+    if name.startswith("__") or id(value) in prepared.held or issubclass(kind, ModuleType) or _is_ours(kind):
+        return
+    if issubclass(kind, type):
+        if is_a_class_of_the_users(value):
+            for key, part in list(type.__dict__["__dict__"].__get__(value).items()):
+                if not key.startswith("__"):
+                    yield Root(f"{name}.{key}", code, file, part, (id(value), key))
+        return
+    attributes = _dict_of(value) if is_a_class_of_the_users(kind) and not issubclass(kind, nn.Module) else None
+    if attributes is None:
+        yield Root(name, code, file, value, (id(value), ""))
+        return
+    for key, part in list(attributes.items()):
+        if id(part) not in prepared.held and not _is_ours(type(part)):
+            yield Root(f"{name}.{key}", code, file, part, (id(value), key))
+    if _has_more(kind):
+        yield Root(name, code, file, value, (id(value), ""))
+
+
+def _has_more(kind: type) -> bool:
+    """Whether instances have a state beside their dictionary: slots, or what a container or a class in C holds."""
+    return any("__slots__" in vars(one) or has_state_in_c(one) for one in kind.__mro__[:-1])
+
+
+def _attributes(prepared: Prepared) -> Iterator[Root]:
+    """What prepared things keep that is in no state."""
+    for label, model in prepared.models:
+        for place, module in model.named_modules():
+            own = object.__getattribute__(module, "__dict__")
+            where = f"{label}.{place}" if place else label
+            for key, value in list(own.items()):
+                if not (
+                    key.startswith("_") or key == "training" or issubclass(type(value), nn.Module) or callable(value)
+                ):
+                    yield Root(f"{where}.{key}", None, "", value, is_held=True)
+            for key in own.get("_non_persistent_buffers_set", ()):
+                yield Root(f"{where}.{key}", None, "", own["_buffers"].get(key), is_held=True)
+    for label, optimizer in prepared.optimizers:
+        for key, value in list(object.__getattribute__(optimizer, "__dict__").items()):
+            if key not in ("defaults", "state", "param_groups") and not (key.startswith("_") or callable(value)):
+                yield Root(f"{label}.{key}", None, "", value, is_held=True)
+    for label, other in prepared.others:
+        yield Root(label, None, "", other, is_held=True)
+
+
+def _dict_of(value: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
+
+
+def _is_ours(kind: type) -> bool:
+    module = type.__getattribute__(kind, "__module__")
+    return isinstance(module, str) and module.startswith("samebits.")

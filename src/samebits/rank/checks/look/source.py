@@ -1,0 +1,306 @@
+"""What the source of one loop says of a name: whether each turn assigns it first, only adds to it, shows it, or reads it behind.
+
+It is syntax alone: no value is known here and no function is followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+Loop = ast.For | ast.AsyncFor | ast.While
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_MAYBE = (ast.Match, ast.While, ast.ExceptHandler)
+"""What code may pass by; a loop over something is taken to have a turn."""
+ADDS = frozenset(
+    ["add", "add_", "append", "appendleft", "extend", "insert", "put", "record", "update", "write", "writerow"]
+)
+"""Methods that only add to what they are called on, where nobody takes their result."""
+SHOWS = frozenset(
+    [
+        "add_figure",
+        "add_histogram",
+        "add_image",
+        "add_scalar",
+        "add_scalars",
+        "add_text",
+        "close",
+        "debug",
+        "display",
+        "error",
+        "exception",
+        "flush",
+        "format",
+        "info",
+        "join",
+        "log",
+        "log_metrics",
+        "plot",
+        "print",
+        "refresh",
+        "round",
+        "savefig",
+        "set_description",
+        "set_postfix",
+        "set_postfix_str",
+        "warning",
+        "write",
+    ]
+)
+"""Functions and methods that only show what they get."""
+CLOCKS = frozenset(
+    ["monotonic", "monotonic_ns", "now", "perf_counter", "perf_counter_ns", "process_time", "time", "time_ns"]
+)
+"""Functions that give the time."""
+MOST_BYTES = 1 << 20
+"""Of a file that is parsed."""
+UNCOUNTED = frozenset({"vector_to_parameters", "untyped_storage", "from_numpy", "set_"})
+"""How a script gets at a tensor's memory past its counter of writes, beside `.data`."""
+
+
+@functools.lru_cache(64)
+def tree(file: str) -> ast.Module | None:
+    """A file's syntax as it is when it is read first; None where it is unreadable, or too long."""
+    try:
+        text = "".join(linecache.getlines(file))
+        return ast.parse(text) if 0 < len(text) <= MOST_BYTES else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+        return None
+
+
+@functools.lru_cache(256)
+def scope_of(code: CodeType) -> ast.AST | None:
+    """The function, or the file, that is this code."""
+    module = tree(code.co_filename)
+    if module is None or code.co_name == "<module>":
+        return module
+    for node in ast.walk(module):
+        if isinstance(node, _FUNCTIONS) and getattr(node, "name", "<lambda>") == code.co_name:
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+            if first == code.co_firstlineno:
+                return node
+    return None
+
+
+@functools.lru_cache(256)
+def loop_around(code: CodeType, line: int) -> Loop | None:
+    """The innermost loop around a line of the code."""
+    scope = scope_of(code)
+    found = [one for one in ast.walk(scope) if isinstance(one, Loop)] if scope is not None else []
+    return max(
+        (one for one in found if one.lineno <= line <= (one.end_lineno or 0)), key=lambda one: one.lineno, default=None
+    )
+
+
+@functools.lru_cache(256)
+def assigned_first(loop: Loop) -> frozenset[str]:
+    """Names that every turn of the loop assigns before it reads them."""
+    first: dict[str, bool] = {}
+    head: list[ast.AST] = [loop.target] if not isinstance(loop, ast.While) else [loop.test]
+    for node in (*head, *loop.body):
+        for name, is_sure in _in_order(node, is_sure=True):
+            first.setdefault(name.id, is_sure and isinstance(name.ctx, ast.Store))
+    return frozenset(name for name, is_assigned in first.items() if is_assigned)
+
+
+@functools.lru_cache(256)
+def read_behind(code: CodeType, line: int) -> frozenset[str]:
+    """Names that the loop around the line assigns, and that its function reads first in some line behind it."""
+    scope, loop = scope_of(code), loop_around(code, line)
+    if scope is None or loop is None:
+        return frozenset()
+    inside = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    first: dict[str, bool] = {}
+    for name, _ in _in_order(scope, is_sure=True):
+        if name.lineno > (loop.end_lineno or loop.lineno):
+            first.setdefault(name.id, isinstance(name.ctx, ast.Load))
+    return frozenset(name for name, is_read in first.items() if is_read and name in inside)
+
+
+def counters(loop: Loop) -> list[str]:
+    """What counts the steps of `run.steps` from outside, and is read: it begins anew where a run resumes inside an epoch."""
+    call = loop.iter if isinstance(loop, (ast.For, ast.AsyncFor)) else None
+    if not isinstance(call, ast.Call) or not any(_last(getattr(one, "func", one)) == "steps" for one in call.args):
+        return []
+    name = _last(call.func)
+    if name != "enumerate":
+        return [name] if name in ("zip", "islice") else []
+    targets = getattr(loop.target, "elts", [])[:1]  # type: ignore[union-attr]
+    names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+    return [name] if any(uses(one, loop.body).is_read for one in names) else []
+
+
+@dataclass(frozen=True)
+class Uses:
+    """How some code uses a word: the name of a variable or of an attribute."""
+
+    is_read: bool = False
+    """Whether anything is computed from it: it is not only assigned, added to and shown."""
+    line: int = 0
+    """Where it is changed first; else where it is used first."""
+
+
+def uses(word: str, body: Sequence[ast.AST]) -> Uses:
+    """How these statements use it."""
+    found = [one for node in body for one in _uses(node, word, is_idle=False)]
+    if {kind for _, kind in found} >= {"clock"} and "set" not in {kind for _, kind in found}:
+        return Uses(False, found[0][0])  # the script measures how long something takes
+    changed = [line for line, kind in found if kind != "read"]
+    return Uses(any(kind == "read" for _, kind in found), min(changed or [line for line, _ in found], default=0))
+
+
+def functions_beside(file: str, loop: Loop | None) -> list[ast.AST]:
+    """The functions of a file, which the loop may call; what lies around the loop is none of them."""
+    module = tree(file)
+    functions = [one for one in ast.walk(module) if isinstance(one, _FUNCTIONS)] if module is not None else []
+    return [one for one in functions if loop is None or not any(node is loop for node in ast.walk(one))]
+
+
+def functions_that_see(name: str, code: CodeType | None, functions: Sequence[ast.AST]) -> list[ast.AST]:
+    """Those of the functions for which a name is the variable of this code: nested ones, or of a module's all that have none of it."""
+    if code is not None and code.co_name != "<module>":
+        scope = scope_of(code)
+        within = {id(node) for node in ast.walk(scope)} if scope is not None else set()
+        functions = [one for one in functions if id(one) in within]
+    return [one for one in functions if name not in _own_names(one)]
+
+
+@functools.lru_cache(1024)
+def _own_names(function: ast.AST) -> frozenset[str]:
+    """Variables that are a function's own."""
+    nodes = list(ast.walk(function))
+    shared = {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return frozenset((stored | {node.arg for node in nodes if isinstance(node, ast.arg)}) - shared)
+
+
+def writes_uncounted(node: ast.AST) -> bool:
+    """Whether some statement may write to a tensor past its counter of writes: `p.data.mul_(2)`, `p.data = other`, `a.numpy()[0] = 1`."""
+    return any(_writes(one) for one in ast.walk(node))
+
+
+def _writes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        if node.attr in ("data", "numpy"):
+            return isinstance(node.ctx, ast.Store)
+        is_change = (
+            node.attr in ADDS
+            or node.attr in ("fill", "sort", "resize")
+            or (node.attr.endswith("_") and node.attr[0] != "_")
+        )
+        return node.attr in UNCOUNTED or (is_change and _is_data(node.value))
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Store) and _is_data(node.value)
+    if isinstance(node, ast.Name):
+        return node.id in UNCOUNTED
+    return isinstance(node, (ast.Assign, ast.AugAssign)) and _is_data(
+        node.value if isinstance(node, ast.Assign) else node.target
+    )
+
+
+def _is_data(node: ast.AST) -> bool:
+    """Whether it is `p.data`, `p.numpy()` or a part of it."""
+    while isinstance(node, (ast.Subscript, ast.Call)):
+        node = node.value if isinstance(node, ast.Subscript) else node.func
+    return isinstance(node, ast.Attribute) and node.attr in ("data", "numpy") and _last(node.value) != "utils"
+
+
+def _last(node: ast.AST) -> str:
+    """`c` of `a.b.c`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _uses(node: ast.AST, word: str, *, is_idle: bool) -> Iterator[tuple[int, str]]:
+    """Line and kind of each use: "set", "add", "show", "clock" or "read". `is_idle`: nobody takes what the node gives."""
+    if isinstance(node, ast.Expr):
+        yield from _uses(node.value, word, is_idle=True)
+    elif isinstance(node, ast.AugAssign) and _root(node.target, word):
+        yield node.lineno, "add"
+        yield from _uses(node.value, word, is_idle=False)
+    elif isinstance(node, ast.Assign) and (kind := _assigned(node, word)):
+        yield node.lineno, kind
+        yield from _uses(node.value.right, word, is_idle=False) if isinstance(node.value, ast.BinOp) else ()
+    elif isinstance(node, ast.Call):
+        yield from _called(node, word, is_idle=is_idle)
+    elif isinstance(node, (ast.Name, ast.Attribute)) and _last(node) == word:
+        yield node.lineno, "read" if isinstance(node.ctx, ast.Load) else "set"
+    else:
+        for part in ast.iter_child_nodes(node):
+            yield from _uses(part, word, is_idle=False)
+
+
+def _assigned(node: ast.Assign, word: str) -> str:
+    """Of an assignment to the word alone: "clock" for the time, "add" for `word = word + more`; empty for any other."""
+    if len(node.targets) != 1 or _last(node.targets[0]) != word:
+        return ""
+    if isinstance(node.value, ast.Call) and _last(node.value.func) in CLOCKS:
+        return "clock"
+    return "add" if isinstance(node.value, ast.BinOp) and _last(node.value.left) == word else ""
+
+
+def _called(node: ast.Call, word: str, *, is_idle: bool) -> Iterator[tuple[int, str]]:
+    name = _last(node.func)
+    if is_idle and isinstance(node.func, ast.Attribute) and name in ADDS | SHOWS and _root(node.func.value, word):
+        yield node.lineno, "add"
+        parts: list[ast.AST] = [*node.args, *node.keywords]
+    else:
+        parts = [node.func, *node.args, *node.keywords]
+    for part in parts:
+        for line, kind in _uses(part, word, is_idle=False):
+            yield line, "show" if kind == "read" and name in SHOWS else kind
+
+
+def _root(node: ast.AST, word: str) -> bool:
+    """Whether it is what the word names, or a part of it: `word`, `self.word`, `word["a"]`, `word.total`."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        if _last(node) == word:
+            return True
+        node = node.value
+    return _last(node) == word
+
+
+def _in_order(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:
+    """Names as they are evaluated, each with whether the code surely comes there; what is assigned comes after what it is made of."""
+    if isinstance(node, ast.Name):
+        yield node, is_sure
+        return
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and not is_sure:
+        return
+    fields = list(ast.iter_child_nodes(node))
+    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.comprehension, ast.NamedExpr)):
+        source = node.iter if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) else node.value
+        fields = [*([source] if source is not None else []), *(one for one in fields if one is not source)]
+    elif isinstance(node, ast.AugAssign):
+        yield from (
+            (ast.copy_location(ast.Name(one.id, ast.Load()), one), sure)
+            for one, sure in _in_order(node.target, is_sure=is_sure)
+        )
+    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        fields = [*node.generators, *(one for one in fields if one not in node.generators)]
+    if isinstance(node, ast.If):
+        yield from _branches(node, is_sure=is_sure)
+        return
+    for field in fields:
+        yield from _in_order(
+            field, is_sure=is_sure and (field is getattr(node, "test", None) or not isinstance(node, _MAYBE))
+        )
+
+
+def _branches(node: ast.If, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:
+    """A name that both branches assign first is surely assigned."""
+    yield from _in_order(node.test, is_sure=is_sure)
+    both = []
+    for branch in (node.body, node.orelse):
+        first: dict[str, bool] = {}
+        for statement in branch:
+            for name, sure in _in_order(statement, is_sure=True):
+                first.setdefault(name.id, sure and isinstance(name.ctx, ast.Store))
+        both.append({name for name, is_assigned in first.items() if is_assigned})
+    surely = both[0] & both[1]
+    for statement in (*node.body, *node.orelse):
+        for name, _ in _in_order(statement, is_sure=False):
+            yield name, is_sure and name.id in surely

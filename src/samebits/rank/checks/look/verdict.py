@@ -1,0 +1,110 @@
+"""What two looks show: names that have changed between them and that the script's source reads. Pure: snapshots in, names out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from samebits.rank.caller import short
+from samebits.rank.checks.look.snapshot import Place, Seen, Snapshot
+from samebits.rank.checks.look.source import (
+    Loop,
+    assigned_first,
+    counters,
+    functions_beside,
+    functions_that_see,
+    loop_around,
+    tree,
+    uses,
+)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something that the script keeps itself."""
+
+    name: str
+    where: str
+    """File and line; empty where it is no single line's."""
+
+
+def changed(before: Snapshot, after: Snapshot, *, counts_too: bool = True) -> list[Named]:
+    """Names that both looks read whole and that have changed between them, but for those that decide nothing.
+
+    Left out is what each turn of a loop assigns before it reads it, and what the loop only adds to, or shows.
+
+    Args:
+        before: the earlier look.
+        after: the later one, from the same place of the script.
+        counts_too: whether an int that has changed counts.
+    """
+    found: dict[tuple[int, str], Named | None] = {}
+    for path, seen in after.names.items():
+        earlier = before.names.get(path)
+        if earlier is None or earlier.bits == seen.bits or not (seen.is_whole and earlier.is_whole):
+            continue
+        # Of several names for one thing, that of the innermost function says what becomes of it.
+        owner = seen.owner if seen.owner[0] else (0, path)
+        if (counts_too or not seen.is_count) and owner not in found:
+            found[owner] = _named(path, seen, after.places)
+    return [one for one in found.values() if one is not None]
+
+
+def unread(snapshots: Sequence[Snapshot]) -> list[Named]:
+    """Names that the loop itself reads, with a part that some look could not read."""
+    found: dict[str, Named] = {}
+    for snapshot in snapshots:
+        for path, seen in snapshot.names.items():
+            if not seen.is_whole and not seen.is_held and path not in found:
+                body = [one for loop in _loops(snapshot.places) for one in loop.body]
+                is_read = any(uses(word, body).is_read for word in _words(path) if word != "self")
+                if is_read and (named := _named(path, seen, snapshot.places)) is not None:
+                    found[path] = named
+    return [*found.values()]
+
+
+def counted(snapshot: Snapshot) -> list[Named]:
+    """What counts the steps from outside of the loop."""
+    place = snapshot.places[0] if snapshot.places else None
+    loop = loop_around(place.code, place.line) if place is not None else None
+    if place is None or loop is None:
+        return []
+    return [Named(f"the count of {name}", short(place.code.co_filename, loop.lineno)) for name in counters(loop)]
+
+
+def _words(path: str) -> list[str]:
+    return path.partition(" (")[0].split(".")
+
+
+def _loops(places: Sequence[Place]) -> Iterator[Loop]:
+    for place in places:
+        if (loop := loop_around(place.code, place.line)) is not None:
+            yield loop
+
+
+def _named(path: str, seen: Seen, places: Sequence[Place]) -> Named | None:
+    """The name with its line; None where the source shows that it decides nothing."""
+    if seen.is_held:
+        return Named(path, "")
+    loops = list(_loops(places))
+    words = _words(path)
+    own = [
+        one for place in places if place.code is seen.code and (one := loop_around(place.code, place.line)) is not None
+    ]
+    if len(words) == 1 and any(words[0] in assigned_first(loop) for loop in own or loops):
+        return None
+    files = list(dict.fromkeys([seen.file, *(place.code.co_filename for place in places)]))
+    if any(tree(file) is None for file in files):
+        return Named(path, short(seen.file, 0).removesuffix(":0"))
+    body: list[ast.AST] = [one for loop in loops for one in loop.body]
+    functions = [one for file in files for one in functions_beside(file, loops[0] if loops else None)]
+    found = [uses(words[0], [*body, *functions_that_see(words[0], seen.code, functions)])] if words[0] != "self" else []
+    found += [uses(word, [*body, *functions]) for word in words[1:]]
+    # [Note: why each word must be read]
+    # A meter that is only updated and printed decides nothing, however its own methods read what it holds.
+    in_loop = [uses(word, body) for word in words[:-1] if word != "self"]
+    if not all(one.is_read for one in found) or not all(one.is_read or not one.line for one in in_loop):
+        return None
+    line = next((one.line for one in reversed(found) if one.line), 0)
+    return Named(path, short(seen.file, line) if line else "")

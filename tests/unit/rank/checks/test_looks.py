@@ -1,0 +1,225 @@
+"""What a script keeps itself is named, whatever way it keeps it; what every state holds is not."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import linecache
+import sqlite3
+import sys
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import samebits
+from samebits.rank.checks.look import labels, snapshot
+from samebits.rank.checks.look.looks import Looks
+from samebits.rank.checks.look.reading import Reader
+from samebits.rank.checks.look.snapshot import Prepared, look
+from samebits.rank.run.run_state import RunState
+from tests.scripts.idioms import NAMED, SAVED, script
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+
+
+class Seen(BaseException):
+    """The looks are over."""
+
+
+@pytest.fixture
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Looks]]:
+    """Runs a script up to the end of its third step, in this process."""
+    found: list[Looks] = []
+
+    def over(run: RunState) -> None:
+        found.append(run.loop_state.looks)
+        raise Seen
+
+    def run(source: str) -> Looks:
+        file = tmp_path / "train.py"
+        file.write_text(source)
+        linecache.checkcache()
+        module = types.ModuleType("__main__")
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        monkeypatch.setattr(sys, "argv", [str(file)])
+        with pytest.raises(Seen):
+            exec(compile(source, str(file), "exec"), vars(module))
+        return found[-1]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(labels, "say_names", over)
+    # Not those of what runs the tests.
+    frames = snapshot.script_frames
+    monkeypatch.setattr(
+        snapshot, "script_frames", lambda: [one for one in frames() if one.f_code.co_filename.startswith(str(tmp_path))]
+    )
+    yield run
+    samebits.finish()
+
+
+NOT_SEEN = {
+    "an attribute of sys": "modules of libraries are not looked at",
+    "an attribute of torch": "modules of libraries are not looked at",
+    "os.environ": "modules of libraries are not looked at",
+    "decimal's context": "it belongs to no variable",
+    "decimal's context, kept": "it is C's",
+    "an object with __getattr__": "its value is made where it is read",
+    "a descriptor": "its value is kept by the class of an attribute",
+    "the best so far": "it does not change in the first steps",
+    "an optimizer made anew": "the check of unprepared optimizers names it",
+}
+"""What a look does not see of what changes, and why."""
+ALSO_NAMED = {
+    "a sum that is only printed": "it is assigned together with something else",
+    "a flag that decides whether to print": "the source is not followed into the branch",
+}
+
+
+@pytest.mark.parametrize("idiom", NAMED)
+@pytest.mark.filterwarnings("ignore")
+def test_what_no_state_holds_is_named(idiom: str, names: Callable[[str], Looks]) -> None:
+    looks = names(script(*NAMED[idiom]))
+    assert bool(looks.carried or looks.unread) is (idiom not in NOT_SEEN)
+
+
+@pytest.mark.parametrize("idiom", SAVED)
+@pytest.mark.filterwarnings("ignore")
+def test_what_every_state_holds_is_not_named(idiom: str, names: Callable[[str], Looks]) -> None:
+    looks = names(script(*SAVED[idiom]))
+    assert bool(looks.carried or looks.handed_on or looks.unread) is (idiom in ALSO_NAMED)
+
+
+@pytest.mark.parametrize("example", ["quickstart.py", "digits.py", "recipes/mixup.py", "recipes/averaged_weights.py"])
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_of_the_examples_is_named(example: str, names: Callable[[str], Looks]) -> None:
+    pytest.importorskip("sklearn")
+    looks = names((EXAMPLES / example).read_text())
+    assert (looks.carried, looks.handed_on, looks.unread) == ([], [], [])
+
+
+LOOP = script("{before}", "{turn}").replace("for step in run.steps(loader)", "{loop}").replace("factor * ", "")
+
+
+@pytest.mark.parametrize(
+    ("loop", "turn", "named"),
+    [
+        ("for n, step in enumerate(run.steps(loader))", "if n > 3: break", "enumerate"),
+        ("for n, step in enumerate(run.steps(loader))", "print(n)", ""),
+        ("for step, n in zip(run.steps(loader), range(99))", "pass", "zip"),
+        ("for step in itertools.islice(run.steps(loader), 9)", "pass", "islice"),
+        ("for step in run.steps(loader)", "pass", ""),
+    ],
+)
+def test_what_counts_steps_from_outside_is_named(
+    loop: str, turn: str, named: str, names: Callable[[str], Looks]
+) -> None:
+    found = [one.name for one in names(LOOP.format(before="", turn=turn, loop=loop)).carried]
+    assert found == ([f"the count of {named}"] if named else [])
+
+
+def test_a_name_has_its_line(names: Callable[[str], Looks]) -> None:
+    source = script("scale = 1.0", "factor = scale\n        scale = 0.9 * scale")
+    [one] = names(source).carried
+    line = next(number for number, text in enumerate(source.splitlines(), 1) if "scale = 0.9" in text)
+    assert (one.name, one.where) == ("scale", f"train.py:{line}")
+
+
+LANES = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import samebits
+
+run = samebits.init(seed=0, lanes=2, threads=1)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer, loader = run.prepare(model, optimizer, DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8))
+{before}
+for epoch in run.epochs(2):
+    for step in run.steps(loader):
+        for batch in step:
+            {turn}
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+LOSS = "model(batch[0]).square().mean()"
+
+
+@pytest.mark.parametrize(
+    ("before", "turn", "named"),
+    [
+        ("centre = torch.zeros(1)", "loss = (model(batch[0]) - centre).square().mean(); centre = 0.9 * centre + 0.1 * loss.detach(); run.backward(loss)", "centre"),
+        ("bank = []", f"loss = {LOSS} + sum(bank[-2:]); bank.append(loss.detach()); run.backward(loss)", "bank"),
+        ("class State: weight = 1.0", f"loss = State.weight * {LOSS}; State.weight = loss.item(); run.backward(loss)", "State.weight"),
+        ("def loss_of(x):\n    global seen\n    seen += 1\n    return seen * x.square().mean()\nseen = 0", "run.backward(loss_of(model(batch[0])))", "seen"),
+        ("run.state.losses = []", f"run.state.losses.append(1.0); run.backward({LOSS} * len(run.state.losses))", "run.state.losses"),
+        ("model.steps = 0", f"model.steps += 1; run.backward({LOSS} * model.steps)", "model.steps"),
+        ("total, all_of = 0.0, []", f"loss = {LOSS}; total += loss.item(); all_of.append(loss.item()); run.backward(loss)", ""),
+        ("hidden = None", f"hidden = torch.zeros(1); run.backward({LOSS} + hidden)", ""),
+        ("own = torch.Generator()", f"own = torch.Generator().manual_seed(run.seed(step.number, step.lane)); run.backward({LOSS} * torch.rand((), generator=own))", ""),
+    ],
+)  # fmt: skip
+def test_what_a_lane_leaves_and_something_reads_is_handed_on(
+    before: str, turn: str, named: str, names: Callable[[str], Looks]
+) -> None:
+    looks = names(LANES.format(before=before, turn=turn))
+    assert [one.name for one in looks.handed_on] == ([named] if named else [])
+
+
+class Trap:
+    """Whatever is asked of it fails: a look asks nothing of the user's objects."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "value", 1)
+
+    def _fail(self, *_: object) -> object:
+        raise AssertionError("a look ran the user's code")
+
+    __getattr__ = __getattribute__ = __setattr__ = __eq__ = __hash__ = __len__ = __iter__ = __bool__ = __repr__ = _fail  # type: ignore[assignment]
+    __reduce__ = __getstate__ = __next__ = __getitem__ = __contains__ = _fail  # type: ignore[assignment]
+
+
+def read(value: object, most_s: float = 9.0) -> tuple[bytes, bool]:
+    return Reader(frozenset(), time.perf_counter, time.perf_counter() + most_s).read(value)
+
+
+def test_a_look_runs_no_code_of_the_users_and_sees_what_changes() -> None:
+    trap = Trap()
+    before = read([trap])
+    assert before == read([trap])
+    assert before[1]
+    object.__setattr__(trap, "value", 2)
+    assert read([trap]) != before
+
+
+@pytest.mark.parametrize(
+    "value", [iter([1]), itertools.count(), io.BytesIO(), sqlite3.connect(":memory:"), [iter([1])]]
+)
+def test_what_cannot_be_read_is_not_the_same(value: object) -> None:
+    assert not read(value)[1]
+
+
+def test_what_comes_after_the_time_is_over_was_not_read() -> None:
+    assert not read([[object()]], most_s=-1.0)[1]
+
+
+def test_a_look_keeps_no_object_of_the_script() -> None:
+    def keeps() -> weakref.ref[nn.Linear]:
+        thing = nn.Linear(1, 1)
+        look(Prepared(frozenset(), (), (), ()), 1.0)
+        return weakref.ref(thing)
+
+    assert keeps()() is None
+
+
+def test_what_the_script_holds_of_its_own_variables_stays() -> None:
+    own = 1
+    held = locals()
+    look(Prepared(frozenset(), (), (), ()), 1.0)
+    assert held["own"] == own

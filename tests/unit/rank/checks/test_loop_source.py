@@ -1,0 +1,101 @@
+"""What the source of one loop says of a name: syntax alone."""
+
+import ast
+import textwrap
+
+import pytest
+
+from samebits.rank.checks.look import source
+from samebits.rank.checks.look.source import assigned_first, read_behind, uses, writes_uncounted
+
+LOOP = "for step in steps:\n    for x, y in step:\n        pass\n    loss = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("behind", "left"),
+    [
+        ("print(step.loss)", {"step"}),
+        ("for x, y in others:\n    f(x, y)", set()),
+        ("loss = loss + 1", {"loss"}),
+        ("loss += 1", {"loss"}),
+        ("loss: int = 2\nprint(loss)", set()),
+        ("[x for x in others]", set()),
+        ("(y := 3)\nprint(y)", set()),
+        ("for x in x:\n    pass", {"x"}),
+        ("print(other)", set()),
+    ],
+)
+def test_names_that_are_read_first_behind_the_loop_are_left(behind, left, tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(LOOP + behind)
+    code = compile(file.read_text(), str(file), "exec")
+    assert read_behind(code, 1) == left
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("a = 1\nb = a", {"a", "b"}),
+        ("b = a\na = 1", {"b"}),
+        ("if x: a = 1\nb = a", {"b"}),
+        ("if x: a = 1\nelse: a = 2\nb = a", {"a", "b"}),
+        ("for c in d: a = c", {"a", "c"}),
+        ("while x: a = 1", set()),
+        ("a += 1", set()),
+        ("with f() as a: b = a", {"a", "b"}),
+    ],
+)
+def test_names_that_each_turn_assigns_before_it_reads_them(body, names):
+    loop = ast.parse(f"for step in steps:\n{textwrap.indent(body, '    ')}").body[0]
+    assert assigned_first(loop) - {"step"} == names
+
+
+@pytest.mark.parametrize(
+    ("line", "is_read"),
+    [
+        ("a += 1", False),
+        ("a = a + loss", False),
+        ("a.append(loss)", False),
+        ("self.a['x'].update(loss)", False),
+        ("print(f'{a:.2f}')", False),
+        ("run.log(a=sum(a) / len(a))", False),
+        ("a = time.time(); b = time.time() - a", False),
+        ("b = a.pop()", True),
+        ("a.step()", True),
+        ("loss = loss * a", True),
+        ("if a: pass", True),
+        ("f(a)", True),
+        ("b = a.append(1)", True),
+    ],
+)
+def test_what_is_only_added_to_or_shown_is_not_read(line, is_read):
+    assert uses("a", ast.parse(line).body).is_read is is_read
+
+
+@pytest.mark.parametrize(
+    ("line", "writes"),
+    [
+        ("p.data.mul_(2)", True),
+        ("p.data = other", True),
+        ("p.data[0] = 1", True),
+        ("p.numpy()[0] = 1", True),
+        ("a = torch.from_numpy(b)", True),
+        ("p.set_(q)", True),
+        ("from torch.utils.data import DataLoader", False),
+        ("torch.utils.data.random_split(a, b)", False),
+        ("a = p.data.mean()", False),
+        ("a = p.detach().numpy().mean()", False),
+    ],
+)
+def test_writes_that_torch_does_not_count_are_found_in_the_text(line, writes):
+    assert writes_uncounted(ast.parse(line)) is writes
+
+
+def test_what_cannot_be_read_or_is_too_long_has_no_syntax(tmp_path, monkeypatch):
+    file = tmp_path / "train.py"
+    file.write_text("a = 1\n" * 10)
+    monkeypatch.setattr(source, "MOST_BYTES", 8)
+    assert source.tree(str(file)) is None
+    assert source.tree(str(tmp_path / "none.py")) is None
+    (tmp_path / "wrong.py").write_text("for")
+    assert source.tree(str(tmp_path / "wrong.py")) is None

@@ -15,6 +15,7 @@ from samebits.protocol.layout.stream_key import Domain, stream_key
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.tracking import is_average, take_averages, track
 from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_weights
+from samebits.rank.checks.look.frames import refuse_loop_without_turn
 from samebits.rank.checks.look.labels import label_gradients
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.run.loop import tally
@@ -175,6 +176,8 @@ class Run:
                     snapshots.after_body()
                 if is_over(self._run.components):
                     return
+            if epoch < 0:
+                refuse_loop_without_turn()
         finally:
             # Also when the script leaves the loop.
             automatic.leave_loop()

@@ -78,7 +78,8 @@ def test_the_newest_snapshot_is_that_of_the_last_run_of_a_script(tmp_path) -> No
 def test_a_state_that_would_let_a_body_run_twice_waits_for_its_end():
     trigger = OnSchedule(Schedule(steps=4), 0.0)
     assert trigger.place(in_body=True, is_first=True, ends_epoch=False) is Place.HERE
-    assert trigger.place(in_body=False, is_first=True, ends_epoch=True) is Place.HERE
+    assert trigger.place(in_body=False, is_first=True, ends_epoch=True) is Place.BEFORE
+    assert trigger.place(in_body=False, is_first=True, ends_epoch=False) is Place.HERE
     assert trigger.place(in_body=False, is_first=False, ends_epoch=False) is Place.NOWHERE
     assert not trigger.settle()
     for is_first, ends_epoch in ((True, True), (False, False), (False, True)):

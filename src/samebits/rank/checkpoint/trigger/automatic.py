@@ -108,7 +108,7 @@ class Automatic(NoStates):
         if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
             epochs = self._run.loop_state.epochs
             place = self._trigger.place(in_body=epochs.in_body, is_first=epochs.is_first, ends_epoch=ends_epoch)
-            if place is Place.HERE:
+            if place is Place.HERE or (place is Place.BEFORE and self._ends_by):
                 self._save()
             elif place is Place.NOWHERE:
                 self._warn_once(

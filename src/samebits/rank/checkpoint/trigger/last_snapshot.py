@@ -29,7 +29,7 @@ from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.trigger.snapshots import Snapshots
 from samebits.rank.checkpoint.trigger.step_snapshot import StepSnapshot
-from samebits.rank.checks.look.frames import reads_behind_its_loop
+from samebits.rank.checks.look.frames import read_behind_its_loop
 from samebits.rank.run.checkpointing import NoLastSnapshot
 from samebits.rank.run.position.epoch_count import InsideEpoch
 from samebits.rank.run.run_state import RunState
@@ -97,7 +97,7 @@ class LastSnapshot(NoLastSnapshot):
             self._has_looked = True
             self._beginning.look_at_source()
         # A run that resumes behind its loop has no turn there, so names that the loop assigns would be missing.
-        if is_last and reads_behind_its_loop():
+        if is_last and read_behind_its_loop():
             return
         self._beginning.note(inside, keeps_streams=is_last)
         self._step = step

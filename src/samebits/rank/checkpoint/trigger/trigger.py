@@ -24,6 +24,7 @@ class Place(Enum):
 
     HERE = "here"
     AFTER_BODY = "after the body of run.epochs"
+    BEFORE = "before the last step, where the loop still has a turn"
     NOWHERE = "nowhere"
 
 
@@ -41,6 +42,9 @@ class Trigger:
         if in_body and (ends_epoch or not is_first):
             self.owed = True
             return Place.AFTER_BODY
+        if ends_epoch and is_first:
+            # A run that resumes behind its loop has no turn there, so names that the loop assigns would be missing.
+            return Place.BEFORE
         return Place.HERE if is_first else Place.NOWHERE
 
     def settle(self) -> bool:

@@ -8,6 +8,7 @@ from inspect import CO_GENERATOR, CO_OPTIMIZED
 from types import FrameType, ModuleType
 from typing import Any
 
+from samebits.errors import UsageError
 from samebits.protocol.script_files import PACKAGE, running_script
 from samebits.rank.checks.look.source import read_behind, scope_of, tree, writes_uncounted
 
@@ -72,15 +73,27 @@ def may_write_uncounted() -> bool:
     return any(one is None or writes_uncounted(one) for one in trees)
 
 
-def reads_behind_its_loop() -> bool:
-    """Whether the script reads a name behind the loop around the caller that the loop assigns; where its source is unreadable it may."""
+def read_behind_its_loop() -> frozenset[str]:
+    """Names that the script reads behind the loop around the caller and that the loop assigns; "" where its source is unreadable."""
     for frame in script_frames():
-        if scope_of(frame.f_code) is None or read_behind(frame.f_code, frame.f_lineno):
-            return True
+        if scope_of(frame.f_code) is None:
+            return frozenset({""})
+        if names := read_behind(frame.f_code, frame.f_lineno):
+            return names
         # The loop that asks a generator for its next turn is in its caller.
         if not frame.f_code.co_flags & CO_GENERATOR:
             break
-    return False
+    return frozenset()
+
+
+def refuse_loop_without_turn() -> None:
+    """Raise `UsageError` where a run resumes behind the last turn of a loop whose names the script reads there, and lacks."""
+    names = read_behind_its_loop() - {""}
+    if names:
+        raise UsageError(
+            f"The run resumes after the last iteration of a loop, where the script reads {min(names)!r}, which no state has.",
+            "Keep it in run.state, or choose another name for a new run.",
+        )
 
 
 _FOREIGN: set[str] = set()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
+from samebits.rank.checks.look.frames import refuse_loop_without_turn
 from samebits.rank.checks.look.labels import begin_looks, look_after_step
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
@@ -194,6 +195,8 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     epoch = _Epoch(which, loop, steps)
     loop_state.epoch.reading = weakref.ref(steps)
     loop_state.checkpointing.snapshots.enter_steps()
+    if steps.is_over:
+        refuse_loop_without_turn()
     loop_state.checkpointing.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 

@@ -94,6 +94,7 @@ def init(
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
     wanted = Wanted(Form(strategy, mesh, schedule), lanes, device, threads, operator.index(seed), arithmetic)
     run = assemble(environment, decide(environment, wanted, saving))
+    run.loop_state.prepared.hooks.append(run.loop_state.schedulers.watch())
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 

@@ -24,6 +24,7 @@ from samebits.rank.init.numerics import fingerprint
 from samebits.rank.run.loop.loss_gauge import settle_losses
 from samebits.rank.run.loop_state import LoopState
 from samebits.rank.run.position.epoch_count import InsideEpoch
+from samebits.rank.run.position.made_schedulers import kept
 from samebits.rank.run.position.moment import Moment
 from samebits.rank.run.position.preparations import OPTIMIZER, SCHEDULER
 from samebits.rank.run.run_state import RunState
@@ -34,6 +35,7 @@ LEFT = "variables behind loops"
 TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
 STREAM = "place of the data set"
+MADE = "schedulers that nobody prepared"
 
 
 def collect(
@@ -59,6 +61,7 @@ def collect(
         state = scheduler.state_dict() if at is None else at.states[label]
         contents.add(label, state, OTHER_TENSORS)
         contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}
+    _add_made(contents, run.loop_state, at, is_inside=record["inside"] is not None)
     for name, thing in run.loop_state.prepared.stateful.items():
         contents.add(name, thing.state_dict() if at is None else at.states[name], OTHER_TENSORS)
     for name, thing in extra.items():
@@ -89,6 +92,16 @@ def _add_model(contents: State, run: RunState, label: str, model: nn.Module) -> 
             judged = (id(model), name) not in run.loop_state.prepared.began_infinite
             tensors.add(name, tensor, run.components.strategy.holder_of(tensor), judged=judged)
     contents.add(label, state.others, OTHER_TENSORS)
+
+
+def _add_made(contents: State, loop_state: LoopState, at: Moment | None, *, is_inside: bool) -> None:
+    """Schedulers that nobody prepared. Which of them still live may differ between ranks, so rank 0's count."""
+    made = loop_state.schedulers.record() if at is None else at.states.get(MADE, [])
+    if made:
+        runs_again = is_inside or (loop_state.epochs.in_body and not loop_state.epochs.trained)
+        record = kept(made, loop_state.schedulers.counts(runs_again=False), runs_again=runs_again)
+        bodies = loop_state.schedulers.counts(runs_again=runs_again)
+        contents.add(MADE, {"bodies": bodies, "made": record}, OTHER_TENSORS, of_main=True)
 
 
 def _add_place(contents: State, run: RunState, record: dict[str, Any], *, is_now: bool) -> None:

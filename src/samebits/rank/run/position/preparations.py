@@ -53,7 +53,7 @@ class MadeOptions:
 
     def add(self, label: str, thing: Any) -> None:
         """An optimizer or scheduler was prepared."""
-        self.by_label[label] = _options_of(thing)
+        self.by_label[label] = options_of(thing)
 
     def add_value(self, name: str, value: Any) -> None:
         """`run.state` got a first value."""
@@ -91,7 +91,7 @@ class MadeOptions:
         self.by_label.update({label: groups for label, groups in saved.items() if label in self.by_label})
 
 
-def _options_of(thing: Any) -> Groups:
+def options_of(thing: Any) -> Groups:
     """Plain values that an optimizer's groups, or a scheduler, were made with."""
     groups = thing.param_groups if hasattr(thing, "param_groups") else [thing.state_dict()]
     return [

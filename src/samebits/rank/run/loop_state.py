@@ -21,6 +21,7 @@ from samebits.rank.run.position.kept_values import KeptValues
 from samebits.rank.run.position.made_schedulers import MadeSchedulers
 from samebits.rank.run.position.moment import LoopPosition
 from samebits.rank.run.position.preparations import SCHEDULER, Members, Modes, Preparations
+from samebits.rank.run.position.rates import Rates
 from samebits.rank.strategy.contract import OpenLane
 from samebits.rank.strategy.pass_loss import PassLoss
 
@@ -134,6 +135,7 @@ class LoopState:
     checks: Checks = field(default_factory=Checks)
     values: KeptValues = field(init=False)
     """`run.state`."""
+    rates: Rates = field(default_factory=Rates)
     schedulers: MadeSchedulers = field(init=False)
     """Those that nobody prepared."""
     ended: bool = False

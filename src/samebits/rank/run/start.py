@@ -134,6 +134,8 @@ def _present_run(run: RunState, checks: int | None) -> Run:
     settings = run.config.environment.settings
     if settings is not None and settings.snapshots is not None and not settings.evidence:
         run.loop_state.checkpointing.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
+    if run.config.folder is not None and run.components.transport.rank == 0 and not run.config.mesh.asynchronous:
+        run.loop_state.rates.open(run.config.folder.path)
     outlive(run, dict(os.environ))
     _present.append(run)
     atexit.register(_finish_at_exit)

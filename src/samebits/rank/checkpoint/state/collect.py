@@ -15,7 +15,7 @@ from samebits.errors import UsageError
 from samebits.protocol.state_files.manifest import GRADIENTS, OTHER_TENSORS
 from samebits.rank.checkpoint.state.exact_json import encode
 from samebits.rank.checkpoint.state.gradients import add_gradients
-from samebits.rank.checkpoint.state.model_state import ModelState
+from samebits.rank.checkpoint.state.model_state import ModelState, refuse_renamed
 from samebits.rank.checkpoint.state.optimizer_state import add_optimizer, parameter_names
 from samebits.rank.checkpoint.state.state import State, TensorSet
 from samebits.rank.checkpoint.state.tensor_file import FORMAT
@@ -84,7 +84,9 @@ def collect(
 
 def _add_model(contents: State, run: RunState, label: str, model: nn.Module) -> None:
     """A tensor of several names, such as tied weights, is written under the first."""
+    preparations = run.loop_state.prepared.preparations
     state, tensors = ModelState.of(model), contents.files.setdefault(f"{label}.safetensors", TensorSet())
+    refuse_renamed(label, state, preparations.names[id(model)], preparations.late_tensors())
     tensors.also = {first: [name for name in others if name != FORMAT] for first, *others in state.tied()}
     again = {name for others in tensors.also.values() for name in others}
     for name, tensor in state.tensors.items():

@@ -149,6 +149,8 @@ class Resumption:
     """Where the loaded state was saved inside an epoch, until `run.steps` continues there."""
     goes_on_stream: SavedStream | None = None
     """With `goes_on`: how the data set can continue by itself."""
+    goes_on_order: Mapping[str, Any] | None = None
+    """With `goes_on`: the order of the epoch, where a sampler of the script has drawn it."""
     later_streams: Mapping[str, Any] | None = None
     """The random streams of the loaded state, until `run.steps` continues."""
     schedulers: Callable[[bool], None] | None = None

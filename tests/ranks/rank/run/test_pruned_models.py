@@ -50,5 +50,7 @@ def test_a_model_that_was_made_ready_for_pruning_resumes_with_the_same_masks(tmp
 
 
 def test_a_state_with_names_that_no_start_has_is_refused_when_it_is_saved(tmp_path):
-    with pytest.raises(AssertionError, match="UsageError: model has .*weight_orig and .*, which it had not when it was"):
+    with pytest.raises(
+        AssertionError, match=r"UsageError: model has .*weight_orig and .*, which it had not when it was"
+    ):
         run_ranks(train, Started(1), str(tmp_path), False)

@@ -18,7 +18,7 @@ from samebits.errors import SamebitsError, UsageError
 from samebits.machine.regular_file import read_regular
 from samebits.protocol.state_files.manifest import DOCUMENTS, OTHER_TENSORS, Manifest, loads
 from samebits.rank.checkpoint.load.likeness import unlike
-from samebits.rank.checkpoint.state.collect import BODY_STREAMS, LEFT, MADE, MODES, STREAM, optimizers_of
+from samebits.rank.checkpoint.state.collect import BODY_STREAMS, LEFT, MADE, MODES, ORDER, STREAM, optimizers_of
 from samebits.rank.checkpoint.state.exact_json import decode
 from samebits.rank.checkpoint.state.gradients import saved_gradients
 from samebits.rank.checkpoint.state.model_state import ModelState
@@ -66,6 +66,26 @@ def checked_modes(record: Any, models: Sequence[nn.Module], *, may_lack: bool = 
     return found
 
 
+def saved_order(record: Any) -> Mapping[str, Any] | None:
+    """The order of the epoch that a sampler of the script had drawn.
+
+    Raises:
+        UsageError: when samebits does not write that.
+    """
+    if record is None:
+        return None
+    samples, sizes = record["samples"], record["sizes"]
+    is_ours = all(isinstance(one, Tensor) and one.dtype is torch.int64 and one.ndim == 1 for one in (samples, sizes))
+    if (
+        not is_ours
+        or bool((sizes < 0).any())
+        or int(sizes.sum()) != len(samples)
+        or type(record["batch_size"]) is not int
+    ):
+        raise UsageError("its order of the epoch is not described the way samebits does it.", UNCHANGED)
+    return dict(record)
+
+
 def saved_stream(record: Any) -> SavedStream | None:
     """How a data set resumes by itself.
 
@@ -83,7 +103,7 @@ def unfit(place: Path, problem: str, fix: str) -> UsageError:
     return UsageError(f"{place} does not fit this run: {problem}", fix)
 
 
-OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, LEFT, MADE)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, LEFT, MADE, ORDER)
 
 PREPARE_IT = "Layers that come between steps go through run.prepare: `model.head = run.prepare(nn.Linear(64, 10))`."
 

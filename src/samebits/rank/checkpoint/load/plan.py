@@ -26,6 +26,7 @@ from samebits.rank.checkpoint.load.parts import (
     checked_gradients,
     checked_modes,
     kind_of,
+    saved_order,
     saved_stream,
     unfit,
     wrong_inside,
@@ -37,6 +38,7 @@ from samebits.rank.checkpoint.state.collect import (
     LEFT,
     MADE,
     MODES,
+    ORDER,
     STREAM,
     TRACKED,
     VALUE,
@@ -79,6 +81,7 @@ class LoadPlan(PlannedParts):
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
+        self.order = saved_order(self._decode(self._documents.get(ORDER)))
         self.left = self._decode(self._documents.get(LEFT, {}))
         self._used |= {label for label in self._documents if self._waits and kind_of(label) in KINDS}
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files, waits=self._waits)
@@ -291,6 +294,7 @@ def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None)
     run.loop_state.epoch.epochs_seen[:] = saved["epochs_seen"]
     run.loop_state.epoch.accounts[:], run.loop_state.resumption.goes_on_stream = saved.get("accounts", []), stream
     run.loop_state.resumption.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
+    run.loop_state.resumption.goes_on_order = plan.order
     if saved.get("tallies") is not None:
         run.loop_state.tallies.restore(saved["tallies"])
     run.loop_state.resumption.resumed = epochs, _ = len(run.loop_state.epoch.epochs_seen), step_timer.step

@@ -19,6 +19,7 @@ from samebits.rank.checkpoint.state.model_state import ModelState, refuse_rename
 from samebits.rank.checkpoint.state.optimizer_state import add_optimizer, parameter_names
 from samebits.rank.checkpoint.state.state import State, TensorSet
 from samebits.rank.checkpoint.state.tensor_file import FORMAT
+from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import PreparedStream
 from samebits.rank.init.numerics import fingerprint
 from samebits.rank.run.loop.loss_gauge import settle_losses
@@ -35,6 +36,7 @@ LEFT = "variables behind loops"
 TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
 STREAM = "place of the data set"
+ORDER = "order of the epoch"
 MADE = "schedulers that nobody prepared"
 
 
@@ -111,6 +113,8 @@ def _add_place(contents: State, run: RunState, record: dict[str, Any], *, is_now
     if (stream := record.pop("stream", None)) is not None:
         contents.add(STREAM, stream, OTHER_TENSORS, of_main=True)
     steps = run.loop_state.epoch.reading() if run.loop_state.epoch.reading is not None else None
+    if isinstance(steps, PlannedSteps) and record["inside"] is not None and steps.own_order is not None:
+        contents.add(ORDER, steps.own_order, OTHER_TENSORS, of_main=True)
     if record["inside"] is not None and is_now and steps is not None:
         record["account"] = {"loader": record["inside"]["loader"], **steps.account()}
     contents.add("the run", record, OTHER_TENSORS, of_main=run.config.mesh.asynchronous)

@@ -162,7 +162,8 @@ class EpochPlan:
         if not flat or not {int}.issuperset(map(type, flat)):
             return None
         with suppress(RuntimeError, OverflowError):
-            return {"samples": torch.tensor(flat), "sizes": torch.tensor(self.sizes), "batch_size": self.batch_size}
+            samples, sizes = (torch.tensor(one, device="cpu") for one in (flat, self.sizes))
+            return {"samples": samples, "sizes": sizes, "batch_size": self.batch_size}
         return None
 
     @classmethod

@@ -55,7 +55,7 @@ class MadeScheduler:
         return self.ref()
 
 
-@dataclass
+@dataclass(eq=False)
 class MadeSchedulers:
     """Those of one run.
 
@@ -72,7 +72,6 @@ class MadeSchedulers:
     """How many bodies the run has begun, and in how many before the current one it has made a scheduler."""
     loaded: int = 0
     """The number of the last one that was made when a state was loaded."""
-    _hooks: tuple[Any, Any] = None, None
     _made: list[MadeScheduler] = field(default_factory=list)
     num: int = 0
     """How many this process has made, and how many of them outside of bodies."""
@@ -82,32 +81,18 @@ class MadeSchedulers:
 
     def watch(self) -> MadeSchedulers:
         """Note each scheduler that is made from here on, until `remove`."""
-        own = LRScheduler.__dict__.get("__new__")
-
-        # `__init__` would be too late: OneCycleLR writes to the groups before it calls torch's own.
-        def new(kind: type[LRScheduler], *args: Any, **kwargs: Any) -> LRScheduler:
-            made = object.__new__(kind)
-            optimizer = args[0] if args else kwargs.get("optimizer")
-            if isinstance(optimizer, Optimizer):
-                self._add(made, optimizer)
-            return made
-
-        LRScheduler.__new__ = staticmethod(new)  # type: ignore[method-assign,assignment]
-
-        self._hooks = own, LRScheduler.__dict__["__new__"]
+        if LRScheduler.__new__ is not _new:
+            LRScheduler.__new__ = staticmethod(_new)  # type: ignore[method-assign,assignment]
+        _watching.append(self)
         return self
 
     def remove(self) -> None:
-        """Restore torch's class, unless somebody else has changed it since."""
-        own, mine = self._hooks
-        if LRScheduler.__dict__.get("__new__") is not mine:
-            return
-        if own is not None:
-            LRScheduler.__new__ = own  # type: ignore[method-assign]
-        else:
-            del LRScheduler.__new__
+        """Note no more."""
+        if self in _watching:
+            _watching.remove(self)
 
-    def _add(self, scheduler: LRScheduler, optimizer: Optimizer) -> None:
+    def add(self, scheduler: LRScheduler, optimizer: Optimizer) -> None:
+        """One is being made, and has not written to its optimizer yet."""
         outside = 0 if self.epochs.in_body else self._num_outside + 1
         self._makes = self._makes or not outside
         self.num, self._num_outside = self.num + 1, outside or self._num_outside
@@ -184,6 +169,22 @@ class MadeSchedulers:
                 one.before = None
 
 
+_watching: list[MadeSchedulers] = []
+_own_new: Any = LRScheduler.__new__
+
+
+# [Note: why the class is changed in `__new__`, and for good]
+# `__init__` would be too late: OneCycleLR writes to the groups before it calls torch's own. And a class whose `__new__` was
+# deleted again takes no arguments any more.
+def _new(kind: type[LRScheduler], *args: Any, **kwargs: Any) -> LRScheduler:
+    made: LRScheduler = object.__new__(kind) if _own_new is object.__new__ else _own_new(kind, *args, **kwargs)
+    optimizer = _optimizer_in([*args, *kwargs.values()])
+    if isinstance(optimizer, Optimizer):
+        for each in _watching:
+            each.add(made, optimizer)
+    return made
+
+
 def kept(record: Sequence[dict[str, Any]], bodies: Sequence[int], *, runs_again: bool) -> list[dict[str, Any]]:
     """What a state keeps of `MadeSchedulers.record`; `runs_again`: whether it is inside the body that made some of them."""
     if runs_again:
@@ -231,6 +232,13 @@ def paired(
 
 def _is_alike(saved: Mapping[str, Any], mine: MadeScheduler) -> bool:
     return (saved["class"], saved["made_with"]) == (type(mine.here).__name__, mine.made_with)
+
+
+def _optimizer_in(given: Sequence[Any]) -> Any:
+    """The optimizer that a constructor was given, or that of the schedulers which it was (ChainedScheduler)."""
+    listed = [one for value in given for one in (value if isinstance(value, (list, tuple)) else [value])]
+    found = [one if isinstance(one, Optimizer) else getattr(one, "optimizer", None) for one in listed]
+    return next((one for one in found if isinstance(one, Optimizer)), None)
 
 
 def _inside(thing: Any) -> list[LRScheduler]:

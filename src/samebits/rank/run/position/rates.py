@@ -70,7 +70,8 @@ class Rates:
             which = f"{first:g}, not {rate:g}" if first != rate else "another one in a later group"
             raise UsageError(
                 f"Step {step} is computed again with another rate than the first time: {which}.",
-                "Let a scheduler of the prepared optimizer set it, or keep what it follows from in run.state.",
+                "Let a scheduler of the prepared optimizer set it, keep what it follows from in run.state, or begin anew after "
+                "a loss: --recover exact.",
             )
 
 

@@ -178,7 +178,8 @@ def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, atte
     """Say how the run ended."""
     console.settle()
     if outcome.interrupted_by:
-        left = StatesLeft(attempt.ending.saved, attempt.newest_step, attempt.ending.waited_s) if attempt.saves else None
+        ending = attempt.ending
+        left = StatesLeft(ending.saved, attempt.newest_step, ending.waited_s, ending.problem) if attempt.saves else None
         if request.entry.call is None or request.output.verbosity is not Verbosity.QUIET:
             console.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.output.run_folder, left))
         return

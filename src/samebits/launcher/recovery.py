@@ -6,8 +6,9 @@
 
 Machines fail, and so does memory: a killed rank, a crash, a lost loader worker, a flipped bit are worth another try. A
 script that raises or calls `sys.exit` would do it again. So does a loss that comes to the same rank twice at the same step;
-but where the kernel may have run out of memory, one rank less may help. A script that never calls `samebits.init` is treated
-as torchrun treats it: any failure restarts it, and only if asked to.
+but where the kernel may have run out of memory, one rank less may help, and a SIGKILL that somebody sent while no memory was
+short says nothing about the step. A script that never calls `samebits.init` is treated as torchrun treats it: any failure
+restarts it, and only if asked to.
 """
 
 from __future__ import annotations
@@ -127,8 +128,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     if not most:
         return Stop(_why_none(scene, end, recovery))
     loss = scene.loss or loss_of(end, scene.last, uses_samebits=scene.uses_samebits)
-    # Kills on purpose, as by the demo, do not show that a rank dies at one place.
-    alike = [] if recovery.forgives_kills and end.signal == signal.SIGKILL else history
+    alike = _comparable(end, recovery, history)
     ranks = _fewer_ranks(scene, end, loss, recovery, alike)
     if _comes_back(loss, alike) and not ranks:
         reason = f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops"
@@ -136,6 +136,12 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     if len(history) >= most:
         return Stop(f"{loss.sentence}; {'the restart is' if most == 1 else f'all {most} restarts are'} used up")
     return RestartAll(loss, len(history) + 1, most, ranks)
+
+
+def _comparable(end: RankEnd, recovery: Recovery, history: Sequence[Loss]) -> Sequence[Loss]:
+    """The losses that this one may repeat: none, if somebody killed the rank who does not know its step, or on purpose (the demo)."""
+    is_by_others = end.is_from_outside or recovery.forgives_kills
+    return [] if is_by_others and end.signal == signal.SIGKILL else history
 
 
 def _why_none(scene: Scene, end: RankEnd, recovery: Recovery) -> str:
@@ -205,7 +211,7 @@ def may_start_again(end: RankEnd, loss: Loss, recovery: Recovery, history: Seque
     kind = end.failure.kind if end.failure is not None else None
     if kind is not FailureKind.WORKER and (kind is not None or end.left or not end.code):
         return False
-    return not _comes_back(loss, history)
+    return not _comes_back(loss, _comparable(end, recovery, history))
 
 
 def loss_of(end: RankEnd, last: Record | None, *, uses_samebits: bool) -> Loss:

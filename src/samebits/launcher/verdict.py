@@ -32,6 +32,8 @@ class RankEnd:
     """The line of any `sys.exit`: `train.py:31`."""
     peak_bytes: int = 0
     """The most memory that it, or a loader worker of its, ever held; 0 if not known."""
+    is_from_outside: bool = False
+    """Whether it got SIGKILL from somebody else while no memory was short, which says nothing about its step."""
 
 
 def was_stopped(by: int, sent: Collection[int]) -> bool:

@@ -39,6 +39,8 @@ class MemoryPressure:
     """Of the host."""
     total_bytes: int
     """Of the host."""
+    counts: bool = True
+    """Whether the kernel counts kills for lack of memory at all."""
 
 
 def read_memory_pressure(groups: Path = CGROUP_LIST, root: Path = CGROUP_ROOT) -> MemoryPressure:
@@ -56,7 +58,8 @@ def read_memory_pressure(groups: Path = CGROUP_LIST, root: Path = CGROUP_ROOT) -
     host, limits = _read(MEMINFO), [_number(folder / name) for folder in folders for name in _LIMITS]
     total = _kilobytes(host, "MemTotal")
     limit = min((limit for limit in limits if 0 < limit < total), default=0)
-    return MemoryPressure(kills, host_kills, reached, limit, _kilobytes(host, "MemAvailable"), total)
+    counts = bool(_KILLS.search("\n".join([_read(VMSTAT), *own])))
+    return MemoryPressure(kills, host_kills, reached, limit, _kilobytes(host, "MemAvailable"), total, counts)
 
 
 _EVENTS = ("memory.events", "memory.oom_control")
@@ -72,6 +75,15 @@ def shortage(before: MemoryPressure, now: MemoryPressure) -> Shortage | None:
     if now.kills <= before.kills:
         return None
     return Shortage.GROUP if now.limit_bytes and now.reached > before.reached else Shortage.HOST
+
+
+def is_calm(before: MemoryPressure, now: MemoryPressure) -> bool:
+    """Whether nothing points to a lack of memory between two moments, so that a SIGKILL came from somebody else.
+
+    Daemons that kill before the kernel does, and that nobody counts, do so where less than a tenth is left.
+    """
+    is_same = (now.kills, now.host_kills, now.reached) == (before.kills, before.host_kills, before.reached)
+    return now.counts and is_same and now.available_bytes * 10 >= now.total_bytes > 0
 
 
 def explain_kill(before: MemoryPressure, now: MemoryPressure) -> str:

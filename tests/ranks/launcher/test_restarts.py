@@ -28,6 +28,8 @@ TRAINING = """
             return torch.arange(8.0).sin() * index / 100, index % 3
 
     run = samebits.init(seed=1, lanes=6, threads=1)
+    if dies.get(now) == "before" and run.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     run.log(started=int(now))
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -108,6 +110,15 @@ def test_the_same_failure_at_the_same_step_stops_the_run(tmp_path: Path) -> None
     _, said = lines_about_restarts(ended)
     assert said.startswith("stop      rank 1 was killed by signal 15 (SIGTERM) at step 3 again; ")
     assert ended.err[ended.err.index(said) :].splitlines()[1].startswith("FAILED    rank 1, step 3")
+
+
+def test_kills_from_outside_at_one_step_use_restarts_up_and_no_rank(tmp_path: Path, undisturbed: str) -> None:
+    ended = train(tmp_path, "--max-restarts", "9", DIES="0:before 1:before 2:3 3:3")
+    assert bits(ended) == undisturbed
+    told = lines_about_restarts(ended)
+    assert [f"all ranks start again (restart {number} of 9)" in line for number, line in enumerate(told, 1)] == [
+        True
+    ] * 4
 
 
 def test_an_exception_of_the_script_stops_the_run_at_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -132,6 +133,38 @@ def test_where_no_step_ends_within_the_grace_the_ranks_are_stopped(tmp_path: Pat
     assert stopped.code == 143
     assert "not saved within 0.5 s, so there is no state yet: the same command begins anew" in stopped.err
     assert "FAILED" not in stopped.err
+
+
+REFUSED = """
+    import torch, torch.nn.functional as F
+    from torch.utils.data import DataLoader, TensorDataset
+    import samebits
+
+    run = samebits.init(seed=1, lanes=2, threads=1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    run.state.own = run.rank
+    for epoch in run.epochs(10**6):
+        for step in run.steps(loader):
+            for inputs, targets in step:
+                run.backward(F.mse_loss(model(inputs), targets))
+            optimizer.step()
+            optimizer.zero_grad()
+            if step.number == 3:
+                print("under way", flush=True)
+"""
+
+
+def test_a_stop_whose_state_was_refused_says_why(tmp_path: Path) -> None:
+    options = ("-n", "2", "--name", "exp1", "--save-every", "100000000steps", "--snapshots", "off")
+    running = start(tmp_path, *options, write_script(tmp_path, REFUSED))
+    running.wait_for("under way")
+    running.process.send_signal(signal.SIGTERM)
+    stopped = running.finish()
+    assert stopped.code == 143
+    assert re.search(r"not saved \(.* is not the same on every rank.*\), so there is no state yet: ", stopped.err)
 
 
 def test_outside_of_the_loop_a_signal_ends_the_run_as_any_other(tmp_path: Path) -> None:

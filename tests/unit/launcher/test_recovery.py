@@ -208,6 +208,26 @@ def test_a_rank_that_is_killed_again_before_its_first_step_is_given_up() -> None
     assert decide(told, REPLACE, [replace(LOST, rank=0)]) == replace(decision, ranks=0)
 
 
+@pytest.mark.parametrize("step", [0, 1204])
+@pytest.mark.parametrize("can_shrink", [True, False])
+def test_kills_from_outside_at_one_place_start_as_many_ranks_again_until_the_restarts_are_used_up(
+    step: int, can_shrink: bool
+) -> None:
+    end = replace(ended(by=signal.SIGKILL), is_from_outside=True)
+    told = replace(scene(end, last=replace(AT_1204, step=step)), ranks=4, can_shrink=can_shrink)
+    losses: list[Loss] = []
+    recovery = Recovery(Recover.AUTO, 60)
+    for number in range(1, 61):
+        assert may_start_again(end, loss_of(end, told.last, uses_samebits=True), recovery, losses)
+        decision = decide(told, recovery, losses)
+        assert isinstance(decision, RestartAll)
+        assert (decision.number, decision.ranks) == (number, 0)
+        losses.append(decision.loss)
+    last = decide(told, recovery, losses)
+    assert isinstance(last, Stop)
+    assert last.reason.endswith("all 60 restarts are used up")
+
+
 def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:
     asked, again = Recovery(Recover.AUTO, 2), scene(ended(1, kind=FailureKind.SCRIPT), samebits=False)
     first = decide(again, asked, [])

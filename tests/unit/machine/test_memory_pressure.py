@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from samebits.machine.memory_pressure import MemoryPressure, Shortage, explain_kill, read_memory_pressure, shortage
+from samebits.machine.memory_pressure import (
+    MemoryPressure,
+    Shortage,
+    explain_kill,
+    is_calm,
+    read_memory_pressure,
+    shortage,
+)
 
 GB = 10**9
 BEFORE = MemoryPressure(kills=4, host_kills=90, reached=7, limit_bytes=2 * GB, available_bytes=GB, total_bytes=16 * GB)
@@ -34,6 +41,23 @@ BEFORE = MemoryPressure(kills=4, host_kills=90, reached=7, limit_bytes=2 * GB, a
 def test_the_group_and_the_host_are_told_apart(now: MemoryPressure, short: Shortage | None, said: str) -> None:
     assert shortage(BEFORE, now) is short
     assert explain_kill(BEFORE, now).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "calm"),
+    [
+        ({}, True),
+        ({"kills": 5}, False),
+        ({"host_kills": 91}, False),
+        ({"reached": 8}, False),
+        ({"available_bytes": GB}, False),
+        ({"counts": False}, False),
+    ],
+    ids=str,
+)
+def test_a_kill_came_from_somebody_else_only_where_nothing_points_to_memory(changes: dict, calm: bool) -> None:
+    before = replace(BEFORE, available_bytes=8 * GB)
+    assert is_calm(before, replace(before, **changes)) is calm
 
 
 def test_without_a_limit_it_was_the_host() -> None:

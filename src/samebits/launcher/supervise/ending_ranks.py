@@ -42,6 +42,13 @@ class Ending:
     known: dict[int, Known] = field(default_factory=dict)
     """What is known about the end of each rank."""
 
+    @property
+    def problem(self) -> str:
+        """The first failure of a rank by itself, in words; empty where there is none."""
+        failures = [end.failure for end in self.ends if end.failure is not None]
+        own = [one for one in failures if one.kind is not FailureKind.PEER]
+        return min(own, key=lambda one: one.time_ns).mistake[0] if own else ""
+
 
 @dataclass
 class Interruption:

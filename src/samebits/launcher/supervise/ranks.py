@@ -105,6 +105,13 @@ class Ranks:
                 rank.end = replace(rank.end, code=leaving.code, signal=0, time_ns=leaving.time_ns, stopped=False)
         return rank.end
 
+    def killed_from_outside(self, number: int) -> RankEnd:
+        """Somebody else has killed it, and not for lack of memory."""
+        rank = self._all[number]
+        assert rank.end is not None
+        rank.end = replace(rank.end, is_from_outside=True)
+        return rank.end
+
     def vanished(self, code: int, signal: int, time_ns: int) -> None:
         """All that still ran were killed with the nursery."""
         for number in self.running:

@@ -196,7 +196,8 @@ class Supervisor:
         # What the rank reported before it ended decides how it ended.
         self._on_news()
         end = self._ranks.exited(message)
-        self._surroundings.ended(end)
+        if self._surroundings.ended(end):
+            end = self._ranks.killed_from_outside(end.rank)
         self._ending.ended(end)
 
     def _on_news(self) -> None:

@@ -15,7 +15,7 @@ from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console
 from samebits.launcher.verdict import RankEnd
 from samebits.machine.cores import one_core_of
-from samebits.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure, shortage
+from samebits.machine.memory_pressure import MemoryPressure, explain_kill, is_calm, read_memory_pressure, shortage
 from samebits.machine.processes import resident_bytes, signal_name
 from samebits.protocol.journal.failure import FailureKind
 
@@ -82,15 +82,19 @@ class Surroundings:
                 self.console.line(Line("note", said))
                 self.cases.add(SHARED_CORE, said, pids)
 
-    def ended(self, end: RankEnd) -> None:
-        """A rank has ended: find out what is known about that, and keep the finding if it is one."""
-        short, why = None, ""
+    def ended(self, end: RankEnd) -> bool:
+        """A rank has ended: find out what is known about that, and keep the finding if it is one.
+
+        Returns whether somebody else killed it, and not for lack of memory.
+        """
+        short, why, is_from_outside = None, "", False
         if end.peak_bytes:  # the last look may have been before it grew
             self._held[end.rank] = end.peak_bytes
         is_worker = end.failure is not None and end.failure.kind is FailureKind.WORKER
         if is_worker or (end.signal == signal.SIGKILL and not end.stopped):
             (_, before), now = self._pressures[0], _pressure_now()
             short, why = shortage(before, now[1]), explain_kill(before, now[1])
+            is_from_outside = not is_worker and is_calm(before, now[1])
             why, self._pressures = f"{why}; {self._memory_text()}" if short is not None else why, [now]
         finding = finding_of_end(End(end.failure, 0 if end.stopped else end.signal, short))
         self.known[end.rank] = Known(finding, why)
@@ -101,6 +105,7 @@ class Surroundings:
                 else f"killed by {signal_name(end.signal)}"
             )
             self.cases.add(finding, f"rank {end.rank}: {said}", [end.rank])
+        return is_from_outside
 
     def _memory_text(self) -> str:
         """`rank 1 held 3.1 GB, rank 0 0.4 GB`: the largest first."""

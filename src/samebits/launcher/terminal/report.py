@@ -247,6 +247,8 @@ class StatesLeft:
     """The step of the newest state; None when there is none."""
     waited_s: float
     """How long the ranks had time to save, if it was too short."""
+    problem: str = ""
+    """Why it could not be saved, if a rank failed at that."""
 
     @property
     def sentence(self) -> str:
@@ -254,6 +256,7 @@ class StatesLeft:
         if self.saved is not None:
             return f"saved after step {self.saved}: the same command resumes from there"
         why = f"not saved within {self.waited_s:g} s, so " if self.waited_s else ""
+        why = f"not saved ({self.problem.rstrip('.')}), so " if self.problem else why
         if self.newest is None:
             return f"{why}there is no state yet: the same command begins anew"
         return f"{why}the last state is of step {self.newest}: the same command resumes from there"

@@ -38,12 +38,20 @@ REPLACEMENTS = {
 same."""
 
 
+STEPS_ARE_OVER = (
+    "where `next` takes the steps: after a restart they go on, and the script's own loop around them begins anew; let "
+    "`for step in run.steps(loader, epochs=10):` be the outer loop, or count in run.state"
+)
+
+
 ENDINGS = {"cuda", "cpu", "gpu", "out", "template", "kernel", "max", "forward", "backward"}
 """What torch's errors add to an operator's name."""
 
 
 def way_out(error: BaseException) -> str:
-    """What to do about an error of torch; empty where nothing is known."""
+    """What to do about an error of torch, or an iterator that is over; empty where nothing is known."""
+    if isinstance(error, StopIteration):
+        return STEPS_ARE_OVER
     return _way_without_form(error) or _way_without_compiler(error) or help_with_device(error)
 
 

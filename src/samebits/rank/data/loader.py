@@ -9,7 +9,7 @@ pinning and prefetching are torch's own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,10 +233,13 @@ class PreparedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         return self._evaluate(self)
 
-    def plan_training(self) -> EpochPlan:
-        """Draw the order of the next epoch. The process is left in the epoch's stream; the caller sets another one."""
+    def plan_training(self, record: Mapping[str, Any] | None = None) -> EpochPlan:
+        """Draw the order of the next epoch, unless a state has it: `EpochPlan.packed`.
+
+        The process is left in the epoch's stream; the caller sets another one.
+        """
         self.epochs_begun += 1
-        return self._plan(self.epochs_begun - 1, 0)
+        return EpochPlan.unpacked(record) if record is not None else self._plan(self.epochs_begun - 1, 0)
 
     def plan_evaluation(self, step: int) -> EpochPlan:
         """Draw the order of an evaluation after `step` steps of training, however many evaluations came before."""
@@ -261,9 +264,10 @@ class PreparedLoader(DataLoader[Any]):
     def parts(self, plan: EpochPlan, steps: Sequence[StepPlan]) -> Sequence[LanePart]:
         """What is fetched for `steps`, those of `plan`, in order."""
         cut, lanes = Cut(plan.batch_size, self.context.num_lanes), self.context.lanes
-        parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in set(plan.sizes)}
+        parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in plan.counts}
         return LazyIterable(
-            lambda: (part for step in steps for part in step.parts), sum(parts_of[size] for size in plan.sizes)
+            lambda: (part for step in steps for part in step.parts),
+            sum(parts_of[size] * number for size, number in plan.counts.items()),
         )
 
     def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:

@@ -8,7 +8,9 @@ sampler that uses the global generators it is a pure function of (seed, epoch), 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -19,7 +21,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from samebits.errors import UsageError
 from samebits.protocol.layout.cut import num_steps, steps_of
+from samebits.rank.data.drawn_order import DrawnOrder, Numbers, is_drawn
 
 T = TypeVar("T")
 KEPT = 256
@@ -75,9 +79,6 @@ class LazyIterable(Sequence[T]):
         if isinstance(place, slice):
             return LazyIterable(self._begin, self._length, self._first + place.indices(len(self))[0])
         return next(islice(iter(self), range(len(self))[place], None))
-
-
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class CutOrder(Sequence[list[int]]):
@@ -137,21 +138,48 @@ class EpochPlan:
     """Data-set indices (whatever the sampler yields) of each step."""
     batch_size: int
     """Samples of a full step, for which the cut into lanes is made."""
+    is_own: bool = False
+    """Whether it comes from a sampler of the script, which may draw another one when it is asked again."""
 
     @cached_property
     def sizes(self) -> list[int]:
         """The number of samples of each step."""
-        return self.steps.sizes if isinstance(self.steps, CutOrder) else [*map(len, self.steps)]
+        return self.steps.sizes if isinstance(self.steps, (CutOrder, DrawnOrder)) else [*map(len, self.steps)]
+
+    @cached_property
+    def counts(self) -> Mapping[int, int]:
+        """How many steps have each number of samples."""
+        return self.steps.counts if isinstance(self.steps, DrawnOrder) else Counter(self.sizes)
 
     @property
     def num_samples(self) -> int:
-        return sum(self.sizes)
+        return sum(size * number for size, number in self.counts.items())
+
+    @cached_property
+    def packed(self) -> dict[str, Any] | None:
+        """What a state keeps of a sampler's own order; None of any other, and where samples are no whole numbers."""
+        flat = [sample for step in self.steps for sample in step] if self.is_own else []
+        if not flat or not {int}.issuperset(map(type, flat)):
+            return None
+        with suppress(RuntimeError, OverflowError):
+            samples, sizes = (torch.tensor(one, device="cpu") for one in (flat, self.sizes))
+            return {"samples": samples, "sizes": sizes, "batch_size": self.batch_size}
+        return None
+
+    @classmethod
+    def unpacked(cls, record: Mapping[str, Any]) -> EpochPlan:
+        """The inverse of `packed`."""
+        samples = iter(record["samples"].tolist())
+        steps = [[*islice(samples, size)] for size in record["sizes"].tolist()]
+        return cls(steps, record["batch_size"], is_own=True)
 
     @cached_property
     def digest(self) -> str:
         """Equal on two ranks exactly when they would train on the same samples in the same order."""
         if isinstance(self.steps, CutOrder):
             text = b"%d:" % self.steps.batch_size + self.steps.order.tobytes()
+        elif isinstance(self.steps, DrawnOrder):
+            text = self.steps.text
         else:
             text = repr(self.steps).encode()
         return hashlib.blake2b(text, digest_size=8).hexdigest()
@@ -159,7 +187,7 @@ class EpochPlan:
     def between(self, low: int, high: int, end: int) -> Sequence[Any] | Numbers:
         """What lies between two positions of each of the first `end` steps, as one row."""
         steps = self.steps[:end]
-        if isinstance(steps, CutOrder):
+        if isinstance(steps, (CutOrder, DrawnOrder)):
             return steps.between(low, high)
         return [index for samples in steps for index in samples[low:high]]
 
@@ -198,10 +226,31 @@ def plan_epoch(loader: DataLoader[Any]) -> EpochPlan:
         size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
         if (numbers := drawn_at_once(sampler)) is not None:
             return EpochPlan(CutOrder.of(numbers, size, drop_last), size)
-        return EpochPlan(list(steps_of(list(sampler), size, drop_last)), size)
+        if is_drawn(sampler):
+            return EpochPlan(DrawnOrder.of(sampler, size, drop_last), size)
+        is_own = type(sampler).__iter__ is not RandomSampler.__iter__
+        return EpochPlan(list(steps_of(_listed(sampler), size, drop_last)), size, is_own=is_own)
     assert batch_sampler is not None
-    steps = [list(batch) for batch in batch_sampler]
-    return EpochPlan(steps, max(map(len, steps), default=1))
+    steps = [list(batch) for batch in _listed(batch_sampler)]
+    return EpochPlan(steps, max(map(len, steps), default=1), is_own=True)
+
+
+MOST = 1 << 27
+"""So many samples of Python's fill 5 GB."""
+
+
+def _listed(sampler: Any) -> list[Any]:
+    """All that a sampler yields. Raises `UsageError` for one without end."""
+    named = len(sampler) if isinstance(sampler, Sized) else 0
+    found = list(islice(sampler, MOST + 1)) if named <= MOST else []
+    if max(named, len(found)) > MOST:
+        how_many = f"{named:,}" if named else f"more than {MOST:,}"
+        raise UsageError(
+            f"{type(sampler).__name__} names {how_many} samples, and samebits draws an epoch's order before its first step.",
+            "Give it fewer, and train several epochs: `for epoch in run.epochs(100):`. RandomSampler may have any "
+            "num_samples.",
+        )
+    return found
 
 
 def drawn_at_once(sampler: Any) -> Numbers | None:

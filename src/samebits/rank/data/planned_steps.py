@@ -42,6 +42,11 @@ class PlannedSteps:
         return self._steps[self.done - self._first - 1], self._batches
 
     @property
+    def own_order(self) -> dict[str, Any] | None:
+        """`EpochPlan.packed`."""
+        return self._plan.packed
+
+    @property
     def num_samples(self) -> int:
         return self._plan.num_samples
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.rank.data.order import Numbers
+from samebits.rank.data.drawn_order import Numbers
 
 MASK = (1 << 64) - 1
 

@@ -149,8 +149,12 @@ class Resumption:
     """Where the loaded state was saved inside an epoch, until `run.steps` continues there."""
     goes_on_stream: SavedStream | None = None
     """With `goes_on`: how the data set can continue by itself."""
+    goes_on_order: Mapping[str, Any] | None = None
+    """With `goes_on`: the order of the epoch, where a sampler of the script has drawn it."""
     later_streams: Mapping[str, Any] | None = None
     """The random streams of the loaded state, until `run.steps` continues."""
+    schedulers: Callable[[bool], None] | None = None
+    """Load those that nobody prepared and that are made behind the state, until all are there; True: they must be now."""
     load_again: Callable[[], None] | None = None
     """Where `run.steps` continues: load a state from inside an epoch once more, after what the epoch's body did before it."""
     has_begun: bool = False

@@ -18,8 +18,10 @@ from samebits.rank.run.checkpointing import Checkpointing, Resumption
 from samebits.rank.run.loop.tally import Tallies
 from samebits.rank.run.position.epoch_count import EpochCount, InsideEpoch
 from samebits.rank.run.position.kept_values import KeptValues
+from samebits.rank.run.position.made_schedulers import MadeSchedulers
 from samebits.rank.run.position.moment import LoopPosition
-from samebits.rank.run.position.preparations import Members, Modes, Preparations
+from samebits.rank.run.position.preparations import SCHEDULER, Members, Modes, Preparations
+from samebits.rank.run.position.rates import Rates
 from samebits.rank.strategy.contract import OpenLane
 from samebits.rank.strategy.pass_loss import PassLoss
 
@@ -130,6 +132,9 @@ class LoopState:
     checks: Checks = field(default_factory=Checks)
     values: KeptValues = field(init=False)
     """`run.state`."""
+    rates: Rates = field(default_factory=Rates)
+    schedulers: MadeSchedulers = field(init=False)
+    """Those that nobody prepared."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
     looks: Looks = field(default_factory=Looks)
@@ -142,7 +147,11 @@ class LoopState:
     """Of all modules and parameters, when a state had been loaded before the first epoch or step."""
 
     def __post_init__(self) -> None:
-        self.values = KeptValues(lambda: self.loop_has_begun, self.prepared.preparations.options)
+        preparations, tracked = self.prepared.preparations, self.prepared.tracked
+        self.values = KeptValues(lambda: self.loop_has_begun, preparations.options)
+        self.schedulers = MadeSchedulers(
+            self.epochs, lambda: [*preparations.things[SCHEDULER].values(), *tracked.values()], preparations.holds
+        )
 
     def begin(self) -> None:
         """Before the first epoch or step: load what the run resumes from. Collective: call it on every rank."""
@@ -191,7 +200,8 @@ class LoopState:
     @property
     def known(self) -> list[Any]:
         """The objects besides models that every state of the run holds."""
-        return [*self.prepared.taken, *self.prepared.stateful.values(), *self.prepared.tracked.values()]
+        made = [one.here for one in self.schedulers.here()]
+        return [*self.prepared.taken, *self.prepared.stateful.values(), *self.prepared.tracked.values(), *made]
 
     def holds(self, thing: Any) -> bool:
         """Whether every state of the run holds what a variable of the script names."""

@@ -167,6 +167,7 @@ class Run:
                     loop_state.epoch.body_streams = self._run.components.streams.snapshot()
                 loop_state.tallies.enter_body()
                 loop_state.prepared.preparations.at_body = dict(loop_state.prepared.preparations.made)
+                loop_state.schedulers.enter_body()
                 yield epoch
                 settle(self._run)
                 label_gradients(self._run)

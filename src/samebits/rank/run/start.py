@@ -94,6 +94,7 @@ def init(
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
     wanted = Wanted(Form(strategy, mesh, schedule), lanes, device, threads, operator.index(seed), arithmetic)
     run = assemble(environment, decide(environment, wanted, saving))
+    run.loop_state.prepared.hooks.append(run.loop_state.schedulers.watch())
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 
@@ -133,6 +134,8 @@ def _present_run(run: RunState, checks: int | None) -> Run:
     settings = run.config.environment.settings
     if settings is not None and settings.snapshots is not None and not settings.evidence:
         run.loop_state.checkpointing.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
+    if run.config.folder is not None and run.components.transport.rank == 0 and not run.config.mesh.asynchronous:
+        run.loop_state.rates.open(run.config.folder.path)
     outlive(run, dict(os.environ))
     _present.append(run)
     atexit.register(_finish_at_exit)

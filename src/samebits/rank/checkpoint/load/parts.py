@@ -18,7 +18,7 @@ from samebits.errors import SamebitsError, UsageError
 from samebits.machine.regular_file import read_regular
 from samebits.protocol.state_files.manifest import DOCUMENTS, OTHER_TENSORS, Manifest, loads
 from samebits.rank.checkpoint.load.likeness import unlike
-from samebits.rank.checkpoint.state.collect import BODY_STREAMS, MODES, STREAM, optimizers_of
+from samebits.rank.checkpoint.state.collect import BODY_STREAMS, MADE, MODES, ORDER, STREAM, optimizers_of
 from samebits.rank.checkpoint.state.exact_json import decode
 from samebits.rank.checkpoint.state.gradients import saved_gradients
 from samebits.rank.checkpoint.state.model_state import ModelState
@@ -66,6 +66,26 @@ def checked_modes(record: Any, models: Sequence[nn.Module], *, may_lack: bool = 
     return found
 
 
+def saved_order(record: Any) -> Mapping[str, Any] | None:
+    """The order of the epoch that a sampler of the script had drawn.
+
+    Raises:
+        UsageError: when samebits does not write that.
+    """
+    if record is None:
+        return None
+    samples, sizes = record["samples"], record["sizes"]
+    is_ours = all(isinstance(one, Tensor) and one.dtype is torch.int64 and one.ndim == 1 for one in (samples, sizes))
+    if (
+        not is_ours
+        or bool((sizes < 0).any())
+        or int(sizes.sum()) != len(samples)
+        or type(record["batch_size"]) is not int
+    ):
+        raise UsageError("its order of the epoch is not described the way samebits does it.", UNCHANGED)
+    return dict(record)
+
+
 def saved_stream(record: Any) -> SavedStream | None:
     """How a data set resumes by itself.
 
@@ -83,7 +103,7 @@ def unfit(place: Path, problem: str, fix: str) -> UsageError:
     return UsageError(f"{place} does not fit this run: {problem}", fix)
 
 
-OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES, MADE, ORDER)
 
 PREPARE_IT = "Layers that come between steps go through run.prepare: `model.head = run.prepare(nn.Linear(64, 10))`."
 
@@ -149,7 +169,9 @@ class PlannedParts(LateParts):
         return awaited
 
     def _load(self, steps: Sequence[Step]) -> None:
-        for step in steps:
+        # [Note: why optimizers come last]
+        # A scheduler may write to the rates of its optimizer, whose own part of the state says what they are.
+        for step in sorted(steps, key=lambda one: kind_of(one.label) == OPTIMIZER):
             try:
                 step.load()
             except UsageError as error:
@@ -233,12 +255,16 @@ class PlannedParts(LateParts):
         self._rest.append(Step(label, lambda: plan.carry_out(lambda name: file.get(name).clone())))
 
     def _add_scheduler(self, label: str, scheduler: Any) -> None:
+        document = self._document(label)
+        self._add_scheduler_state(label, scheduler, document["class"], self._decode(document["state"]))
+
+    def _add_scheduler_state(self, label: str, scheduler: Any, kind: str, saved: Any) -> None:
         """Refuse the state of another class: torch takes it without a word, and lets it replace methods."""
-        document, mine = self._document(label), type(scheduler).__name__
-        if document["class"] != mine:
-            raise UsageError(f"the {label} was a {document['class']}, but the run has a {mine}.", "Use the same one.")
+        mine = type(scheduler).__name__
+        if kind != mine:
+            raise UsageError(f"the {label} was a {kind}, but the run has a {mine}.", "Use the same one.")
         own = scheduler.state_dict()
-        state = self._like(label, own, self._decode(document["state"]), may_be_unset=True)
+        state = self._like(label, own, saved, may_be_unset=True)
         if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
             raise UsageError(
                 f"{label}.{strange[0]} is not part of the state of a {mine}.", "Use the scheduler that was saved."

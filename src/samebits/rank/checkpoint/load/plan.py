@@ -18,6 +18,7 @@ from samebits.notices import say
 from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.state_files.manifest import GRADIENTS, Manifest
 from samebits.protocol.state_files.whole_state import wrong_counters
+from samebits.rank.checkpoint.load.late_schedulers import LateSchedulers
 from samebits.rank.checkpoint.load.parts import (
     PREPARE_IT,
     UNCHANGED,
@@ -25,6 +26,7 @@ from samebits.rank.checkpoint.load.parts import (
     checked_gradients,
     checked_modes,
     kind_of,
+    saved_order,
     saved_stream,
     unfit,
     wrong_inside,
@@ -33,7 +35,9 @@ from samebits.rank.checkpoint.load.parts import (
 from samebits.rank.checkpoint.state.changes import Small, bits_of
 from samebits.rank.checkpoint.state.collect import (
     BODY_STREAMS,
+    MADE,
     MODES,
+    ORDER,
     STREAM,
     TRACKED,
     VALUE,
@@ -47,6 +51,7 @@ from samebits.rank.checkpoint.state.optimizer_state import parameter_names
 from samebits.rank.data.stream import SavedStream
 from samebits.rank.run.position.epoch_count import InsideEpoch
 from samebits.rank.run.position.kept_values import restore
+from samebits.rank.run.position.made_schedulers import MadeScheduler
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.position.preparations import KINDS, MODEL
 from samebits.rank.run.position.step_timer import StepTimer
@@ -74,6 +79,7 @@ class LoadPlan(PlannedParts):
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
+        self.order = saved_order(self._decode(self._documents.get(ORDER)))
         self._used |= {label for label in self._documents if self._waits and kind_of(label) in KINDS}
         _check_own(self, run, (self._streams, self._body_streams), GRADIENTS in manifest.files, waits=self._waits)
         self._options: Mapping[str, Any] = self.counters.get("options", {})
@@ -89,6 +95,8 @@ class LoadPlan(PlannedParts):
             self._add_tracked(name, thing)
         for name, thing in objects.items():
             self._add_object(name, thing)
+        self._made = LateSchedulers(run, self._decode(self._documents.get(MADE)))
+        self._add_made(self._made.present())
         self._values = self._run_values()
         self.extra = self._extra()
 
@@ -153,7 +161,7 @@ class LoadPlan(PlannedParts):
         Raises:
             UsageError: when something does not fit; nothing is loaded then.
         """
-        loop_state, before = self._run.loop_state, len(self._rest)
+        loop_state, before, known = self._run.loop_state, len(self._rest), {*self._planned}
         if name := loop_state.prepared.preparations.unprepared():
             raise UsageError(f"{name} came into its model without run.prepare.", PREPARE_IT)
         self._waits = False
@@ -164,6 +172,9 @@ class LoadPlan(PlannedParts):
             del self._rest[before:]
             raise
         self._keep_options()
+        loop_state.schedulers.undo_writes(
+            getattr(one, "optimizer", None) for _, one in schedulers_of(loop_state) if id(one) in self._planned - known
+        )
         self._load(self._rest[before:])
         self._load_models_and_gradients()
         loop_state.switch(self._modes)
@@ -195,6 +206,7 @@ class LoadPlan(PlannedParts):
         self._run.loop_state.resumption.later_streams = self._streams if self.counters.get("inside") else None
         self._run.loop_state.resumption.load_again = self._again if self.counters.get("inside") else None
         self._run.loop_state.resumption.late = self if self._waits else None
+        self._made.begin(self._load_made, is_inside=self.counters.get("inside") is not None)
         self._loaded = bits_of(self._run.loop_state), Small.of(self._run.loop_state)
 
     def _load_models_and_gradients(self) -> None:
@@ -235,6 +247,20 @@ class LoadPlan(PlannedParts):
             )
         self._add(name, thing, self._decode(document["value"]))
 
+    def _add_made(self, pairs: Sequence[tuple[MadeScheduler, Mapping[str, Any]]]) -> None:
+        for one, saved in pairs:
+            scheduler, label = one.here, f"{MADE}, of which {type(one.here).__name__}"
+            self._add_scheduler_state(label, scheduler, saved["class"], saved["state"])
+
+    def _load_made(self, pairs: Sequence[tuple[MadeScheduler, Mapping[str, Any]]]) -> None:
+        """Load schedulers that were made since this state was."""
+        before = len(self._rest)
+        try:
+            self._add_made(pairs)
+        except UsageError as error:
+            raise unfit(self.place, error.problem, error.fix) from None
+        self._load(self._rest[before:])
+
     def _run_values(self) -> dict[str, Any]:
         """`run.state`."""
         labels = [label for label in self._documents if label.startswith(VALUE)]
@@ -265,6 +291,7 @@ def _restore_counters(run: RunState, plan: LoadPlan, stream: SavedStream | None)
     run.loop_state.epoch.epochs_seen[:] = saved["epochs_seen"]
     run.loop_state.epoch.accounts[:], run.loop_state.resumption.goes_on_stream = saved.get("accounts", []), stream
     run.loop_state.resumption.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
+    run.loop_state.resumption.goes_on_order = plan.order
     if saved.get("tallies") is not None:
         run.loop_state.tallies.restore(saved["tallies"])
     run.loop_state.resumption.resumed = epochs, _ = len(run.loop_state.epoch.epochs_seen), step_timer.step

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from samebits.rank.checkpoint.state.collect import optimizers_of, schedulers_of
+from samebits.rank.checkpoint.state.collect import MADE, optimizers_of, schedulers_of
 from samebits.rank.run.loop_state import LoopState
 from samebits.rank.strategy.agreement import bit_sums, packed
 
@@ -53,6 +53,8 @@ class Small:
             label: one.state_dict()
             for label, one in (*schedulers_of(loop_state), *loop_state.prepared.stateful.items())
         }
+        if made := loop_state.schedulers.record():
+            states[MADE] = made
         options = [
             [_copied({key: value for key, value in group.items() if key != "params"}) for group in one.param_groups]
             for _, one in optimizers_of(loop_state)

@@ -15,15 +15,17 @@ from samebits.errors import UsageError
 from samebits.protocol.state_files.manifest import GRADIENTS, OTHER_TENSORS
 from samebits.rank.checkpoint.state.exact_json import encode
 from samebits.rank.checkpoint.state.gradients import add_gradients
-from samebits.rank.checkpoint.state.model_state import ModelState
+from samebits.rank.checkpoint.state.model_state import ModelState, refuse_renamed
 from samebits.rank.checkpoint.state.optimizer_state import add_optimizer, parameter_names
 from samebits.rank.checkpoint.state.state import State, TensorSet
 from samebits.rank.checkpoint.state.tensor_file import FORMAT
+from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import PreparedStream
 from samebits.rank.init.numerics import fingerprint
 from samebits.rank.run.loop.loss_gauge import settle_losses
 from samebits.rank.run.loop_state import LoopState
 from samebits.rank.run.position.epoch_count import InsideEpoch
+from samebits.rank.run.position.made_schedulers import kept
 from samebits.rank.run.position.moment import Moment
 from samebits.rank.run.position.preparations import OPTIMIZER, SCHEDULER
 from samebits.rank.run.run_state import RunState
@@ -33,6 +35,8 @@ MODES = "modes"
 TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
 STREAM = "place of the data set"
+ORDER = "order of the epoch"
+MADE = "schedulers that nobody prepared"
 
 
 def collect(
@@ -58,6 +62,7 @@ def collect(
         state = scheduler.state_dict() if at is None else at.states[label]
         contents.add(label, state, OTHER_TENSORS)
         contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}
+    _add_made(contents, run.loop_state, at, is_inside=record["inside"] is not None)
     for name, thing in run.loop_state.prepared.stateful.items():
         contents.add(name, thing.state_dict() if at is None else at.states[name], OTHER_TENSORS)
     for name, thing in extra.items():
@@ -80,7 +85,9 @@ def collect(
 
 def _add_model(contents: State, run: RunState, label: str, model: nn.Module) -> None:
     """A tensor of several names, such as tied weights, is written under the first."""
+    preparations = run.loop_state.prepared.preparations
     state, tensors = ModelState.of(model), contents.files.setdefault(f"{label}.safetensors", TensorSet())
+    refuse_renamed(label, state, preparations.names[id(model)], preparations.late_tensors())
     tensors.also = {first: [name for name in others if name != FORMAT] for first, *others in state.tied()}
     again = {name for others in tensors.also.values() for name in others}
     for name, tensor in state.tensors.items():
@@ -90,11 +97,23 @@ def _add_model(contents: State, run: RunState, label: str, model: nn.Module) -> 
     contents.add(label, state.others, OTHER_TENSORS)
 
 
+def _add_made(contents: State, loop_state: LoopState, at: Moment | None, *, is_inside: bool) -> None:
+    """Schedulers that nobody prepared. Which of them still live may differ between ranks, so rank 0's count."""
+    made = loop_state.schedulers.record() if at is None else at.states.get(MADE, [])
+    if made:
+        runs_again = is_inside or (loop_state.epochs.in_body and not loop_state.epochs.trained)
+        record = kept(made, loop_state.schedulers.counts(runs_again=False), runs_again=runs_again)
+        bodies = loop_state.schedulers.counts(runs_again=runs_again)
+        contents.add(MADE, {"bodies": bodies, "made": record}, OTHER_TENSORS, of_main=True)
+
+
 def _add_place(contents: State, run: RunState, record: dict[str, Any], *, is_now: bool) -> None:
     """The counters, and what a data set that is iterated keeps itself of its place in the epoch."""
     if (stream := record.pop("stream", None)) is not None:
         contents.add(STREAM, stream, OTHER_TENSORS, of_main=True)
     steps = run.loop_state.epoch.reading() if run.loop_state.epoch.reading is not None else None
+    if isinstance(steps, PlannedSteps) and record["inside"] is not None and steps.own_order is not None:
+        contents.add(ORDER, steps.own_order, OTHER_TENSORS, of_main=True)
     if record["inside"] is not None and is_now and steps is not None:
         record["account"] = {"loader": record["inside"]["loader"], **steps.account()}
     contents.add("the run", record, OTHER_TENSORS, of_main=run.config.mesh.asynchronous)

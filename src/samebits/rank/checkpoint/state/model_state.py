@@ -6,7 +6,7 @@ depend on whether and when the model was compiled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,25 @@ class ModelState:
 
     def _load(self, values: Mapping[str, Any]) -> None:
         self.model.load_state_dict({self.names[name]: value for name, value in values.items()}, strict=False)
+
+
+def refuse_renamed(label: str, state: ModelState, names: Collection[str], late: Collection[int]) -> None:
+    """Raise `UsageError` where a start that resumes, whose models have the names of `prepare`, could not load this state.
+
+    Args:
+        label: the model's, for the sentence.
+        state: what is saved.
+        names: the tensors of the model's state when it was prepared.
+        late: identities of tensors of modules that were prepared since, which such a start makes anew.
+    """
+    strange = [name for name, tensor in state.tensors.items() if name not in names and id(tensor) not in late]
+    if strange:
+        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+        raise UsageError(
+            f"{label} has {strange[0]}{more}, which it had not when it was prepared, so its state could not be loaded again.",
+            "Make the model's parameters and buffers before run.prepare. For pruning, call "
+            "`torch.nn.utils.prune.identity(module, 'weight')` there: what is pruned later then changes values only.",
+        )
 
 
 def infinite_parts(model: nn.Module) -> list[str]:

@@ -60,6 +60,8 @@ def save_state(
         compare(run, run.components.transport.all_gather_object(bits_held(run), SAVE, where()))
     if run.loop_state.resumption.late is not None:
         run.loop_state.resumption.late.require()
+    if run.loop_state.resumption.schedulers is not None:
+        run.loop_state.resumption.schedulers(True)
     if run.loop_state.resumption.load_again is not None:
         run.loop_state.resumption.load_again()
     folder = StateFolder(place_of(run, path))

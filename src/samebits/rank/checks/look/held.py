@@ -49,7 +49,7 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
     )
 
 
-_GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # type: ignore[attr-defined]  # noqa: SLF001
+_GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # noqa: SLF001
 """Every state holds these."""
 
 

@@ -44,7 +44,9 @@ def begin_epoch(run: RunState, loader: PreparedLoader, which: int, loop: int) ->
 
 
 def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int) -> PlannedSteps:
-    plan = loader.plan_training()
+    resumption = run.loop_state.resumption
+    record, resumption.goes_on_order = resumption.goes_on_order, None
+    plan = loader.plan_training(record if resumption.goes_on is not None else None)
     _agree(run, [plan.digest, plan.num_samples, len(plan.steps)])
     done = 0
     if (before := _place_before(run.loop_state, which, loop)) is not None:
@@ -54,7 +56,7 @@ def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int)
                 "Use the same data set, batch size and seed, or another name for a new run.",
             )
         done = before.done
-    _check_norms(run, plan.sizes, plan.batch_size)
+    _check_norms(run, [*plan.counts], plan.batch_size)
     record_begin(run, loader, plan)
     return PlannedSteps(loader, plan, run.components.step_timer.step + 1 - done, done)
 

@@ -319,6 +319,8 @@ def _refuse_pass(run: RunState, is_over: bool) -> None:
         )
     if run.loop_state.resumption.late is not None:
         run.loop_state.resumption.late.require()
+    if run.loop_state.resumption.schedulers is not None:
+        run.loop_state.resumption.schedulers(True)
     run.loop_state.prepared.preparations.refuse_written()
 
 

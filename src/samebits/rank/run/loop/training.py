@@ -186,6 +186,8 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     if loop_state.resumption.later_streams is not None:
         components.streams.restore(loop_state.resumption.later_streams, components.step_timer.step)
         loop_state.resumption.later_streams = None
+    if loop_state.resumption.schedulers is not None:
+        loop_state.resumption.schedulers(False)
     if loop_state.resumption.late is not None:
         loop_state.resumption.late.look()
     if loop_state.resumption.load_again is not None:

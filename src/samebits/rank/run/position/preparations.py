@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from samebits.errors import UsageError
+from samebits.rank.checkpoint.state.model_state import ModelState
 from samebits.rank.strategy.agreement import bit_sums, packed
 
 MODEL, OPTIMIZER, SCHEDULER, LOADER = KINDS = "model", "optimizer", "scheduler", "loader"
@@ -53,7 +54,7 @@ class MadeOptions:
 
     def add(self, label: str, thing: Any) -> None:
         """An optimizer or scheduler was prepared."""
-        self.by_label[label] = _options_of(thing)
+        self.by_label[label] = options_of(thing)
 
     def add_value(self, name: str, value: Any) -> None:
         """`run.state` got a first value."""
@@ -91,7 +92,7 @@ class MadeOptions:
         self.by_label.update({label: groups for label, groups in saved.items() if label in self.by_label})
 
 
-def _options_of(thing: Any) -> Groups:
+def options_of(thing: Any) -> Groups:
     """Plain values that an optimizer's groups, or a scheduler, were made with."""
     groups = thing.param_groups if hasattr(thing, "param_groups") else [thing.state_dict()]
     return [
@@ -152,6 +153,8 @@ class Preparations:
     """Of optimizers and schedulers."""
     _num_groups: dict[int, int] = field(default_factory=dict)
     """The groups of each optimizer when it was prepared."""
+    names: dict[int, frozenset[str]] = field(default_factory=dict)
+    """Of the tensors in the state of each model then, by the model's identity."""
     _shapes: dict[str, Any] = field(default_factory=dict)
     """Of the parameters of each model then, by its number and their name."""
 
@@ -168,6 +171,7 @@ class Preparations:
         if kind == MODEL:
             if is_late:
                 self._new.append((thing, _bits_of(thing)))
+            self.names[id(thing)] = frozenset(ModelState.of(thing).tensors)
             for name, parameter in thing.named_parameters():
                 self._shapes[f"{number}.{name}"] = parameter.shape
 
@@ -196,6 +200,12 @@ class Preparations:
             return [*models.values()]
         inside = {id(part) for model in models.values() for part in model.modules() if part is not model}
         return [one for number, one in models.items() if number <= first[MODEL] or id(one) not in inside]
+
+    def late_tensors(self) -> set[int]:
+        """Identities of the parameters and buffers of models that came in the middle."""
+        number = self.made[MODEL] if self.first is None else self.first[MODEL]
+        models = [one for each, one in self.things[MODEL].items() if each > number]
+        return {id(tensor) for model in models for tensor in (*model.parameters(), *model.buffers())}
 
     def late(self, *, runs_again: bool) -> dict[str, Any] | None:
         """What a state records of things that came in the middle; None where none did.

@@ -209,6 +209,8 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
                 "state has it any more.",
                 "Call step() of the later one, or prepare both before the loop.",
             )
+        if run.loop_state.position.region is Region.STEP:
+            run.loop_state.rates.check(run.components.step_timer.step, optimizer.param_groups)
         if calls_back:
             run.components.strategy.expect_closure()
         run.components.strategy.before_update(optimizer)

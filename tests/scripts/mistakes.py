@@ -233,6 +233,22 @@ def lane_sum_of_a_part():
     loop(after=lambda run, model, optimizer, step, loader: run.lane_sum([torch.zeros(3)]))
 
 
+def rows_without_a_dimension():
+    loop(after=lambda run, model, optimizer, step, loader: run.lane_cat([torch.zeros(()) for _ in step.lanes]))
+
+
+def rows_of_a_part():
+    loop(after=lambda run, model, optimizer, step, loader: run.lane_cat([torch.zeros(3)]))
+
+
+def a_value_kept_in_a_lane():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        for _ in step:
+            run.state.seen = step.lane
+
+
 def wrong_rule():
     loop(buffers={"x": "median"})
 
@@ -399,6 +415,9 @@ MISTAKES = {
     counter_of_lanes: 'Pass buffers={"seen": "sum"} to run.prepare if it counts samples',
     sum_of_switches: "cannot add up 'on', whose dtype is torch.bool",
     lane_sum_of_a_rank: "takes a list with one tensor for each lane, but got a tensor of shape (3,)",
+    rows_without_a_dimension: "tensors without a dimension",
+    rows_of_a_part: "run.lane_cat got 1 tensors on rank 0, which has 2 lanes with samples",
+    a_value_kept_in_a_lane: "run.state.seen was assigned inside a lane",
     lane_sum_of_a_part: "got 1 tensors on rank 0, which has 2 lanes with samples",
     tally_outside: "tally.add was called outside a batch loop",
     wrong_rows: "run.gather got 3 rows on rank 0, but the last evaluation gave it",

@@ -19,7 +19,7 @@ from samebits.rank.run.loop.tally import Tallies
 from samebits.rank.run.position.epoch_count import EpochCount, InsideEpoch
 from samebits.rank.run.position.kept_values import KeptValues
 from samebits.rank.run.position.made_schedulers import MadeSchedulers
-from samebits.rank.run.position.moment import LoopPosition
+from samebits.rank.run.position.moment import LoopPosition, Region
 from samebits.rank.run.position.preparations import SCHEDULER, Members, Modes, Preparations
 from samebits.rank.run.position.rates import Rates
 from samebits.rank.strategy.contract import OpenLane
@@ -148,7 +148,8 @@ class LoopState:
 
     def __post_init__(self) -> None:
         preparations, tracked = self.prepared.preparations, self.prepared.tracked
-        self.values = KeptValues(lambda: self.loop_has_begun, preparations.options)
+        is_lane = lambda: self.position.region is Region.LANE and self.looks.counts_lanes  # noqa: E731
+        self.values = KeptValues(lambda: self.loop_has_begun, preparations.options, is_lane)
         self.schedulers = MadeSchedulers(
             self.epochs, lambda: [*preparations.things[SCHEDULER].values(), *tracked.values()], preparations.holds
         )

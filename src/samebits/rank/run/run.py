@@ -20,7 +20,7 @@ from samebits.rank.checks.look.labels import label_gradients
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.run.loop import tally
 from samebits.rank.run.loop.collectives import broadcast, log, new_tally, over_ranks
-from samebits.rank.run.loop.lane_sum import lane_sum
+from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
 from samebits.rank.run.loop.recording import is_over, settle
 from samebits.rank.run.loop.tally import Agreed, Tally
 from samebits.rank.run.loop.training import Steps, StepsOfEpochs, checked_loader
@@ -287,6 +287,22 @@ class Run:
                 stages, and under hogwild.
         """
         return lane_sum(self._run, made)
+
+    def lane_cat(self, made: Sequence[Tensor]) -> Tensor:
+        """Return the rows that all lanes of the step made, lane by lane: the same bits on any number of ranks.
+
+        Collective: call it on every rank, after the step's lanes. A memory bank, a queue of keys, hard examples.
+
+        Args:
+            made: as for `lane_sum`, but lanes may have different numbers of rows, also none. Graphs are not followed.
+
+        Returns:
+            A tensor of that dtype with the rows of lane 0, then of lane 1, and so on.
+
+        Raises:
+            UsageError: on every rank, as for `lane_sum`, and for tensors without a dimension.
+        """
+        return lane_cat(self._run, made)
 
     def mean(self, value: float | Tensor) -> Any:
         """Return the mean over ranks, each counting the same. Collective: call it on every rank.

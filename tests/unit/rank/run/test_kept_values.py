@@ -19,7 +19,7 @@ class Begun:
 
 
 def test_values_are_attributes():
-    values = KeptValues(Begun(), MadeOptions())
+    values = KeptValues(Begun(), MadeOptions(), lambda: False)
     values.best, values.names = 0.91, ("a", {"b": [None, True]})
     assert vars(values) == {"best": 0.91, "names": ("a", {"b": [None, True]})}
     del values.best
@@ -30,7 +30,7 @@ def test_values_are_attributes():
 
 @pytest.mark.parametrize("value", [Fraction(1, 2), [object()], torch.nn.Linear(1, 1), print])
 def test_what_cannot_be_saved_is_refused_at_the_assignment(value):
-    values = KeptValues(Begun(), MadeOptions())
+    values = KeptValues(Begun(), MadeOptions(), lambda: False)
     with pytest.raises(
         UsageError, match=r"run.state.best.* which cannot be saved without pickle.*run.track\(best="
     ) as caught:
@@ -41,11 +41,11 @@ def test_what_cannot_be_saved_is_refused_at_the_assignment(value):
 
 def test_a_name_with_an_underscore_is_refused():
     with pytest.raises(UsageError, match="begins with an underscore"):
-        KeptValues(Begun(), MadeOptions())._best = 1
+        KeptValues(Begun(), MadeOptions(), lambda: False)._best = 1
 
 
 def test_a_loaded_value_replaces_the_first_one_in_place_where_others_may_hold_it():
-    values = KeptValues(Begun(), MadeOptions())
+    values = KeptValues(Begun(), MadeOptions(), lambda: False)
     values.best, values.losses, values.seen, values.mean = 0.0, [], {"a": 1}, torch.zeros(2)
     losses, seen, mean = values.losses, values.seen, values.mean
     values.new = 1
@@ -65,7 +65,7 @@ def test_a_loaded_value_replaces_the_first_one_in_place_where_others_may_hold_it
 
 def test_an_assignment_that_would_lose_a_loaded_value_is_refused_until_the_loop_begins():
     begun = Begun()
-    values = KeptValues(begun, MadeOptions())
+    values = KeptValues(begun, MadeOptions(), lambda: False)
     restore(values, {"best": 0.9})
     with pytest.raises(UsageError, match=r"run.state.best was loaded by run.load_state"):
         values.best = 0.0

@@ -16,7 +16,7 @@ from samebits.rank.run.run_state import RunState
 
 MOST_SAID = 3
 CARRIED = "no state holds {}, so a resumed run begins with it anew; keep it in run.state, or give it to run.track."
-HANDED_ON = "lanes hand on {}: bits on other numbers of ranks are not proved; put it together behind the lanes (run.lane_sum), or run samebits verify."
+HANDED_ON = "lanes hand on {}: bits on other numbers of ranks are not proved; put it together behind the lanes (run.lane_sum, run.lane_cat), or run samebits verify."
 
 
 def begin_looks(run: RunState) -> None:

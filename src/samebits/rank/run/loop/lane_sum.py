@@ -1,4 +1,4 @@
-"""The sum over a step's lanes of a tensor that each lane made, with the same bits on any number of ranks.
+"""The sum over a step's lanes of a tensor that each lane made, or all of them in a row, with the same bits on any number of ranks.
 
 A code book's counts, a teacher's centre, class means: what is added up lane by lane on each rank, and then over ranks, has
 other roundings on other numbers of ranks. Here the lanes are added in the lane tree's order, as gradients are.
@@ -160,23 +160,19 @@ def _described(lane: LaneFeatures) -> dict[str, Any]:
     }
 
 
-CALL = "run.lane_sum"
-FORM = "    made = []\n    for batch in step:\n        ...\n        made.append(tensor)\n    total = run.lane_sum(made)"
+CALL, CAT = "run.lane_sum", "run.lane_cat"
+FORM = "    made = []\n    for batch in step:\n        ...\n        made.append(tensor)\n    total = {}(made)"
 
 
 def lane_sum(run: RunState, made: Sequence[Tensor]) -> Tensor:
     """See `Run.lane_sum`."""
-    run.loop_state.position.require_same_on_every_rank(CALL)
-    _refuse_places(run)
-    if not isinstance(made, (list, tuple)) or not all(isinstance(one, Tensor) for one in made):
-        raise UsageError(
-            f"{CALL} takes a list with one tensor for each lane, but got {_shown(made)}.", f"Collect them:\n{FORM}"
-        )
+    lanes = _lanes_of(run, made, CALL)
     placement, transport = run.config.placement, run.components.transport
-    samples = run.loop_state.position.lane_samples
-    lanes = [lane for lane in run.config.lanes if samples[lane]]
     forms = [[list(one.shape), str(one.dtype), one.device.type] for one in made]
-    shape, dtype, device = _agreed(transport.all_gather_object([forms, len(lanes)], CALL, where()))
+    gathered = transport.all_gather_object([forms, len(lanes)], CALL, where())
+    shape, dtype, device = _agreed(gathered, CALL)
+    if dtype is torch.bool or dtype.is_complex:
+        raise UsageError(f"{CALL} cannot add up tensors of dtype {dtype}.", "Convert them to float32 or int64.")
     device = next((one for one in (*(one.device for one in made), run.config.device) if one.type == device), device)
     zeros = torch.zeros(shape, dtype=torch.float32 if dtype in HALVES else dtype, device=device).view(-1)
     of_lane = dict(zip(lanes, made, strict=True))
@@ -192,15 +188,50 @@ def lane_sum(run: RunState, made: Sequence[Tensor]) -> Tensor:
     return total.to(dtype).view(shape)
 
 
-def _refuse_places(run: RunState) -> None:
+def lane_cat(run: RunState, made: Sequence[Tensor]) -> Tensor:
+    """See `Run.lane_cat`."""
+    lanes = _lanes_of(run, made, CAT)
+    transport = run.components.transport
+    # Rows may differ: each lane has its own number.
+    forms = [[list(one.shape[1:]) if one.dim() else None, str(one.dtype), one.device.type] for one in made]
+    gathered = transport.all_gather_object(
+        [forms, len(lanes), [len(one) if one.dim() else 0 for one in made]], CAT, where()
+    )
+    shape, dtype, device = _agreed([one[:2] for one in gathered], CAT)
+    if shape is None:
+        raise UsageError(
+            f"{CAT} puts rows behind each other, but got tensors without a dimension.", "Use tensor.view(1)."
+        )
+    counts = [sum(rows) for _, _, rows in gathered]
+    device = next((one for one in (*(one.device for one in made), run.config.device) if one.type == device), device)
+    padded = torch.zeros((max(counts), *shape), dtype=dtype, device=device)
+    if made:
+        padded[: counts[transport.rank]] = torch.cat([one.detach() for one in made])
+    return torch.cat([part[:count] for part, count in zip(transport.all_gather(padded), counts, strict=True)])
+
+
+def _lanes_of(run: RunState, made: Sequence[Tensor], call: str) -> list[int]:
+    """This rank's lanes that have samples; `UsageError` where the call may not be made, or `made` is something else."""
+    run.loop_state.position.require_same_on_every_rank(call)
+    _refuse_places(run, call)
+    if not isinstance(made, (list, tuple)) or not all(isinstance(one, Tensor) for one in made):
+        raise UsageError(
+            f"{call} takes a list with one tensor for each lane, but got {_shown(made)}.",
+            f"Collect them:\n{FORM.format(call)}",
+        )
+    samples = run.loop_state.position.lane_samples
+    return [lane for lane in run.config.lanes if samples[lane]]
+
+
+def _refuse_places(run: RunState, call: str) -> None:
     mesh = run.config.mesh
     if mesh.stages > 1 or mesh.asynchronous:
         raise UsageError(
-            f"{CALL} needs every lane's tensor on the rank of the lane, which {run.components.strategy.name} does not have.",
+            f"{call} needs every lane's tensor on the rank of the lane, which {run.components.strategy.name} does not have.",
             "Use --strategy ddp or zero1.",
         )
     if run.loop_state.position.region is not Region.STEP:
-        raise UsageError(f"{CALL} was called outside a step.", f"Call it after the step's lanes:\n{FORM}")
+        raise UsageError(f"{call} was called outside a step.", f"Call it after the step's lanes:\n{FORM.format(call)}")
 
 
 def _shown(made: Any) -> str:
@@ -209,23 +240,20 @@ def _shown(made: Any) -> str:
     return type(made).__name__ if not isinstance(made, (list, tuple)) else "a list of something else"
 
 
-def _agreed(gathered: Sequence[tuple[Sequence[Any], int]]) -> tuple[list[int], torch.dtype, Any]:
+def _agreed(gathered: Sequence[Any], call: str) -> tuple[Any, torch.dtype, Any]:
     """Shape, dtype and kind of device of what all ranks' lanes made; `UsageError` on every rank where they differ."""
     for rank, (forms, num_lanes) in enumerate(gathered):
         if len(forms) != num_lanes:
             raise UsageError(
-                f"{CALL} got {len(forms)} tensors on rank {rank}, which has {num_lanes} lanes with samples in this step.",
-                f"Make one tensor in each lane, in a list that is empty when the step begins:\n{FORM}",
+                f"{call} got {len(forms)} tensors on rank {rank}, which has {num_lanes} lanes with samples in this step.",
+                f"Make one tensor in each lane, in a list that is empty when the step begins:\n{FORM.format(call)}",
             )
     forms = [form for of_rank, _ in gathered for form in of_rank]
     if any(form != forms[0] for form in forms):
         raise UsageError(
-            f"{CALL} needs tensors of the same shape, dtype and kind of device in every lane, but there are "
+            f"{call} needs tensors of the same shape, dtype and kind of device in every lane, but there are "
             f"{forms[0][:2]} and {next(form[:2] for form in forms if form != forms[0])}.",
             "Add up the lane's samples first: tensor.sum(0).",
         )
     shape, name, device = forms[0]
-    dtype = getattr(torch, name.removeprefix("torch."))
-    if dtype is torch.bool or dtype.is_complex:
-        raise UsageError(f"{CALL} cannot add up tensors of dtype {name}.", "Convert them to float32 or int64.")
-    return shape, dtype, device
+    return shape, getattr(torch, name.removeprefix("torch.")), device

@@ -20,21 +20,28 @@ class KeptValues:
     before a state is loaded is a first value, which the state's own replaces; `made` gets it, until the loop `has_begun`.
     """
 
-    __slots__ = ("__dict__", "_has_begun", "_loaded", "_made")
+    __slots__ = ("__dict__", "_has_begun", "_in_lane", "_loaded", "_made")
+    _in_lane: Callable[[], bool]
     _has_begun: Callable[[], bool]
     _made: MadeOptions
     _loaded: frozenset[str]
 
-    def __init__(self, has_begun: Callable[[], bool], made: MadeOptions) -> None:
+    def __init__(self, has_begun: Callable[[], bool], made: MadeOptions, in_lane: Callable[[], bool]) -> None:
         # Past `__setattr__` below, which takes values of the script only.
         object.__setattr__(self, "_has_begun", has_begun)
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_loaded", frozenset())
+        object.__setattr__(self, "_in_lane", in_lane)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             raise UsageError(
                 f"run.state.{name} begins with an underscore, and so is not saved.", "Use a name without one."
+            )
+        if self._in_lane():
+            raise UsageError(
+                f"run.state.{name} was assigned inside a lane: each rank would keep what its own lanes assign.",
+                f"Collect in the lanes and assign behind them: run.state.{name} = run.lane_sum(made), or run.lane_cat(made).",
             )
         if name in self._loaded and not self._has_begun():
             raise UsageError(

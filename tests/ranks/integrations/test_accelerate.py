@@ -91,6 +91,12 @@ def test_the_bits_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_pa
     assert told(killed) == one
 
 
+def test_where_a_process_is_given_up_as_many_go_on_as_divide_the_lanes(tmp_path: Path) -> None:
+    shrunk = run_script(tmp_path, TRAIN, "-n", "4", "--shrink", env={**OFFLINE, "OPTIONS": "kill7"})
+    assert "2 ranks, 2 less, start again" in shrunk.err
+    assert told(shrunk) == told(run(tmp_path, 1))
+
+
 def test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes(tmp_path: Path) -> None:
     whole = told(run(tmp_path, 2, "save7"))
     assert (tmp_path / "state" / "model.safetensors").is_file()

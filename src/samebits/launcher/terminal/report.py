@@ -223,7 +223,7 @@ class Whence:
 def restart_line(decision: RestartAll, whence: Whence) -> Line:
     """Say what was lost, that all ranks start again, how many if they are fewer than before, and that lines may repeat."""
     who = (
-        f"{_count(decision.ranks, 'rank')}, one less, start{'s' * (decision.ranks == 1)}"
+        f"{_count(decision.ranks, 'rank')}, {'one' if decision.given_up == 1 else decision.given_up} less, start{'s' * (decision.ranks == 1)}"
         if decision.ranks
         else "all ranks start"
     )
@@ -323,6 +323,8 @@ def _same_bits(result: Mapping[str, Any], decided: Mapping[str, Any]) -> str:
     if arithmetic.get("numerics") == "portable":
         torch = (decided.get("fingerprint") or {}).get("torch")
         needed = f"on any x86-64 with AVX2 (torch {torch}, {_count(lanes, 'lane')}, {_count(result.get('threads'), 'thread')})"
+    if decided.get("even_lanes") and lanes > 3:  # below, each number of ranks divides them
+        return f"{needed}, on any number of ranks that divides {lanes}"
     return f"{needed}, on 1 to {lanes} ranks" if lanes > 1 and not decided.get("ranks_are_fixed") else needed
 
 

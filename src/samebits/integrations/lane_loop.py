@@ -119,6 +119,11 @@ class LaneLoop:
 
     def begin_epoch(self, loader: PreparedLoader) -> bool:
         """The script is at its next epoch; whether it has steps left. Collective: call it on every rank."""
+        if self.in_step:
+            raise UsageError(
+                "A loop over a prepared loader began inside another one (zip of two loaders, or an iterator that is still held).",
+                "Give one loader both data sets: torch.utils.data.StackDataset.",
+            )
         self.require_whole_steps()
         self.require_present()
         self.states.agree_outside()

@@ -249,6 +249,7 @@ MISTAKES = {
     "training in eval mode": ("        model.train()\n", "", "Call model.train() before the loop"),
     "backward of the loss itself": ("accelerator.backward(loss)", "loss.backward()", "Call accelerator.backward(loss) instead"),
     "a loader that is not prepared": ("for features, labels in batches", "for features, labels in DataLoader(TensorDataset(x, y), batch_size=6)", "loader = accelerator.prepare(loader)"),
+    "two loaders at once": ("for features, labels in batches", "for (features, labels), _ in zip(batches, accelerator.prepare(DataLoader(TensorDataset(x), batch_size=6)))", "began inside another one (zip of two loaders"),
     "batches that are skipped": ("with accelerator.accumulate(model):", "if steps == 0: accelerator.loop.let_script_skip(); continue\n            with accelerator.accumulate(model):", "Leave out the `continue` that skips batches"),
     "an evaluation in training mode": ("model.eval()\n        losses", "losses", "write model.eval() or torch.no_grad()"),
     "a seed of each process": ("accelerator = Acc", "set_seed(int(os.environ['RANK'])); accelerator = Acc", "set_seed was called before Accelerator() with another number on each process"),

@@ -13,11 +13,11 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from torch import Tensor
 
-from samebits.errors import UsageError
+from samebits.errors import SamebitsError, UsageError
 from samebits.integrations.asked_states import AskedStates
 from samebits.integrations.before_a_step import EarlierGradients, Rates
 from samebits.notices import say
@@ -54,10 +54,8 @@ class LaneLoop:
         optimizers: the prepared ones, for their parameters.
     """
 
-    _newest: ClassVar[weakref.ref[LaneLoop] | None] = None
-
     def __init__(self, run: Run, set_sync: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
-        type(self)._newest = weakref.ref(self)
+        _newest[:] = [weakref.ref(self)]
         run._run.loop_state.prepared.even_lanes = True
         self._run, self._set_sync, self._optimizers = run, set_sync, optimizers
         self.states, self.rates = AskedStates(run), Rates(lambda: optimizers() if run.num_lanes > 1 else ())
@@ -72,6 +70,8 @@ class LaneLoop:
         self._reported: set[str] = set()
         self._left = ""
         """What is wrong with how the script left its loop."""
+        self._failed: SamebitsError | None = None
+        """What happened when it did."""
         self._leaves_together = self._refused = False
         self.knows_steps = False
         """Whether the script has asked where a step is over. One that has not can only count batches, of which a process has more
@@ -120,12 +120,9 @@ class LaneLoop:
     def begin_epoch(self, loader: PreparedLoader) -> bool:
         """The script is at its next epoch; whether it has steps left. Collective: call it on every rank."""
         if self.in_step:
-            raise UsageError(
-                "A loop over a prepared loader began inside another one (zip of two loaders, or an iterator that is still held).",
-                "Give one loader both data sets: torch.utils.data.StackDataset.",
-            )
+            raise two_loops()
         self.require_whole_steps()
-        self.require_present()
+        require_present(self._run)
         self.states.agree_outside()
         if self._epochs is None:
             self._epochs = cast("Generator[int]", self._run.epochs(ENDLESS))
@@ -182,21 +179,30 @@ class LaneLoop:
     def _steps(self, loader: PreparedLoader) -> Generator[Step]:
         self._loop_has_backward = False
         try:
-            for step in self._run.steps(loader):
+            steps = cast("Generator[Step]", iter(self._run.steps(loader)))
+            for step in steps:
                 self._step, self._stepped, self._computed = step, [], []
                 self.earlier.put_aside(self._optimizers())
-                yield step
+                try:
+                    yield step
+                except GeneratorExit:
+                    self._note_left()
+                    self._leave(steps)
+                    raise
                 self._finish()
                 check_updates(self._stepped)
                 self.states.agree()
-        except GeneratorExit:
-            self._note_left()
-            self.states.agree()
-            raise
         finally:
             self._step, self._lanes, self._stepped = None, None, []
-            # The script left its loop in a step after which it wanted a state.
-            self._run._run.loop_state.checkpointing.do_asked()
+
+    def _leave(self, steps: Generator[Step]) -> None:
+        """Leave the run's loop too, which writes what was asked for in this step."""
+        try:
+            self.states.agree()
+            steps.close()
+        except SamebitsError as error:
+            # Python drops what is raised where a loop is left by `break`.
+            self._failed = error
 
     def _note_left(self) -> None:
         """The script leaves its loop, perhaps where processes are at different batches, or by a number that depends on theirs."""
@@ -229,23 +235,12 @@ class LaneLoop:
 
     def require_left_well(self) -> None:
         """Raise `UsageError` when the script has left its loop where or when the number of processes counts."""
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
         if self._left:
             self._refused = True
             raise UsageError(self._left, WHERE)
-
-    def require_present(self) -> None:
-        """Raise `UsageError` when the run has ended because another one began in this process."""
-        if self._run._run.loop_state.ended:
-            raise UsageError(
-                "The run of this Accelerator has ended, because another Accelerator() was made in this process.", ONE
-            )
-
-    @classmethod
-    def refuse_another(cls) -> None:
-        """Raise `UsageError` where another run would end one in the middle of its loop."""
-        newest = cls._newest() if cls._newest is not None else None
-        if newest is not None and newest.in_step and not newest._run._run.loop_state.ended:
-            raise UsageError("Another Accelerator() was made inside the loop over batches of the first one.", ONE)
 
     def require_whole_steps(self) -> None:
         """Call where a script does what is to be the same on any number of processes.
@@ -350,6 +345,32 @@ def check_updates(stepped: Sequence[set[int]]) -> None:
             "gradients by counting batches, and how many a process gets depends on their number.",
             "Write `with accelerator.accumulate(model):` around the body, and name gradient_accumulation_steps= in Accelerator.",
         )
+
+
+_newest: list[weakref.ref[LaneLoop]] = []
+
+
+def refuse_another() -> None:
+    """Raise `UsageError` where another run would end this process's in the middle of its loop."""
+    loop = _newest[0]() if _newest else None
+    if loop is not None and loop.in_step and not loop._run._run.loop_state.ended:
+        raise UsageError("Another Accelerator() was made inside the loop over batches of the first one.", ONE)
+
+
+def require_present(run: Run) -> None:
+    """Raise `UsageError` when the run has ended because another one began in this process."""
+    if run._run.loop_state.ended:
+        raise UsageError(
+            "The run of this Accelerator has ended, because another Accelerator() was made in this process.", ONE
+        )
+
+
+def two_loops() -> UsageError:
+    """The error for a loop over a loader in another one."""
+    return UsageError(
+        "A loop over a prepared loader began inside another one (zip of two loaders, or an iterator that is still held).",
+        "Give one loader both data sets: torch.utils.data.StackDataset.",
+    )
 
 
 def misplaced(*, in_step: bool, evaluates: bool) -> UsageError:

@@ -114,6 +114,30 @@ def test_a_state_that_one_process_saves_is_written_by_all(tmp_path: Path, who: s
     assert told(run(tmp_path, 1, FROM="7")) == whole
 
 
+LEAVING = TRAIN.replace(
+    "        model.eval()\n        losses",
+    "            if steps == 7 and accelerator.sync_gradients and 'leave' in options: break\n"
+    "        if steps == 7 and 'leave' in options: break\n"
+    "        model.eval()\n        losses",
+)
+
+
+def test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch(tmp_path: Path) -> None:
+    whole = told(run(tmp_path, 1))
+    assert run(tmp_path, 2, "save7 leave", LEAVING).code == 0
+    assert told(run(tmp_path, 1, text=LEAVING, FROM="7")) == whole
+
+
+def test_a_state_that_cannot_be_written_there_ends_the_run(tmp_path: Path) -> None:
+    differs = "type('Own', (), {'state_dict': lambda self: {'rank': accelerator.state.process_index}, 'load_state_dict': print})()"
+    text = LEAVING.replace(
+        "    first, skipped", f"    accelerator.register_for_checkpointing({differs}); first, skipped", 1
+    )
+    ended = run(tmp_path, 2, "save7 leave", text)
+    assert ended.code == 2, ended.err
+    assert "is not the same on every rank" in ended.err
+
+
 def test_behind_a_loop_over_batches_too_and_at_the_end(tmp_path: Path) -> None:
     save = "accelerator.is_main_process and accelerator.save_state"
     text = TRAIN.replace("        model.eval()\n", f"        epoch or {save}('state')\n        model.eval()\n") + (

@@ -38,7 +38,7 @@ from samebits.integrations.accelerate.checkpoints import (
 )
 from samebits.integrations.accelerate.loader import LaneLoader
 from samebits.integrations.accelerate.stepwise import StepwiseAccelerator
-from samebits.integrations.lane_loop import LaneLoop
+from samebits.integrations.lane_loop import LaneLoop, refuse_another, require_present
 from samebits.notices import say
 from samebits.rank.caller import where
 from samebits.rank.run.start import is_present
@@ -146,7 +146,7 @@ class Accelerator(StepwiseAccelerator):
     def __init__(self, *args: Any, lanes: int | None = None, seed: int | None = None, **named: Any) -> None:
         given = inspect.signature(accelerate.Accelerator.__init__).bind(self, *args, **named).arguments
         refuse(given)
-        LaneLoop.refuse_another()
+        refuse_another()
         accumulation = accumulation_of(given)
         usual = usual_lanes(accumulation)
         self._seed_is_given = seed is not None
@@ -224,7 +224,7 @@ class Accelerator(StepwiseAccelerator):
         if self._collected is not None:
             yield self._collected
             return
-        self.loop.require_present()
+        require_present(self.run)
         self._adopt_seed()
         new: list[Any] = []
         self._collected = new

@@ -59,6 +59,7 @@ class StepwiseAccelerator(accelerate.Accelerator):
 
     def wait_for_everyone(self) -> None:
         """As Accelerate's; outside of the loop over batches a state that one process has asked for is written by all."""
+        self.loop.require_left_well()
         self.loop.states.agree_outside()
         super().wait_for_everyone()
 

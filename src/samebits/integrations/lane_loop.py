@@ -11,15 +11,15 @@ gradients are to be synchronised.
 from __future__ import annotations
 
 import atexit
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import chain
-from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
-from samebits.errors import UsageError
+from samebits.errors import SamebitsError, UsageError
+from samebits.integrations.asked_states import AskedStates
+from samebits.integrations.before_a_step import EarlierGradients, Rates
 from samebits.notices import say
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.stream import PreparedStream
@@ -38,6 +38,12 @@ WHERE = (
     "Do it where accelerator.sync_gradients is true, behind optimizer.step(), and count accelerator.completed_steps."
 )
 
+ONE = "Make one, and pass it on: device and process_index for helpers are in accelerate.PartialState() too."
+GAN = (
+    "Behind it the step is over, so a GAN that updates one model after the other is two passes over a step: write that with "
+    "samebits's own loop, `for batch in step:` once for each optimizer."
+)
+
 
 class LaneLoop:
     """Where a script is in its loops.
@@ -49,24 +55,31 @@ class LaneLoop:
     """
 
     def __init__(self, run: Run, set_sync: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
+        _newest[:] = [weakref.ref(self)]
+        run._run.loop_state.prepared.even_lanes = True
+        run._run.loop_state.looks.counts_lanes = False
         self._run, self._set_sync, self._optimizers = run, set_sync, optimizers
+        self.states, self.rates = AskedStates(run), Rates(lambda: optimizers() if run.num_lanes > 1 else ())
+        self.evaluates = False
+        """Whether the script is in a loop over batches that counts as an evaluation."""
         self._epochs: Generator[int] | None = None
         self._running: Generator[Step] | None = None
         self._epoch = self._calls = 0
-        self._script_skips = False
+        self._script_skips = self._has_loaded = False
         self.skips_epoch = False
         """Whether the script is behind an epoch that was done before this start."""
         self._reported: set[str] = set()
         self._left = ""
         """What is wrong with how the script left its loop."""
+        self._failed: SamebitsError | None = None
+        """What happened when it did."""
         self._leaves_together = self._refused = False
         self.knows_steps = False
         """Whether the script has asked where a step is over. One that has not can only count batches, of which a process has more
         where there are fewer."""
         self._step: Step | None = None
         self._lanes: Iterator[Any] | None = None
-        self._before: dict[Tensor, Tensor] = {}
-        """Gradients that were there when the step began; the step's are added to them."""
+        self.earlier = EarlierGradients()
         self.is_last = True
         self._has_backward = False
         self._loop_has_backward = False
@@ -91,7 +104,7 @@ class LaneLoop:
 
     def let_script_skip(self) -> None:
         """A script that has loaded a state skips what is done by itself: the next loop over batches is the state's epoch."""
-        self._script_skips = True
+        self._script_skips = self._has_loaded = True
 
     def batches(self, loader: PreparedLoader) -> Generator[Any]:
         """The batches of this rank's lanes in the loader's next epoch; none of an epoch that was done before a restart."""
@@ -107,7 +120,11 @@ class LaneLoop:
 
     def begin_epoch(self, loader: PreparedLoader) -> bool:
         """The script is at its next epoch; whether it has steps left. Collective: call it on every rank."""
+        if self.in_step:
+            raise two_loops()
         self.require_whole_steps()
+        require_present(self._run)
+        self.states.agree_outside()
         if self._epochs is None:
             self._epochs = cast("Generator[int]", self._run.epochs(ENDLESS))
             atexit.register(self._close)
@@ -154,26 +171,39 @@ class LaneLoop:
 
     def _close(self) -> None:
         """The script ends, perhaps with a loop that it has not left."""
-        for running in (self._running, self._epochs):
-            if running is not None:
-                running.close()
+        if self._running is not None:
+            self._running.close()
+        self.states.agree_outside()
+        if self._epochs is not None:
+            self._epochs.close()
 
     def _steps(self, loader: PreparedLoader) -> Generator[Step]:
         self._loop_has_backward = False
         try:
-            for step in self._run.steps(loader):
+            steps = cast("Generator[Step]", iter(self._run.steps(loader)))
+            for step in steps:
                 self._step, self._stepped, self._computed = step, [], []
-                self._put_gradients_aside()
-                yield step
+                self.earlier.put_aside(self._optimizers())
+                try:
+                    yield step
+                except GeneratorExit:
+                    self._note_left()
+                    self._leave(steps)
+                    raise
                 self._finish()
                 check_updates(self._stepped)
-        except GeneratorExit:
-            self._note_left()
-            raise
+                self.states.agree()
         finally:
-            self._step = self._lanes = None
-            # The script left its loop in a step after which it wanted a state.
-            self._run._run.loop_state.checkpointing.do_asked()
+            self._step, self._lanes, self._stepped = None, None, []
+
+    def _leave(self, steps: Generator[Step]) -> None:
+        """Leave the run's loop too, which writes what was asked for in this step."""
+        try:
+            self.states.agree()
+            steps.close()
+        except SamebitsError as error:
+            # Python drops what is raised where a loop is left by `break`.
+            self._failed = error
 
     def _note_left(self) -> None:
         """The script leaves its loop, perhaps where processes are at different batches, or by a number that depends on theirs."""
@@ -206,6 +236,9 @@ class LaneLoop:
 
     def require_left_well(self) -> None:
         """Raise `UsageError` when the script has left its loop where or when the number of processes counts."""
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
         if self._left:
             self._refused = True
             raise UsageError(self._left, WHERE)
@@ -225,6 +258,7 @@ class LaneLoop:
         """The batches of a step, one for each of this rank's lanes."""
         num_lanes = len(step.lanes)
         self._lanes = iter(step)
+        self.rates.begin()
         for number in range(num_lanes):
             self.is_last = number == num_lanes - 1
             self._set_sync(self.is_last)
@@ -233,10 +267,8 @@ class LaneLoop:
             yield next(self._lanes)
             self._computed.append(self._has_backward)
             if not self._has_backward:
-                raise UsageError(
-                    "A batch was taken, and the next one asked for, without a backward between them.",
-                    "Compute each batch before the next one is taken: fetching ahead is the loader's (num_workers=).",
-                )
+                raise not_computed(self._has_loaded)
+            self.rates.end(knows_steps=self.knows_steps, is_last=self.is_last)
 
     @property
     def is_before_backward(self) -> bool:
@@ -245,8 +277,16 @@ class LaneLoop:
 
     @property
     def loss(self) -> float:
-        """The mean loss of the step whose last lane has had its backward, over all lanes."""
-        assert self._step is not None
+        """The mean loss of the step whose last lane has had its backward, over all lanes.
+
+        Raises:
+            UsageError: before it.
+        """
+        if self._step is None or self.in_lane:
+            raise UsageError(
+                "The loss of a step is known behind the backward of its last batch.",
+                "Read accelerator.step_loss where accelerator.sync_gradients is true, behind backward.",
+            )
         return float(self._step.loss)
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
@@ -255,13 +295,11 @@ class LaneLoop:
         Raises:
             UsageError: outside a lane.
         """
+        if self._has_backward and self._stepped and self._stepped[-1]:
+            raise UsageError("backward was called behind optimizer.step() of the same batch.", GAN)
         if not self.in_lane:
-            again, outside = "a second time for the last batch of a step", "outside a loop over a prepared loader"
-            where = again if self.in_step else outside
-            raise UsageError(
-                f"backward was called {where}.",
-                "Add the losses of a batch and call it once, or pass retain_graph=True to all calls but the last.",
-            )
+            raise misplaced(in_step=self.in_step, evaluates=self.evaluates)
+        self.rates.at_backward(is_first=not self._computed)
         self._run.backward(loss, weight, retain_graph=retain_graph)
         self._has_backward = self._loop_has_backward = True
         if self.is_last and not retain_graph:
@@ -276,27 +314,10 @@ class LaneLoop:
         if self._stepped:
             self._stepped[-1].add(id(optimizer))
         if self.in_lane and self.is_last:
+            if self._has_backward:
+                raise UsageError("optimizer.step() was called between two backward calls of a batch.", GAN)
             raise UsageError("optimizer.step() was called before backward.", "Call accelerator.backward(loss) first.")
         return not self.in_lane
-
-    def save(self, path: Path) -> None:
-        """Write a state: now, or when the step is over that the script is in."""
-        state = self._run._run.loop_state
-        if state.position.region is Region.SCRIPT:
-            self._run.save_state(path)
-        else:
-            state.checkpointing.asked.append(lambda: self._run.save_state(path))
-
-    def forget(self, optimizer: Any) -> None:
-        """The script calls `optimizer.zero_grad()` in a lane: what was there before the step goes."""
-        for parameter in _parameters_of(optimizer):
-            self._before.pop(parameter, None)
-
-    def _put_gradients_aside(self) -> None:
-        self._before = {}
-        for parameter in chain.from_iterable(map(_parameters_of, self._optimizers())):
-            if parameter.grad is not None:
-                self._before[parameter], parameter.grad = parameter.grad, None
 
     def _finish(self) -> None:
         """Close the last lane, and add all lanes over the ranks."""
@@ -305,10 +326,7 @@ class LaneLoop:
         lanes, self._lanes = self._lanes, None
         extra = next(lanes, _END)
         assert extra is _END, "a rank's lanes are as many as its step says"
-        before, self._before = self._before, {}
-        with torch.no_grad():
-            for parameter, gradient in before.items():
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        self.earlier.add()
 
 
 def check_updates(stepped: Sequence[set[int]]) -> None:
@@ -330,5 +348,56 @@ def check_updates(stepped: Sequence[set[int]]) -> None:
         )
 
 
-def _parameters_of(optimizer: Any) -> Iterator[Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+_newest: list[weakref.ref[LaneLoop]] = []
+
+
+def refuse_another() -> None:
+    """Raise `UsageError` where another run would end this process's in the middle of its loop."""
+    loop = _newest[0]() if _newest else None
+    if loop is not None and loop.in_step and not loop._run._run.loop_state.ended:
+        raise UsageError("Another Accelerator() was made inside the loop over batches of the first one.", ONE)
+
+
+def require_present(run: Run) -> None:
+    """Raise `UsageError` when the run has ended because another one began in this process."""
+    if run._run.loop_state.ended:
+        raise UsageError(
+            "The run of this Accelerator has ended, because another Accelerator() was made in this process.", ONE
+        )
+
+
+def two_loops() -> UsageError:
+    """The error for a loop over a loader in another one."""
+    return UsageError(
+        "A loop over a prepared loader began inside another one (zip of two loaders, or an iterator that is still held).",
+        "Give one loader both data sets: torch.utils.data.StackDataset.",
+    )
+
+
+def misplaced(*, in_step: bool, evaluates: bool) -> UsageError:
+    """The error for a backward outside a lane: in a step, in a loop that evaluates, or elsewhere."""
+    if in_step:
+        return UsageError(
+            "backward was called a second time for the last batch of a step.",
+            "Add the losses of a batch and call it once, or pass retain_graph=True to all calls but the last.",
+        )
+    if evaluates:
+        return UsageError(
+            "backward was called in a loop that counts as an evaluation: it began with every prepared model in eval mode.",
+            "Call model.train() before the loop; to train without dropout, model.eval() as its first line.",
+        )
+    return UsageError(
+        "backward was called outside a loop over a prepared loader.",
+        "Write `loader = accelerator.prepare(loader)`, and loop over that itself.",
+    )
+
+
+def not_computed(has_loaded: bool) -> UsageError:
+    """The error for a batch without a backward; `has_loaded`: a state, from which the script resumes."""
+    return UsageError(
+        "A batch was taken, and the next one asked for, without a backward between them.",
+        "Leave out the `continue` that skips batches: after load_state the loader resumes by itself."
+        if has_loaded
+        else "Compute each batch before the next one is taken (fetching ahead is the loader's, num_workers=); around a loop that "
+        "evaluates write model.eval() or torch.no_grad().",
+    )

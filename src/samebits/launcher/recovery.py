@@ -82,6 +82,8 @@ class RestartAll:
     most: int
     ranks: int = 0
     """How many, if they are fewer than before; else 0."""
+    given_up: int = 1
+    """How many fewer, if they are."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class Scene:
     ranks: int = 1
     can_shrink: bool = False
     """Whether fewer ranks would compute the same: the lanes are known, and the mesh names no number of ranks."""
+    even_lanes: int = 0
+    """How many lanes there are, if each rank must have as many of them as the others; else 0."""
 
 
 def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decision:
@@ -135,7 +139,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
         return Stop(reason, is_script=_is_damage(end))
     if len(history) >= most:
         return Stop(f"{loss.sentence}; {'the restart is' if most == 1 else f'all {most} restarts are'} used up")
-    return RestartAll(loss, len(history) + 1, most, ranks)
+    return RestartAll(loss, len(history) + 1, most, ranks, scene.ranks - ranks if ranks else 1)
 
 
 def _comparable(end: RankEnd, recovery: Recovery, history: Sequence[Loss]) -> Sequence[Loss]:
@@ -155,7 +159,7 @@ def _why_none(scene: Scene, end: RankEnd, recovery: Recovery) -> str:
 def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> int:
     """With how many ranks to resume, if with fewer; 0 with as many.
 
-    With `--shrink` each loss takes one. Without, one is given up that was killed (SIGKILL: perhaps for lack of memory), and
+    With `--shrink` each loss takes one, or as many as leave ranks with equally many lanes where they need that. Without, one is given up that was killed (SIGKILL: perhaps for lack of memory), and
     killed again before it came further.
     """
     again = _comes_back(loss, history)
@@ -165,7 +169,8 @@ def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, his
         bool(history) and loss.step == 0 and (loss.what, loss.rank) == (history[-1].what, history[-1].rank)
     )
     is_given_up = recovery.shrinks or (at_once and end.signal == signal.SIGKILL)
-    return scene.ranks - 1 if is_given_up else 0
+    fewer = (ranks for ranks in range(scene.ranks - 1, 0, -1) if scene.even_lanes % ranks == 0)
+    return next(fewer) if is_given_up else 0
 
 
 def _comes_back(loss: Loss, history: Sequence[Loss]) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 HASH_DIGITS = 12
 """How much of a hash is shown; nobody compares more by eye, and files have all of it."""
 MOST_NAMED = 4
-NOT_PROVED = "other numbers of ranks: not proved yet"
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,8 @@ class BitsFacts:
     """Under portable numerics, torch's version."""
     ranks_are_fixed: bool = False
     """Whether the run cannot have another number of ranks."""
+    ranks_divide: bool = False
+    """Whether it can have only those that divide its lanes."""
     proved: str = ""
     """On what, and over how many steps; empty where nothing was."""
     handed_on: Sequence[str] = ()
@@ -52,6 +53,7 @@ class BitsFacts:
             is_exact=not (decided.get("not_exact") or arithmetic.get("numerics") == "fast" or arithmetic.get("allow")),
             portable_torch=str(_mapping(decided.get("fingerprint")).get("torch")) if is_portable else "",
             ranks_are_fixed=bool(decided.get("ranks_are_fixed")),
+            ranks_divide=bool(decided.get("even_lanes")),
             proved=str(result.get("proved") or ""),
             **{name: _texts(result.get(name)) for name in ("handed_on", "unread", "without", "uncovered")},
         )
@@ -90,7 +92,8 @@ def _claim(facts: BitsFacts) -> str:
         place = f"with {' and '.join(parts)}"
     if facts.lanes <= 1 or facts.ranks_are_fixed:
         return place
-    return f"{place}; {(facts.proved and f'proved {facts.proved}') or NOT_PROVED}"
+    others = f"numbers of ranks that divide {facts.lanes}" if facts.ranks_divide else "numbers of ranks"
+    return f"{place}; {f'proved {facts.proved}' if facts.proved else f'other {others}: not proved yet'}"
 
 
 def _listed(names: Sequence[str]) -> str:

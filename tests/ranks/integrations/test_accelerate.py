@@ -91,6 +91,12 @@ def test_the_bits_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_pa
     assert told(killed) == one
 
 
+def test_where_a_process_is_given_up_as_many_go_on_as_divide_the_lanes(tmp_path: Path) -> None:
+    shrunk = run_script(tmp_path, TRAIN, "-n", "4", "--shrink", env={**OFFLINE, "OPTIONS": "kill7"})
+    assert "2 ranks, 2 less, start again" in shrunk.err
+    assert told(shrunk) == told(run(tmp_path, 1))
+
+
 def test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes(tmp_path: Path) -> None:
     whole = told(run(tmp_path, 2, "save7"))
     assert (tmp_path / "state" / "model.safetensors").is_file()
@@ -99,6 +105,81 @@ def test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes(tm
     wrong = run(tmp_path, 1, FROM="8")
     assert wrong.code == 2
     assert "The state was saved after 2 steps of epoch 1, which are 2 batches, and the script skips 3" in wrong.err
+
+
+@pytest.mark.parametrize("who", ["accelerator.is_main_process", "os.environ['RANK'] == '0'"])
+def test_a_state_that_one_process_saves_is_written_by_all(tmp_path: Path, who: str) -> None:
+    alone = TRAIN.replace('accelerator.save_state("state")', f'{who} and accelerator.save_state("state")')
+    whole = told(run(tmp_path, 2, "save7", alone))
+    assert told(run(tmp_path, 1, FROM="7")) == whole
+
+
+LEAVING = TRAIN.replace(
+    "        model.eval()\n        losses",
+    "            if steps == 7 and accelerator.sync_gradients and 'leave' in options: break\n"
+    "        if steps == 7 and 'leave' in options: break\n"
+    "        model.eval()\n        losses",
+)
+
+
+def test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch(tmp_path: Path) -> None:
+    whole = told(run(tmp_path, 1))
+    assert run(tmp_path, 2, "save7 leave", LEAVING).code == 0
+    assert told(run(tmp_path, 1, text=LEAVING, FROM="7")) == whole
+
+
+def test_a_state_that_cannot_be_written_there_ends_the_run(tmp_path: Path) -> None:
+    differs = "type('Own', (), {'state_dict': lambda self: {'rank': accelerator.state.process_index}, 'load_state_dict': print})()"
+    text = LEAVING.replace(
+        "    first, skipped", f"    accelerator.register_for_checkpointing({differs}); first, skipped", 1
+    )
+    ended = run(tmp_path, 2, "save7 leave", text)
+    assert ended.code == 2, ended.err
+    assert "is not the same on every rank" in ended.err
+
+
+def test_behind_a_loop_over_batches_too_and_at_the_end(tmp_path: Path) -> None:
+    save = "accelerator.is_main_process and accelerator.save_state"
+    text = TRAIN.replace("        model.eval()\n", f"        epoch or {save}('state')\n        model.eval()\n") + (
+        f"    {save}('end')\n"
+    )
+    whole = told(run(tmp_path, 2, text=text))
+    assert (tmp_path / "end" / "samebits" / "manifest.json").is_file()
+    assert told(run(tmp_path, 4, text=text, FROM="5")) == whole
+
+
+def test_states_that_accelerate_numbers_have_the_same_number_everywhere(tmp_path: Path) -> None:
+    naming = "project_config=__import__('accelerate').utils.ProjectConfiguration('p', automatic_checkpoint_naming=True)"
+    text = TRAIN.replace("gradient_accumulation_steps=1", naming).replace('save_state("state")', "save_state()")
+    run(tmp_path, 2, "save3 save7", text)
+    assert sorted(one.name for one in (tmp_path / "p" / "checkpoints").iterdir()) == ["checkpoint_0", "checkpoint_1"]
+
+
+def test_a_loss_is_gathered_for_the_log_before_its_backward(tmp_path: Path) -> None:
+    text = TRAIN.replace(
+        "accelerator.backward(loss)",
+        "logged = accelerator.gather(loss.repeat(6)).mean().item() + accelerator.reduce(loss, 'mean').item(); "
+        "accelerator.backward(loss); accelerator.gather(loss.detach())",
+    ).replace("steps += 1", "steps += 1; last = accelerator.step_loss.hex()")
+    text += '    accelerator.print("weights loss", last)\n'
+    one = told(run(tmp_path, 1, text=text))
+    assert told(run(tmp_path, 2, text=text)) == told(run(tmp_path, 4, text=text)) == one
+    assert one[0] == told(run(tmp_path, 1))[1]
+
+
+def test_a_plateau_steps_once_for_each_evaluation(tmp_path: Path) -> None:
+    text = TRAIN.replace(
+        "LinearLR(optimizer, 1.0, 0.1, 50)", "ReduceLROnPlateau(optimizer, patience=1, factor=0.5)"
+    ).replace("                scheduler.step()\n", "")
+    text = text.replace(
+        "        losses = torch.cat(losses)\n", "        losses = torch.cat(losses); scheduler.step(1.0)\n"
+    )
+    one = told(run(tmp_path, 1, text=text))
+    assert one[0].endswith(" 0.005")
+    assert told(run(tmp_path, 2, text=text)) == one
+    of_a_process = run(tmp_path, 2, text=text.replace("scheduler.step(1.0)", "scheduler.step(loss)"))
+    assert of_a_process.code == 2
+    assert "ReduceLROnPlateau.step was given another number on each process" in of_a_process.err
 
 
 def test_accumulation_counts_in_the_lanes(tmp_path: Path) -> None:
@@ -182,6 +263,20 @@ MISTAKES = {
     "a loop left in the middle of a step": ("loss = F", "if steps == 2 and accelerator.sync_gradients: break\n                loss = F", "was left in the middle of a step"),
     "a loss of several processes": ("loss = F", "accelerator.reduce(features.sum()); loss = F", "reduce was called before the backward of a batch"),
     "evaluated batches of different sizes": ("batch_size=7)", "batch_sampler=[[0], [1, 2], [3]])", "makes batches of different sizes"),
+    "a gathered loss in a loss": ("accelerator.backward(loss)", "accelerator.backward(loss + accelerator.gather(loss).mean())", "returned before the backward of a batch was used in a loss"),
+    "a gathered number of tokens": ("loss = F", "tokens = accelerator.gather(labels.sum()); loss = F", "gather was called before the backward of a batch"),
+    "a scheduler that is not prepared": (" = accelerator.prepare(model, optimizer, train, test, scheduler)", "= *accelerator.prepare(model, optimizer, train, test), scheduler", "lr of an optimizer was changed between two batches of one step"),
+    "another Accelerator in the loop": ("loss = F", "Accelerator(); loss = F", "Another Accelerator() was made inside the loop over batches"),
+    "another Accelerator before the loop": ("    first, skipped", "    Accelerator(); first, skipped", "because another Accelerator() was made in this process"),
+    "two optimizers with a backward each": ("optimizer.step()", "optimizer.step(); accelerator.backward(F.cross_entropy(model(features), labels))", "backward was called behind optimizer.step() of the same batch"),
+    "an update between two backwards": ("accelerator.backward(loss)", "accelerator.backward(loss, retain_graph=True); optimizer.step(); accelerator.backward(loss)", "for batch in step:` once for each optimizer"),
+    "training in eval mode": ("        model.train()\n", "", "Call model.train() before the loop"),
+    "backward of the loss itself": ("accelerator.backward(loss)", "loss.backward()", "Call accelerator.backward(loss) instead"),
+    "a loader that is not prepared": ("for features, labels in batches", "for features, labels in DataLoader(TensorDataset(x, y), batch_size=6)", "loader = accelerator.prepare(loader)"),
+    "two loaders at once": ("for features, labels in batches", "for (features, labels), _ in zip(batches, accelerator.prepare(DataLoader(TensorDataset(x), batch_size=6)))", "began inside another one (zip of two loaders"),
+    "batches that are skipped": ("with accelerator.accumulate(model):", "if steps == 0: accelerator.loop.let_script_skip(); continue\n            with accelerator.accumulate(model):", "Leave out the `continue` that skips batches"),
+    "an evaluation in training mode": ("model.eval()\n        losses", "losses", "write model.eval() or torch.no_grad()"),
+    "a seed of each process": ("accelerator = Acc", "set_seed(int(os.environ['RANK'])); accelerator = Acc", "set_seed was called before Accelerator() with another number on each process"),
     "a state of a step that is not over": ("loss = F", "accelerator.save_state('state'); loss = F", "save_state was called inside a step"),
 }  # fmt: skip
 

@@ -200,6 +200,14 @@ def test_how_many_ranks_go_on(
     assert not isinstance(fixed, RestartAll) or fixed.ranks == 0
 
 
+@pytest.mark.parametrize(("lanes", "ranks", "follows"), [(4, 4, 2), (4, 2, 1), (6, 6, 3), (6, 3, 2), (0, 4, 3)])
+def test_where_ranks_need_equally_many_lanes_so_many_go_on(lanes: int, ranks: int, follows: int) -> None:
+    told = replace(scene(ended(by=signal.SIGKILL)), ranks=ranks, can_shrink=True, even_lanes=lanes)
+    decision = decide(told, SHRINK, [])
+    assert isinstance(decision, RestartAll)
+    assert (decision.ranks, decision.given_up) == (follows, ranks - follows)
+
+
 def test_a_rank_that_is_killed_again_before_its_first_step_is_given_up() -> None:
     told = replace(scene(ended(by=signal.SIGKILL), last=None), ranks=4, can_shrink=True)
     decision = decide(told, REPLACE, [LOST])

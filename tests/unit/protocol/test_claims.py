@@ -14,6 +14,7 @@ BITS = "sha256:3f9a" + 60 * "0"
         ({"lanes": 4}, [("3f9a00000000", "with 4 lanes and 1 thread; other numbers of ranks: not proved yet")]),
         ({"lanes": 4, "proved": "on 1 and 2 ranks over 3 steps"}, [("3f9a00000000", "with 4 lanes and 1 thread; proved on 1 and 2 ranks over 3 steps")]),
         ({"lanes": 4, "ranks_are_fixed": True}, [("3f9a00000000", "with 4 lanes and 1 thread")]),
+        ({"lanes": 4, "ranks_divide": True}, [("3f9a00000000", "with 4 lanes and 1 thread; other numbers of ranks that divide 4: not proved yet")]),
         ({"lanes": 4, "is_exact": False}, [("3f9a00000000", "another run may give others")]),
         ({"lanes": 2, "threads": 3, "portable_torch": "2.13.0"}, [("3f9a00000000", "on any x86-64 with AVX2 (torch 2.13.0, 2 lanes, 3 threads); other numbers of ranks: not proved yet")]),
         ({"lanes": 4, "handed_on": ["total (train.py:14)"]}, [

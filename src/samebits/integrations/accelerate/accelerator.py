@@ -14,12 +14,14 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import AcceleratorState
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import samebits
 from samebits.errors import UsageError
 from samebits.integrations.accelerate.arguments import (
     accumulation_of,
     check_lanes,
+    naming_set_seed,
     refuse,
     refuse_no_sync,
     script_seed,
@@ -36,9 +38,11 @@ from samebits.integrations.accelerate.checkpoints import (
 )
 from samebits.integrations.accelerate.loader import LaneLoader
 from samebits.integrations.accelerate.stepwise import StepwiseAccelerator
-from samebits.integrations.lane_loop import LaneLoop
+from samebits.integrations.lane_loop import LaneLoop, refuse_another, require_present
 from samebits.notices import say
+from samebits.rank.caller import where
 from samebits.rank.run.start import is_present
+from samebits.rank.strategy.contract import name_backward
 
 
 class ScaledGradient(torch.autograd.Function):
@@ -69,11 +73,12 @@ class LaneOptimizer(AcceleratedOptimizer):
                 "Use an optimizer without a closure, or samebits's own loop.",
             )
         if self._loop.note_update(self):
-            super().step()
+            with self._loop.rates.own():
+                super().step()
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         if self._loop.in_lane:
-            self._loop.forget(self.optimizer)
+            self._loop.earlier.forget(self.optimizer)
         else:
             super().zero_grad(set_to_none)
 
@@ -82,12 +87,31 @@ class LaneScheduler(AcceleratedScheduler):
     """Accelerate's, which steps as often for an update as there would be processes."""
 
     def __init__(
-        self, scheduler: Any, optimizers: Any, processes: int, *, step_with_optimizer: bool, split_batches: bool
+        self, scheduler: Any, optimizers: Any, of: Accelerator, *, step_with_optimizer: bool, split_batches: bool
     ) -> None:
         super().__init__(scheduler, optimizers, step_with_optimizer, split_batches)
-        self._processes = processes
+        self._of, self._processes = of, of.logical_processes
 
     def step(self, *args: Any, **named: Any) -> None:
+        with self._of.loop.rates.own():
+            if isinstance(self.scheduler, ReduceLROnPlateau):
+                self._step_by(*args, **named)
+            else:
+                self._step(*args, **named)
+
+    def _step_by(self, metrics: Any, *args: Any, **named: Any) -> None:
+        """Once for each number of an evaluation, which all processes have. Collective, where a step is over."""
+        if not self.gradient_state.sync_gradients:
+            return
+        run = self._of.run._run
+        if len(set(run.components.transport.all_gather_object(float(metrics), "ReduceLROnPlateau", where()))) > 1:
+            raise UsageError(
+                "ReduceLROnPlateau.step was given another number on each process, so learning rates would differ.",
+                "Give it the mean of what accelerator.gather_for_metrics returns in an evaluation, or accelerator.step_loss.",
+            )
+        self.scheduler.step(metrics, *args, **named)
+
+    def _step(self, *args: Any, **named: Any) -> None:
         if not self.step_with_optimizer or self.split_batches:
             super().step(*args, **named)
             return
@@ -122,6 +146,7 @@ class Accelerator(StepwiseAccelerator):
     def __init__(self, *args: Any, lanes: int | None = None, seed: int | None = None, **named: Any) -> None:
         given = inspect.signature(accelerate.Accelerator.__init__).bind(self, *args, **named).arguments
         refuse(given)
+        refuse_another()
         accumulation = accumulation_of(given)
         usual = usual_lanes(accumulation)
         self._seed_is_given = seed is not None
@@ -132,7 +157,10 @@ class Accelerator(StepwiseAccelerator):
             early_group = torch.distributed.group.WORLD
             torch.distributed.destroy_process_group()
         device = "cpu" if given.get("cpu") or os.environ.get("ACCELERATE_USE_CPU") == "true" else None
-        self.run = samebits.init(seed=seed if seed is not None else script_seed(), lanes=lanes or usual, device=device)
+        with naming_set_seed(seed):
+            self.run = samebits.init(
+                seed=seed if seed is not None else script_seed(), lanes=lanes or usual, device=device
+            )
         del early_group
         recorder = self.run._run.components.recorder
         is_whole = recorder is not None and recorder.plain and self.run.num_lanes == 1
@@ -144,6 +172,7 @@ class Accelerator(StepwiseAccelerator):
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
         check_lanes(self.run, self.batches_per_step, accumulation)
         self.loop = LaneLoop(self.run, self._set_sync, lambda: self._optimizers)
+        name_backward("Call accelerator.backward(loss) instead, in the loop over a prepared loader.")
         self.counts_local_batches = False
         """Whether lengths and accumulation count the batches of this process: for the Trainer's own loop."""
         self.weight: int | None = None
@@ -178,11 +207,6 @@ class Accelerator(StepwiseAccelerator):
         """The number of batches that this process gets for a step."""
         return self.run.num_lanes // int(self.state.num_processes)
 
-    @property
-    def is_last_process(self) -> bool:
-        """Whether this is the last of the real processes."""
-        return bool(self.state.is_last_process)
-
     def is_training(self) -> bool:
         """Whether a loop over a prepared loader that begins now trains: a prepared model is in training mode, with gradients."""
         return torch.is_grad_enabled() and any(model.training for model in self._models)
@@ -200,6 +224,7 @@ class Accelerator(StepwiseAccelerator):
         if self._collected is not None:
             yield self._collected
             return
+        require_present(self.run)
         self._adopt_seed()
         new: list[Any] = []
         self._collected = new
@@ -209,7 +234,9 @@ class Accelerator(StepwiseAccelerator):
             self._collected = None
         if new:
             if not self.run._run.loop_state.prepared.taken:
-                self.run.track(checkpoints=CheckpointNumber(self.project_configuration))
+                number = CheckpointNumber(self.project_configuration, self.run)
+                self.loop.states.before_each = number.agree
+                self.run.track(checkpoints=number)
             things = [one.for_training() if isinstance(one, LaneLoader) else one for one in new]
             prepared = self.run.prepare(*things)
             for one, made in zip(new, prepared if len(new) > 1 else [prepared], strict=True):
@@ -266,7 +293,7 @@ class Accelerator(StepwiseAccelerator):
             prepared = LaneScheduler(
                 scheduler,
                 own or self._optimizers,
-                self.logical_processes,
+                self,
                 step_with_optimizer=self.step_scheduler_with_optimizer,
                 split_batches=self.split_batches,
             )
@@ -336,7 +363,7 @@ class Accelerator(StepwiseAccelerator):
         if self.loop.skips_epoch:
             return output_dir
         place = super().save_state(output_dir, safe_serialization, **more)
-        self.loop.save(Path(place) / STATE)
+        self.loop.states.ask(Path(place) / STATE)
         return place
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
@@ -362,6 +389,7 @@ class Accelerator(StepwiseAccelerator):
         Raises:
             UsageError: for a state of Accelerate's own class.
         """
+        self.loop.states.agree_outside()
         folder = Path(input_dir) if input_dir is not None else newest(str(self.project_dir))
         require_own(folder, "Accelerator")
         super().load_state(str(folder), load_kwargs, **more)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -38,6 +40,24 @@ def script_seed() -> int:
     """
     seed = torch.initial_seed()
     return seed if seed < 1 << 32 else 0
+
+
+@contextmanager
+def naming_set_seed(seed: int | None) -> Iterator[None]:
+    """Let processes whose seeds differ name where those are from: `seed`, which Accelerator was given, or `set_seed`.
+
+    Raises:
+        UsageError: where they differ.
+    """
+    try:
+        yield
+    except UsageError as error:
+        if seed is None and error.problem.startswith("`seed`"):
+            raise UsageError(
+                f"set_seed was called before Accelerator() with another number on each process: {error.problem}",
+                "Call set_seed(seed) with the same number on all: each batch has random numbers of its own already.",
+            ) from None
+        raise
 
 
 def world_size() -> int:

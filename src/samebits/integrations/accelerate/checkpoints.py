@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import UsageError
+from samebits.rank.caller import where
 from samebits.rank.run.run import Run
 
 STATE = "samebits"
@@ -15,8 +16,14 @@ STATE = "samebits"
 class CheckpointNumber:
     """The number of Accelerate's next checkpoint, as part of every state."""
 
-    def __init__(self, configuration: Any) -> None:
-        self._configuration = configuration
+    def __init__(self, configuration: Any, run: Run) -> None:
+        self._configuration, self._run = configuration, run
+
+    def agree(self) -> None:
+        """Only the processes that were asked for a checkpoint have counted it. Collective: call it on every rank."""
+        transport = self._run._run.components.transport
+        numbers = transport.all_gather_object(int(self._configuration.iteration), "number of the checkpoint", where())
+        self._configuration.iteration = max(numbers)
 
     def state_dict(self) -> dict[str, int]:
         """One number."""

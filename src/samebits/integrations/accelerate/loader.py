@@ -201,7 +201,7 @@ class LaneLoader(DataLoader[Any]):
         state = of.gradient_state
         before, num_rows = state.sync_gradients, self._num_rows()
         state._add_dataloader(self)
-        self.rows_left, self.end_of_dataloader = num_rows, False
+        self.rows_left, self.end_of_dataloader, of.loop.evaluates = num_rows, False, True
         try:
             with of.run._run.components.streams.elsewhere():
                 loader = self._evaluating = self._evaluating or self._shard()
@@ -217,7 +217,7 @@ class LaneLoader(DataLoader[Any]):
         finally:
             state._remove_dataloader(self)
             state._set_sync_gradients(before)
-            self.rows_left = None
+            self.rows_left, of.loop.evaluates = None, False
 
     def _num_rows(self) -> int | None:
         if self._is_stream:
@@ -229,7 +229,8 @@ class LaneLoader(DataLoader[Any]):
 
     def _shard(self) -> DataLoader[Any]:
         settings = fetching(self._loader)
-        place = self._accelerator.process_index, self._accelerator.state.num_processes
+        state = self._accelerator.state
+        place = state.process_index, state.num_processes
         if self._is_stream:
             raise UsageError("A stream cannot be evaluated in lanes.", "Give the evaluation a data set with a length.")
         batches = EvaluationShard(self._loader.batch_sampler, place, even=self._accelerator.even_batches)

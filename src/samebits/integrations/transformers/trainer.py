@@ -158,7 +158,8 @@ class TrainerMixin:
                 f"gradient_accumulation_steps={accumulation} does not divide {self.accelerator.batches_per_step} lanes.",
                 f"Use a multiple of {accumulation} (--lanes, or Trainer(lanes=)).",
             )
-        self.accelerator.counts_local_batches = self.accelerator.loop.knows_steps = True
+        loop = self.accelerator.loop
+        self.accelerator.counts_local_batches = loop.knows_steps = loop.states.is_alike = True
 
     def _get_dataloader(self: Any, *args: Any, is_training: bool = False, **named: Any) -> Any:
         self.accelerator.only_evaluates = not is_training
@@ -319,7 +320,7 @@ class TrainerMixin:
     def _save_checkpoint(self: Any, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        self.accelerator.loop.save(folder / STATE)
+        self.accelerator.loop.states.ask(folder / STATE)
 
     def _load_rng_state(self: Any, checkpoint: str | None) -> None:
         """Random numbers are samebits's: each lane has its own."""

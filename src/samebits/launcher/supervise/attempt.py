@@ -60,6 +60,7 @@ def scene_of(request: LaunchRequest, attempt: Attempt) -> Scene:
         can_start=not attempt.ending.nursery_is_gone,
         ranks=request.placement.ranks,
         can_shrink=request.seat is None and _can_shrink(request, observer),
+        even_lanes=int(observer.decided().get("lanes") or 0) if observer.decided().get("even_lanes") else 0,
     )
 
 

@@ -222,7 +222,7 @@ class Whence:
 def restart_line(decision: RestartAll, whence: Whence) -> Line:
     """Say what was lost, that all ranks start again, how many if they are fewer than before, and that lines may repeat."""
     who = (
-        f"{_count(decision.ranks, 'rank')}, one less, start{'s' * (decision.ranks == 1)}"
+        f"{_count(decision.ranks, 'rank')}, {'one' if decision.given_up == 1 else decision.given_up} less, start{'s' * (decision.ranks == 1)}"
         if decision.ranks
         else "all ranks start"
     )

@@ -36,11 +36,7 @@ from samebits.rank.transport.contract import AT_THE_END
 
 def end(run: RunState) -> bool:
     """See `samebits.finish`. Returns whether the run ended well, on all ranks."""
-    # An exit handler sees the script's exception in `sys.last_value` only.
-    failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
-    failed = failed or (
-        run.config.folder is not None and run.config.folder.failure(run.components.transport.rank).exists()
-    )
+    failed = sys.exc_info()[0] is not None or has_failed(run)
     try:
         if not failed and not run.loop_state.checkpointing.automatic.has_ended:
             if run.components.meter is not None:
@@ -78,6 +74,14 @@ def end(run: RunState) -> bool:
             leave()
         run.loop_state.checkpointing.automatic.leave_loop()
     return not failed and not run.loop_state.checkpointing.automatic.has_ended
+
+
+def has_failed(run: RunState) -> bool:
+    """Whether the script of this rank has ended by an exception, as far as its exit handlers can see."""
+    # They see the exception in `sys.last_value` only.
+    failed = getattr(sys, "last_value", None) is not None
+    folder = run.config.folder
+    return failed or (folder is not None and folder.failure(run.components.transport.rank).exists())
 
 
 def _write_result(run: RunState) -> None:

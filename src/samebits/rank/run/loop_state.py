@@ -66,6 +66,8 @@ class Prepared:
     modules with such, by identity and no name."""
     hooks: list[Any] = field(default_factory=list)
     """Handles on the optimizers' steps, removed when the run ends."""
+    even_lanes: bool = False
+    """Whether each rank must have as many lanes as the others: the script has the loop of another library."""
     members: Members = field(init=False)
     """Those of `models`."""
 

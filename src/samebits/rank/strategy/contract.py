@@ -308,11 +308,18 @@ def misplaced(problem: str, fix: str) -> UsageError:
     return UsageError(f"{problem} ({where()}).", INNER_FORM if _is_in_forward() else fix)
 
 
+_backward_form = [f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"]
+
+
+def name_backward(form: str) -> None:
+    """From now on `form` is the help where a script calls `loss.backward()`: it has the loop of another library."""
+    _backward_form[:] = [form]
+
+
 def misplaced_backward() -> UsageError:
     """The error for `loss.backward()` instead of `run.backward(loss)`."""
     return misplaced(
-        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes",
-        f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}",
+        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes", _backward_form[0]
     )
 
 

@@ -134,6 +134,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
                 settle_losses(run)
             # The script leaves its loop in this step, which counts.
             _count_step(run, mine.num_mine)
+            _save_left(run, epoch.inside)
             run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
             record_left(run.components)
             raise
@@ -162,6 +163,15 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
     loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
     loop_state.checkpointing.last.enter_boundary(inside, is_last=is_last)
+
+
+def _save_left(run: RunState, inside: InsideEpoch) -> None:
+    """The script left its loop in a step in which it asked for states: a run that resumes from them goes on in this epoch."""
+    run.loop_state.position.region, run.loop_state.epoch.inside = Region.SCRIPT, inside
+    try:
+        run.loop_state.checkpointing.do_asked()
+    finally:
+        run.loop_state.epoch.inside = None
 
 
 def _refuse_inside_a_step(run: RunState) -> None:

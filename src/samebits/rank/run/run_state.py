@@ -15,6 +15,7 @@ from samebits.protocol.layout.mesh import Mesh
 from samebits.protocol.layout.placement import Placement
 from samebits.protocol.run_folder import RunFolder
 from samebits.rank.caller import where
+from samebits.rank.checks.lane_exchanges import LaneExchanges
 from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from samebits.rank.checks.unreduced_metrics import UnreducedMetrics
 from samebits.rank.checks.written_files import WrittenFiles
@@ -73,6 +74,7 @@ class Components:
     step_timer: StepTimer
     metrics: MetricsFile
     unprepared: UnpreparedOptimizers
+    lane_exchanges: LaneExchanges
     unreduced: UnreducedMetrics
     scaler: LossScale | None
     """Under 16-mixed; it has a state that a resumed run needs."""

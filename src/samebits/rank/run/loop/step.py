@@ -124,7 +124,7 @@ class Step:
         with self._pass(is_look=True) as current:
             lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
         whole = WholeBatch(lanes, run.components.transport, run.config.device, where())
-        with run.components.strategy.precision.inside():
+        with run.loop_state.position.loss_over_batch(), run.components.strategy.precision.inside():
             loss = loss_of(whole.features())
         check_loss(loss, None)
         terms = whole.terms(loss, run.components.scaler.value if run.components.scaler is not None else 1.0)

@@ -96,8 +96,8 @@ def refused(call: str, line: str) -> UsageError:
     return UsageError(
         f"{call} exchanges with other ranks, and was called inside a lane ({line}). Ranks carry different numbers of lanes, so "
         "some would wait forever, and what a lane computes would depend on the number of ranks.",
-        "Compute a lane from its own samples. Add up over all lanes after the inner loop (run.lane_sum), and let a loss that "
-        "needs the whole batch be a function: step.backward(features, over_batch=loss).",
+        "Compute a lane from its own samples. Divide by counts of the whole batch with step.backward(loss_of, counts=), compare its "
+        "samples with over_batch=, and add up what lanes made after them (run.lane_sum).",
     )
 
 

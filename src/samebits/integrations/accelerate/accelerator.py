@@ -36,6 +36,7 @@ from samebits.integrations.accelerate.checkpoints import (
     place_of,
     require_own,
 )
+from samebits.integrations.accelerate.exchanges import listen
 from samebits.integrations.accelerate.loader import LaneLoader
 from samebits.integrations.accelerate.stepwise import StepwiseAccelerator
 from samebits.integrations.lane_loop import LaneLoop, refuse_another, require_present
@@ -157,6 +158,7 @@ class Accelerator(StepwiseAccelerator):
             early_group = torch.distributed.group.WORLD
             torch.distributed.destroy_process_group()
         device = "cpu" if given.get("cpu") or os.environ.get("ACCELERATE_USE_CPU") == "true" else None
+        listen()
         with naming_set_seed(seed):
             self.run = samebits.init(
                 seed=seed if seed is not None else script_seed(), lanes=lanes or usual, device=device

@@ -19,6 +19,7 @@ from samebits.integrations.accelerate.accelerator import Accelerator
 from samebits.integrations.accelerate.arguments import usual_lanes
 from samebits.integrations.accelerate.checkpoints import STATE, require_own
 from samebits.integrations.accelerate.loader import LaneLoader
+from samebits.integrations.transformers.trl import refuse_trl
 from samebits.rank.caller import where
 from samebits.rank.run.loop.step import Step
 
@@ -132,6 +133,7 @@ class TrainerMixin:
     """Of this process's batches of the step."""
 
     def __init__(self, *args: Any, lanes: int | None = None, **named: Any) -> None:
+        refuse_trl(type(self))
         self._wanted_lanes = lanes
         super().__init__(*args, **named)
 

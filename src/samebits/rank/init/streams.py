@@ -68,6 +68,13 @@ class Streams:
         """Equal on two ranks if they had drawn the same wherever `look` was called."""
         self._torch_seed = 0
 
+    @classmethod
+    def started(cls, seed: int, device: torch.device, *, looks: bool) -> Streams:
+        """From here on all ranks draw the same, whatever they drew before."""
+        streams = cls(seed, device, looks=looks)
+        streams.enter(Domain.START)
+        return streams
+
     def enter(self, domain: Domain, *place: int | str) -> None:
         """From here on, draw from the stream of `domain` at `place`."""
         key = stream_key(self.seed, domain, *place)

@@ -21,6 +21,7 @@ from torch.autograd import profiler
 from torch.futures import Future
 
 from samebits.machine.torch_private import FakeTensor, TorchDispatchMode, dispatching
+from samebits.rank.process_group.asked import QUESTIONS
 from samebits.rank.process_group.operands import NoNumbers
 from samebits.rank.process_group.work import Handle
 
@@ -43,6 +44,8 @@ def seen(num_tensors: int, title: str, name: str = "") -> Callable[[Call], Call]
 
         @functools.wraps(method)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+            # Also what torch's C++ and functional collectives call.
+            QUESTIONS.before_call(method.__name__)
             if dispatching._is_in_torch_dispatch_mode or profiler._is_profiler_enabled:  # noqa: SLF001 - its functions cost more
                 return show(group, method, title, args[:num_tensors], args[num_tensors:], kwargs)
             try:

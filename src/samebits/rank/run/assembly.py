@@ -5,8 +5,8 @@ from __future__ import annotations
 from samebits.machine.leftovers import compiler_cache, remove_half_written
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.layout.placement import place
-from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.run_folder import RunFolder
+from samebits.rank.checks.lane_exchanges import LaneExchanges
 from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from samebits.rank.checks.unreduced_metrics import UnreducedMetrics
 from samebits.rank.checks.written_files import WrittenFiles
@@ -43,12 +43,9 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
         transport = join(environment, device, exact=exact)
     nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None
     placement = place(decided.num_lanes, mesh.replicas, nodes)
-    arithmetic = decided.arithmetic
-    computed = arithmetic.precision, arithmetic.numerics, ", ".join(arithmetic.allow)
+    computed = decided.arithmetic.precision, decided.arithmetic.numerics, ", ".join(decided.arithmetic.allow)
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
-    streams = Streams(seed, device, looks=transport.world_size > 1)
-    # From here on all ranks draw the same, whatever they drew before.
-    streams.enter(Domain.START)
+    streams = Streams.started(seed, device, looks=transport.world_size > 1)
     loop_state = LoopState()
     components = Components(
         transport=transport,
@@ -62,6 +59,7 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
             settings.restart.metrics_bytes if settings is not None else 0,
         ),
         unprepared=UnpreparedOptimizers(loop_state.position, loop_state.prepared.models, loop_state.grow),
+        lane_exchanges=LaneExchanges(loop_state.position),
         unreduced=UnreducedMetrics(),
         scaler=precision.scale,
         recorder=recorder,

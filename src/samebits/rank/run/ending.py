@@ -65,6 +65,7 @@ def end(run: RunState) -> bool:
         run.loop_state.checkpointing.snapshots.end()
         run.components.strategy.close()
         run.components.unprepared.close()
+        run.components.lane_exchanges.close()
         if run.components.written is not None:
             run.components.written.close()
         for hook in run.loop_state.prepared.hooks:

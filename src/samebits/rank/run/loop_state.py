@@ -162,6 +162,10 @@ class LoopState:
         self._take_switches_since_load()
         self.checkpointing.snapshots.begin(self.checkpointing.automatic)
 
+    def follow_a_library(self) -> None:
+        """Each batch of the script is a lane: ranks divide the lanes, and counters change in a lane by design."""
+        self.prepared.even_lanes, self.looks.counts_lanes = True, False
+
     def note_modes(self) -> None:
         """Before anything is loaded, and before the first epoch or step."""
         if self.first_modes is None:

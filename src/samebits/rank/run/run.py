@@ -124,7 +124,7 @@ class Run:
                 (torch's AveragedModel, ema-pytorch's EMA, timm's ModelEma) belongs to every state, and is not trained. A
                 tensor trained without a module (a temperature, class centres) may be one of them.
             buffers: what to do with buffers that differ between lanes: patterns of names to "sum" (what the lanes
-                add is added up), "first" or "mean".
+                add is added up), "first", "mean", "min" or "max" (of the values that lanes left).
             cut: names of layers that begin a stage, where a strategy cuts the model; by default the cut is measured.
             updates_by: where each rank updates a part of the parameters (zero1, model_parallel, pipeline): whether
                 optimizers that samebits does not know update each "element", or each "parameter", independently.

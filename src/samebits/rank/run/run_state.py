@@ -13,8 +13,8 @@ from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.events import Kind, add_event
 from samebits.protocol.layout.mesh import Mesh
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.run_folder import RunFolder, unsaved
-from samebits.rank.caller import where
+from samebits.protocol.run_folder import RunFolder
+from samebits.rank.checks.lane_exchanges import LaneExchanges
 from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from samebits.rank.checks.unreduced_metrics import UnreducedMetrics
 from samebits.rank.checks.written_files import WrittenFiles
@@ -73,6 +73,7 @@ class Components:
     step_timer: StepTimer
     metrics: MetricsFile
     unprepared: UnpreparedOptimizers
+    lane_exchanges: LaneExchanges
     unreduced: UnreducedMetrics
     scaler: LossScale | None
     """Under 16-mixed; it has a state that a resumed run needs."""
@@ -94,13 +95,6 @@ class RunState:
         """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
         mesh, holder = self.config.mesh, self.components.strategy.holder_of(tensor)
         return holder is None or mesh.stage(holder) == mesh.stage(self.components.transport.rank)
-
-    def skips_states(self) -> bool:
-        """Whether this start of the ranks loads nothing, because states lack something and the run must be exact. Collective."""
-        settings, folder = self.config.environment.settings, self.config.folder
-        if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
-            return False
-        return self.components.transport.any(bool(unsaved(folder, "names")), "what states lack", where())
 
     def note(self, kind: Kind, step: int | None = None, **fields: Any) -> None:
         """Add an event to the run folder, on rank 0 where there is one; `step`: None for the newest."""

@@ -240,9 +240,15 @@ class Strategy(ABC):
         """
         return optimizer.state
 
+    def carry_buffers(self, modules: Sequence[tuple[str, nn.Module]]) -> None:  # noqa: B027 - what stages hold is cut
+        """Let lanes start from the same buffers of modules that are not trained too, by label (averages, teachers).
+
+        Collective: call it on every rank, with the same modules.
+        """
+
     @abstractmethod
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
-        """Set what counts for buffers that differ between lanes: patterns of names to "sum", "first" or "mean"."""
+        """Set what counts for buffers that differ between lanes: patterns of names to "sum", "first", "mean", "min" or "max"."""
 
     def name_cuts(self, layers: Sequence[str]) -> None:
         """Begin a stage with each of these layers; only where a model is cut into stages.

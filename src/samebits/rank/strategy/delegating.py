@@ -82,6 +82,9 @@ class DelegatingStrategy(Strategy):
     def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:
         return self._inner.whole_state(optimizer, everyone=everyone)
 
+    def carry_buffers(self, modules: Sequence[tuple[str, nn.Module]]) -> None:
+        self._inner.carry_buffers(modules)
+
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         self._inner.set_buffer_rules(rules)
 

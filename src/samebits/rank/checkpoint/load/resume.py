@@ -10,6 +10,7 @@ from typing import Any
 from samebits.errors import UsageError
 from samebits.notices import say
 from samebits.protocol.events import Kind
+from samebits.protocol.run_folder import unsaved
 from samebits.protocol.state_files.folder import StateFolder, identity_of, left_between
 from samebits.protocol.state_files.manifest import NAME, Manifest, damage
 from samebits.rank.caller import where
@@ -148,3 +149,11 @@ def _other_loaders(mine: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[st
         for key, words in (("samples", "samples"), ("batch_size", "samples per batch"))
         if now[key] != then[key]
     ]
+
+
+def skips_states(run: RunState) -> bool:
+    """Whether this start of the ranks loads nothing, because states lack something and the run must be exact. Collective."""
+    settings, folder = run.config.environment.settings, run.config.folder
+    if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
+        return False
+    return run.components.transport.any(bool(unsaved(folder, "names")), "what states lack", where())

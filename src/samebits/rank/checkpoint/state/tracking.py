@@ -36,6 +36,10 @@ def track(run: RunState, objects: Mapping[str, Any]) -> None:
     run.loop_state.prepared.tracked.update(objects)
     modules = [one for one in objects.values() if isinstance(one, nn.Module)]
     run.loop_state.prepared.began_infinite.update((id(one), "") for one in modules if infinite_parts(one))
+    if modules:
+        run.components.strategy.carry_buffers(
+            [(name, one) for name, one in objects.items() if isinstance(one, nn.Module)]
+        )
 
 
 def _check(loop_state: LoopState, objects: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from samebits.protocol.run_folder import write_private
 from samebits.protocol.saving import Saving, Schedule, claim, step_of
 from samebits.protocol.state_files.folder import is_state
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.load.resume import load_state
+from samebits.rank.checkpoint.load.resume import load_state, skips_states
 from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from samebits.rank.checkpoint.store.store import Store
@@ -80,7 +80,7 @@ class Automatic(NoStates):
         self._run.loop_state.resumption.has_begun = True
         if problem := own_order(self._run.loop_state.prepared.loaders):
             raise UsageError(problem, OWN_ORDER_FIX)
-        if self._run.skips_states():
+        if skips_states(self._run):
             return False
         together = Together(self._run.components.transport, CALL, where())
         name = together.do(self._newest) if self._run.components.transport.rank == 0 else None

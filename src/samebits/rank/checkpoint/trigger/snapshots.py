@@ -28,7 +28,7 @@ from samebits.protocol.state_files.folder import StateFolder
 from samebits.protocol.state_files.own_folder import remove
 from samebits.protocol.state_files.whole_state import trouble_of
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.load.resume import load_state
+from samebits.rank.checkpoint.load.resume import load_state, skips_states
 from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.state.state import digest
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
@@ -104,7 +104,7 @@ class Snapshots(NoSnapshots):
             return
         if loop_state.resumption.has_looked:
             self._stop(OWN_STATES)
-        loads = self._restart.number and not self._why_not and not self._run.skips_states()
+        loads = self._restart.number and not self._why_not and not skips_states(self._run)
         kept = self._newest() if loads else None
         loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
         loop_state.resumption.has_begun = True

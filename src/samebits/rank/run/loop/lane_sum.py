@@ -6,7 +6,7 @@ other roundings on other numbers of ranks. Here the lanes are added in the lane 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from samebits.protocol.layout.tree import merged
 from samebits.rank.caller import where
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
+from samebits.rank.strategy.pass_loss import check_loss
 from samebits.rank.transport.contract import Transport
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -149,6 +150,17 @@ class WholeBatch:
                 start, end = rows[position]
                 total = total + (tensor.to(gradient.dtype) * (gradient[start:end] * unscale)).sum()
         return total
+
+
+def terms_over_batch(
+    run: RunState, lanes: Sequence[LaneFeatures], loss_of: Callable[[Any], Tensor]
+) -> list[Tensor | None]:
+    """A loss over the whole batch as one term for each lane of this rank. Collective: call it on every rank."""
+    whole = WholeBatch(lanes, run.components.transport, run.config.device, where())
+    with run.loop_state.position.loss_over_batch(), run.components.strategy.precision.inside():
+        loss = loss_of(whole.features())
+    check_loss(loss, None)
+    return whole.terms(loss, run.components.scaler.value if run.components.scaler is not None else 1.0)
 
 
 def _described(lane: LaneFeatures) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
 from samebits.rank.checks.look.labels import look_around_lane, note_gradients
 from samebits.rank.data.loader import Batches, LanePart, StepPlan
-from samebits.rank.run.loop.lane_sum import LaneFeatures, WholeBatch
+from samebits.rank.run.loop.counts import CountedLoss, refuse_whole_batch, totals_of
+from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
 from samebits.rank.run.loop.loss_gauge import take_loss
 from samebits.rank.run.loop.replicas import SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.run.loop.tally import Agreed
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.contract import ORDERED_FORM, RIGHT_FORM, AnyPass, OpenLane, OrderedPass, Pass, PassResult
-from samebits.rank.strategy.pass_loss import check_loss
 
 CANNOT_CONTINUE = "This step is over: its lanes cannot continue."
 
@@ -87,7 +87,13 @@ class Step:
             )
         return Agreed(loss)
 
-    def backward(self, loss_of: Callable[[Any], Any], *, over_batch: Callable[[Any], Tensor] | None = None) -> None:
+    def backward(
+        self,
+        loss_of: Callable[..., Any],
+        *,
+        over_batch: Callable[[Any], Tensor] | None = None,
+        counts: Callable[[Any], Any] | None = None,
+    ) -> None:
         """One pass: `run.backward(loss_of(batch))` for every batch of this rank's lanes.
 
         A pipeline does forwards and backwards in an order of its own. There `loss_of` must call the model once, and the
@@ -99,14 +105,22 @@ class Step:
             over_batch: a loss that compares the samples of the whole batch with each other (SimCLR, CLIP, triplets):
                 called on every rank with the features of all lanes, in the order of the batch; a scalar. The gradient
                 is that of one device with the whole batch. A rank keeps the graphs of all its lanes until it is known.
+            counts: what the losses of a batch are divided by, where each has a count of its own (boxes, pixels): a number,
+                or a dict or list of numbers, which all lanes are asked for first. Then `loss_of(batch, totals)` gets the
+                sums over the whole batch, and what it returns is added up over the lanes: the gradient is that of one
+                device with the whole batch. A rank holds the batches of all its lanes.
 
         Raises:
-            UsageError: with `over_batch` where the model is cut into stages, and under hogwild.
+            UsageError: with `over_batch` where the model is cut into stages, under hogwild, and with both.
         """
+        refuse_whole_batch(self._run, over_batch=over_batch is not None, counts=counts is not None)
         if over_batch is not None:
             self._backward_over_batch(loss_of, over_batch)
             return
         with self._pass() as current:
+            if counts is not None:
+                batches = {part.lane: self._fetch(position) for position, part in enumerate(self._lanes)}
+                loss_of = CountedLoss(self._run, loss_of, totals_of(self._run, batches, counts), self._cut.weights)
             if isinstance(current, OrderedPass):
                 self._in_order(current, loss_of)
                 return
@@ -115,22 +129,12 @@ class Step:
 
     def _backward_over_batch(self, features_of: Callable[[Any], Any], loss_of: Callable[[Any], Tensor]) -> None:
         run = self._run
-        if run.config.mesh.stages > 1 or run.config.mesh.asynchronous:
-            raise UsageError(
-                f"over_batch= needs the whole model and all lanes of the batch, which {run.components.strategy.name} "
-                "does not have on any one rank.",
-                "Use --strategy ddp or zero1.",
-            )
         if run.config.placement.num_lanes == 1:
             self.backward(lambda batch: loss_of(features_of(batch)))
             return
         with self._pass(is_look=True) as current:
             lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
-        whole = WholeBatch(lanes, run.components.transport, run.config.device, where())
-        with run.components.strategy.precision.inside():
-            loss = loss_of(whole.features())
-        check_loss(loss, None)
-        terms = whole.terms(loss, run.components.scaler.value if run.components.scaler is not None else 1.0)
+        terms = terms_over_batch(run, lanes, loss_of)
         with self._pass() as current:
             for term, (lane, _) in zip(terms, self._batches_of(current), strict=True):
                 if term is not None:

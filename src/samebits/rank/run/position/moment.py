@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -57,12 +58,23 @@ class LoopPosition:
     """Samples of the lane's current batch."""
     lane_samples: tuple[int, ...] = ()
     """Samples of each lane of the current step, or the last one."""
+    in_loss_over_batch: bool = False
+    """Whether a loss is computed from the features of all lanes, on every rank."""
     is_counted: bool = False
     """Whether something was added to a tally since the evaluation began."""
 
     @property
     def in_lane(self) -> bool:
         return self.region in (Region.LANE, Region.EVALUATION)
+
+    @contextmanager
+    def loss_over_batch(self) -> Iterator[None]:
+        """While a script computes a loss from the features of all lanes."""
+        self.in_loss_over_batch = True
+        try:
+            yield
+        finally:
+            self.in_loss_over_batch = False
 
     def require_same_on_every_rank(self, call: str) -> None:
         """Raise `UsageError` where ranks do not pass equally often."""

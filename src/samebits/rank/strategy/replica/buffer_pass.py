@@ -14,7 +14,8 @@ from samebits.protocol.layout.cut import StepCut
 from samebits.protocol.layout.placement import Placement
 from samebits.protocol.layout.tree import merged, tree_sum
 from samebits.rank.strategy.replica.arena import Segment
-from samebits.rank.strategy.replica.buffers import ADDED, COUNTING, BufferBank, Changes, Rule
+from samebits.rank.strategy.replica.buffers import ADDED, COUNTING, EXTREME, BufferBank, Changes, Rule
+from samebits.rank.strategy.replica.extremes import settle_extremes
 from samebits.rank.strategy.replica.gradient_buffers import WIDE
 from samebits.rank.strategy.replica.statistics import Statistics
 from samebits.rank.transport.contract import Pending, Transport
@@ -148,8 +149,11 @@ class BufferPass:
         for value in sorted(maxima):
             self._bank.fill(_members(maxima[value]), value)
         # In one order on every rank: each may broadcast.
-        for index in sorted(others):
+        extreme = [index for index in sorted(others) if self._bank.entries[index].rule in EXTREME]
+        for index in sorted(others.keys() - {*extreme}):
             self._settle_equal(index, others[index], transport, placement)
+        if extreme:
+            settle_extremes(self._bank, extreme, self._changed, self._cut, (transport, placement))
         self._begin_sums(added, transport, placement)
         if self._statistics is not None:
             self._statistics.begin(transport, placement)
@@ -174,7 +178,7 @@ class BufferPass:
         if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(values) > 1):
             raise UsageError(
                 f"The lanes left different values in the buffer {entry.name!r}, so it is not clear which one counts.",
-                f'Pass buffers={{"{entry.name}": "sum"}} to run.prepare if each lane adds to it, else "first" or "mean"; '
+                f'Pass buffers={{"{entry.name}": "sum"}} to run.prepare if each lane adds to it, else "first", "mean", "min" or "max"; '
                 "or compute it from all samples after the lanes (run.lane_sum).",
             )
         if any(word.endswith(_COUNTED) for word in words.values()):

@@ -3,7 +3,8 @@
 Running statistics of normalisation layers end as the weighted tree mean over the lanes that changed them,
 `num_batches_tracked` as the maximum. Any other buffer must have the same bits after every lane, and must not look like a
 counter, which may count samples or steps. One that does is named, and needs a rule from the script: "sum" (what the lanes
-add is added up), "first" (the first lane's value counts) or "mean" (as for running statistics).
+add is added up), "first" (the first lane's value counts), "mean" (as for running statistics), "min" or "max" (the smallest
+or largest value that a lane left, element by element: observers of ranges).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from samebits.rank.strategy.replica.arena import (
     on_host,
     same_bits,
 )
+from samebits.rank.strategy.replica.buffers_to_come import BuffersToCome
 from samebits.rank.strategy.replica.memory import private_zeros
 from samebits.rank.strategy.replica.statistics import EntryPlaces, Moving, WriteCounters, unseen
 from samebits.rank.transport.channel import is_dense
@@ -45,13 +47,17 @@ class Rule(StrEnum):
     SAME = "same"
     FIRST = "first"
     SUM = "sum"
+    SMALLEST = "min"
+    LARGEST = "max"
 
 
 MOVING = (Rule.MEAN, Rule.MAXIMUM)
 """The rules of buffers that change in every lane."""
 ADDED = (Rule.MEAN, Rule.SUM)
 """The rules of buffers that are added up over the lanes."""
-NAMED = (Rule.SUM, Rule.FIRST, Rule.MEAN)
+EXTREME = (Rule.SMALLEST, Rule.LARGEST)
+"""The rules of buffers that end, element by element, as the smallest or largest value that a lane left."""
+NAMED = (Rule.SUM, Rule.FIRST, Rule.MEAN, *EXTREME)
 """The rules that a script can name."""
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 COUNTING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *_WHOLE)
@@ -88,10 +94,11 @@ class Changes:
 
 
 class BufferBank:
-    """All buffers of the prepared models.
+    """All buffers of the prepared models, and of modules that are not trained.
 
     Args:
         models: (label, module) pairs.
+        others: the same, of modules that are not trained; names of their buffers begin with the label.
         rules: patterns of buffer names, as in a shell, to one of `NAMED`.
         absent: identities of buffers that other ranks hold; they are left out.
         allocate: where the buffers go.
@@ -105,8 +112,11 @@ class BufferBank:
         absent: Container[int] = (),
         allocate: Allocate = private_zeros,
         stay: Container[int] = (),
+        *,
+        others: Sequence[tuple[str, nn.Module]] = (),
     ) -> None:
         self._absent, self._stay = absent, stay
+        models = [*((label if len(models) > 1 else "", model) for label, model in models), *others]
         # [Note: why moving buffers lie together]
         # Nearly every lane changes them. Next to each other, those of a whole model take one copy, one comparison and one
         # message: a ResNet-20 has 57 buffers.
@@ -124,6 +134,7 @@ class BufferBank:
         self._structure = self._current_structure()
         self._tables = list(map(_buffers_of, self._modules))
         self._objects = self._current_objects()
+        self._to_come = BuffersToCome(models)
         self._homes, self._keys = [_buffers_of(entry.module) for entry in self.entries], [e.key for e in self.entries]
         self._views = [entry.view for entry in self.entries]
         self._members = [
@@ -139,8 +150,8 @@ class BufferBank:
         self.on_device = _moving(self.entries, self._flats, self._start) if self._is_elsewhere else []
         """The flats of moving buffers, if they can be settled where they are."""
         self._num_moved = sum(entry.rule in MOVING for entry in self.entries)
-        others = [entry.view for entry in self.entries[self._num_moved :]]
-        self._writes = WriteCounters(others if self._is_elsewhere else ())
+        unmoved = [entry.view for entry in self.entries[self._num_moved :]]
+        self._writes = WriteCounters(unmoved if self._is_elsewhere else ())
 
     def _find(
         self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str]
@@ -150,9 +161,13 @@ class BufferBank:
             for path, module in model.named_modules():
                 for key, buffer in _buffers_of(module).items():
                     if self._carries(buffer):
-                        name = ".".join(filter(None, (label if len(models) > 1 else "", path, key)))
+                        name = ".".join(filter(None, (label, path, key)))
                         found.setdefault(id(buffer), (module, key, name, _rule(module, key, name, rules)))
         return list(found.values())
+
+    def known_modules(self) -> set[int]:
+        """Identities of the modules that it looks after."""
+        return set(map(id, self._modules))
 
     def has_changed(self) -> bool:
         """Whether buffers came, went, or changed shape or dtype: then a new bank is needed."""
@@ -190,7 +205,7 @@ class BufferBank:
         for label, model in models:
             for name, buffer in model.named_buffers():
                 if buffer.numel() and id(buffer) not in self._absent and not self._carries(buffer):
-                    yield f"{label}.{name}" if len(models) > 1 else name, buffer, buffer._version  # noqa: SLF001
+                    yield f"{label}.{name}" if label else name, buffer, buffer._version  # noqa: SLF001
 
     def take_in(self) -> None:
         """Copy buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
@@ -258,6 +273,7 @@ class BufferBank:
             raise unseen([entry.name for entry in self.entries[self._num_moved :]])
 
     def _refuse_constants(self) -> None:
+        self._to_come.refuse()
         for name, buffer, version in self._constants:
             if buffer._version != version:  # noqa: SLF001
                 raise UsageError(
@@ -397,6 +413,11 @@ def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> R
                 raise UsageError(
                     f'buffers={{"{pattern}": "sum"}} cannot add up {name!r}, whose dtype is {buffer.dtype}.',
                     'Use "first".',
+                )
+            if rule in EXTREME and buffer.is_complex():
+                raise UsageError(
+                    f'buffers={{"{pattern}": "{rule}"}} cannot compare {name!r}, whose dtype is {buffer.dtype}.',
+                    'Use "first", "mean" or "sum".',
                 )
             return Rule(rule)
     if isinstance(module, Norm):

@@ -21,6 +21,7 @@ from samebits.rank.strategy.replica.buffer_pass import BufferPass
 from samebits.rank.strategy.replica.gradient_buffers import WIDE, GradientBuffer, PartialSums
 from samebits.rank.strategy.replica.lanes import BufferedLane, Lane, OnlyLane, set_gradients
 from samebits.rank.strategy.replica.model_layout import Listener, ModelLayout
+from samebits.rank.strategy.replica.other_buffers import OtherBuffers
 from samebits.rank.strategy.replica.pass_report import (
     Conclusions,
     DelayedLosses,
@@ -56,6 +57,8 @@ class PassSetting:
     precision: Precision = field(default_factory=Precision)
     observers: list[LaneObserver] = field(default_factory=list)
     lanes_checked: int = 0
+    others: OtherBuffers | None = None
+    """Buffers of modules that were not prepared, as they were before the first lane; on rank 0."""
     last_pass: tuple[int, int] = (0, 0)
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
@@ -70,6 +73,16 @@ class PassSetting:
     @property
     def has_one_lane(self) -> bool:
         return self.placement.num_lanes == 1
+
+    def look_at_others(self) -> None:
+        """Before a lane: see what modules that were not prepared hold, once."""
+        if self.others is None and self.transport.rank == 0 and self.layout.memory.is_ours and not self.has_one_lane:
+            self.others = OtherBuffers(self.layout.bank.known_modules())
+
+    def say_others(self) -> None:
+        """After a lane: say which of them it wrote to."""
+        if self.others is not None:
+            self.others.say_written()
 
     @property
     def delays_losses(self) -> bool:
@@ -145,6 +158,7 @@ class LanePass(Pass):
     def begin_lane(self, lane: int) -> ReplicaLane:
         for observer in self.setting.observers:
             observer.begins(lane)
+        self.setting.look_at_others()
         opened = self.open_lane(lane)
         opened.range, opened.stop_listening = (
             spans.range("lanes and buckets", f"lane {lane}"),
@@ -185,6 +199,7 @@ class LanePass(Pass):
 
     def take_buffers(self, lane: int) -> None:
         """Note what the lane made of the buffers, and restore what the pass began with."""
+        self.setting.say_others()
         self._buffers.after_lane(lane)
 
     def check_parameters(self, checksums: Sequence[int]) -> None:

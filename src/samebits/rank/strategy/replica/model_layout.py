@@ -108,6 +108,8 @@ class ModelLayout:
         self._peers, self.memory, self._in_one_lane = peers, memory, in_one_lane
         self._looks = looks and not in_one_lane
         self.models: list[tuple[str, nn.Module]] = []
+        self.others: list[tuple[str, nn.Module]] = []
+        """Modules that are not trained, whose buffers lanes start from too."""
         self.absent: set[int] = set()
         """Identities of parameters and buffers that other ranks hold."""
         self.rules: dict[str, str] = {}
@@ -211,10 +213,25 @@ class ModelLayout:
         self.here = {id(parameter) for parameter in self.arena.parameters}
         for name, parameter in zip(self.arena.names, self.arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
-        self.bank = BufferBank(self.models if memory.is_ours else (), self.rules, self.absent, stay=self.stay)
+        self._lay_out_buffers()
         self._watch()
         memory.keep(self.arena.flats)
         memory.publish()
+
+    def carry(self, others: Sequence[tuple[str, nn.Module]]) -> None:
+        """Carry the buffers of modules that are not trained. Collective: call it on every rank, between passes."""
+        self.others.extend(others)
+        if self.models:
+            self._lay_out_buffers()
+
+    def _lay_out_buffers(self) -> None:
+        if not self.memory.is_ours:
+            self.bank = BufferBank((), self.rules)
+            return
+        stay = self.stay
+        if self.others:
+            stay |= agree_who_stays(self.others, self._peers, self.absent, self.addresses)
+        self.bank = BufferBank(self.models, self.rules, self.absent, stay=stay, others=self.others)
 
     @property
     def gradient_bytes(self) -> int:

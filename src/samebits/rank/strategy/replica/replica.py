@@ -77,9 +77,13 @@ class Replica(Strategy):
         for pattern, rule in rules.items():
             if rule not in NAMED:
                 raise UsageError(
-                    f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.', 'Use "sum", "first" or "mean".'
+                    f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.',
+                    'Use "sum", "first", "mean", "min" or "max".',
                 )
         self.layout.rules |= rules
+
+    def carry_buffers(self, modules: Sequence[tuple[str, nn.Module]]) -> None:
+        self.layout.carry(modules)
 
     def bring(self, model: nn.Module, device: torch.device) -> None:
         self.layout.bring(model, device)

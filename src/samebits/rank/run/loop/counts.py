@@ -1,0 +1,109 @@
+"""What a step's losses are divided by, where each has a count of its own: boxes, pixels, tokens of the whole batch.
+
+A mean over lanes with one weight is the mean over the batch for one count only. Two losses with two counts need the totals
+before the first backward: every lane is asked for its counts, they are exchanged once, and each lane's loss is divided by
+the totals. The gradient is the sum over the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from samebits.errors import UsageError
+from samebits.machine.torch_private import pytree
+from samebits.protocol.layout.tree import tree_sum
+from samebits.rank.caller import where
+from samebits.rank.run.run_state import RunState
+
+FORM = (
+    "    step.backward(loss_of, counts=lambda batch: {'boxes': boxes_in(batch), 'pixels': pixels_in(batch)})\n"
+    "    def loss_of(batch, totals):\n"
+    "        return class_sum / max(totals['boxes'], 1) + mask_sum / max(totals['pixels'], 1)"
+)
+
+
+def refuse_whole_batch(run: RunState, *, over_batch: bool, counts: bool) -> None:
+    """Raise `UsageError` where `step.backward` cannot do what it was asked for."""
+    mesh, name = run.config.mesh, run.components.strategy.name
+    if over_batch and counts:
+        raise UsageError(
+            "step.backward got over_batch= and counts=.", "Use over_batch= alone: its loss sees the whole batch."
+        )
+    if over_batch and (mesh.stages > 1 or mesh.asynchronous):
+        raise UsageError(
+            f"over_batch= needs the whole model and all lanes of the batch, which {name} does not have on any one rank.",
+            "Use --strategy ddp or zero1.",
+        )
+    if counts and mesh.asynchronous:
+        raise UsageError(f"counts= needs all lanes at one time, which {name} does not have.", "Use --strategy ddp.")
+
+
+def totals_of(run: RunState, batches: Mapping[int, Any], counts_of: Callable[[Any], Any]) -> Any:
+    """The counts of all lanes, added in the tree's order: the same bits on every rank.
+
+    Collective: call it on every rank, before the step's lanes.
+
+    Args:
+        batches: of this rank's lanes.
+        counts_of: returns a batch's counts: a number, or a dict, list or tuple of numbers.
+
+    Returns:
+        Floats in the structure of the counts; None on a rank without lanes.
+
+    Raises:
+        UsageError: for what is no count, and where lanes count different things.
+    """
+    form: Any = None
+    mine: dict[str, list[float]] = {}
+    with run.loop_state.position.loss_over_batch():
+        for lane, batch in batches.items():
+            leaves, form = pytree.tree_flatten(counts_of(batch))
+            mine[str(lane)] = [_number(leaf) for leaf in leaves]
+    gathered = run.components.transport.all_gather_object(mine, "counts of the batch", where())
+    # Ranks with stages of one replica have the same lanes, and the same counts.
+    by_lane = {int(lane): counts for of_rank in gathered for lane, counts in of_rank.items()}
+    if len(set(map(len, by_lane.values()))) > 1:
+        raise UsageError(
+            "counts= returned different numbers of counts for lanes of one step.",
+            "Count the same things in every batch, 0 where there is none.",
+        )
+    if form is None:
+        return None
+    none = [0.0] * form.num_leaves
+    columns = zip(*(by_lane.get(lane, none) for lane in range(run.config.placement.num_lanes)), strict=True)
+    return pytree.tree_unflatten([tree_sum(column) for column in columns], form)
+
+
+def _number(leaf: Any) -> float:
+    if isinstance(leaf, (int, float)) or (isinstance(leaf, Tensor) and leaf.numel() == 1):
+        number = float(leaf)
+        if 0 <= number < float("inf"):
+            return number
+    shown = f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) and leaf.numel() != 1 else repr(leaf)
+    raise UsageError(
+        f"counts= needs numbers of 0 or more, but got {shown}.", f"Count what each loss is divided by:\n{FORM}"
+    )
+
+
+class CountedLoss:
+    """A lane's part of a loss that is a sum over lanes, as a loss of which the weighted mean over lanes is taken.
+
+    Args:
+        loss_of: takes a batch and the totals.
+        weights: of all lanes of the step, by which the mean is taken.
+    """
+
+    def __init__(
+        self, run: RunState, loss_of: Callable[[Any, Any], Any], totals: Any, weights: Sequence[float]
+    ) -> None:
+        self._position, self._loss_of, self._totals = run.loop_state.position, loss_of, totals
+        self._weights = weights
+
+    def __call__(self, batch: Any) -> Any:
+        loss = self._loss_of(batch, self._totals)
+        # Exact where the lanes are equally large, and a power of two.
+        factor = tree_sum(self._weights) / self._weights[self._position.lane]
+        return loss * factor if isinstance(loss, Tensor) and factor != 1.0 else loss

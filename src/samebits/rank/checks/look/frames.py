@@ -58,7 +58,7 @@ _OURS = 3
 
 def modules_of_the_script() -> Iterator[ModuleType]:
     """Modules of the user's files, the running script not among them."""
-    for name in sys.modules.keys() - _FOREIGN:
+    for name in [name for name in list(sys.modules) if name not in _FOREIGN]:
         module = sys.modules.get(name)
         if name == "__main__" or not isinstance(module, ModuleType) or not is_the_users(_file_of(module)):
             _FOREIGN.add(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,11 +62,15 @@ class Place:
     line: int
 
 
+Key = tuple[str, str, CodeType | None]
+"""A name, the file and the function that it belongs to: the same in each look, whatever else comes and goes."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One look."""
 
-    names: dict[str, Seen]
+    names: dict[Key, Seen]
     places: tuple[Place, ...]
     """The innermost first."""
 
@@ -93,12 +96,12 @@ def look(prepared: Prepared, most_s: float) -> Snapshot:
     """Look at all that the script around the caller keeps; what comes after `most_s` seconds of this thread is not whole."""
     frames = list(script_frames())
     reader = Reader(prepared.held, time.thread_time, time.thread_time() + min(most_s, LONGEST_S))
-    names: dict[str, Seen] = {}
+    names: dict[Key, Seen] = {}
     for root in (*_variables(frames, prepared), *_attributes(prepared)):
-        bits, is_whole = reader.read(root.value)
-        numbered = (root.path if number == 1 else f"{root.path} ({number})" for number in itertools.count(1))
-        label = next(one for one in numbered if one not in names)
-        names[label] = Seen(bits, is_whole, type(root.value) is int, root.code, root.file, root.owner, root.is_held)
+        key = root.path, root.file, root.code
+        if key not in names:
+            bits, is_whole = reader.read(root.value)
+            names[key] = Seen(bits, is_whole, type(root.value) is int, root.code, root.file, root.owner, root.is_held)
     return Snapshot(names, tuple(Place(frame.f_code, frame.f_lineno) for frame in frames))
 
 

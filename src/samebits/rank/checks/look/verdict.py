@@ -40,8 +40,8 @@ def changed(before: Snapshot, after: Snapshot, *, counts_too: bool = True) -> li
         counts_too: whether an int that has changed counts.
     """
     found: dict[tuple[int, str], Named | None] = {}
-    for path, seen in after.names.items():
-        earlier = before.names.get(path)
+    for key, seen in after.names.items():
+        path, earlier = key[0], before.names.get(key)
         if earlier is None or earlier.bits == seen.bits or not (seen.is_whole and earlier.is_whole):
             continue
         # Of several names for one thing, that of the innermost function says what becomes of it.
@@ -55,7 +55,7 @@ def unread(snapshots: Sequence[Snapshot]) -> list[Named]:
     """Names that the loop itself reads, with a part that some look could not read."""
     found: dict[str, Named] = {}
     for snapshot in snapshots:
-        for path, seen in snapshot.names.items():
+        for (path, _, _), seen in snapshot.names.items():
             if not seen.is_whole and not seen.is_held and path not in found:
                 body = [one for loop in _loops(snapshot.places) for one in loop.body]
                 is_read = any(uses(word, body).is_read for word in _words(path) if word != "self")
@@ -74,7 +74,7 @@ def counted(snapshot: Snapshot) -> list[Named]:
 
 
 def _words(path: str) -> list[str]:
-    return path.partition(" (")[0].split(".")
+    return path.split(".")
 
 
 def _loops(places: Sequence[Place]) -> Iterator[Loop]:

@@ -24,25 +24,27 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
         between_lanes: whether the look is around a lane.
     """
     prepared, values = loop_state.prepared, vars(loop_state.values)
-    held = [*_GLOBAL, run, loop_state.values, *parts_of(prepared.models, loop_state.known)]
+    # Their buffers are put together behind the lanes, as those of models.
+    modules = {name: one for name, one in prepared.tracked.items() if isinstance(one, nn.Module)}
+    held = [*_GLOBAL, run, loop_state.values, *parts_of([*prepared.models, *modules.values()], loop_state.known)]
     others = [(f"{type(one.dataset).__name__}, the data set", _attributes(one.dataset)) for one in prepared.loaders]
+    models = [(f"model{number or ''}", model) for number, model in enumerate(prepared.models)]
     if between_lanes:
         others += [(f"run.state.{name}", value) for name, value in values.items()]
+        models += modules.items()
         # The counters of Accelerate and the Trainer change in a lane by design.
-        if loop_state.looks.counts_lanes:
-            others += [(f"{name}, which is tracked", _attributes(one)) for name, one in prepared.tracked.items()]
-    else:
-        held += [
-            *parts_of([one for one in prepared.tracked.values() if isinstance(one, nn.Module)], []),
-            *values.values(),
+        tracked = prepared.tracked if loop_state.looks.counts_lanes else {}
+        others += [
+            (f"{name}, which is tracked", _attributes(one)) for name, one in tracked.items() if name not in modules
         ]
-    models = [(f"model{number or ''}", model) for number, model in enumerate(prepared.models)]
+    else:
+        held += values.values()
     optimizers = [one for one in prepared.taken if isinstance(one, Optimizer)]
-    modules = [module for model in prepared.models for module in model.modules()]
-    # Buffers that are not persistent are in no state, although their module is.
-    unsaved = {id(one._buffers[name]) for one in modules for name in one._non_persistent_buffers_set}  # noqa: SLF001
+    parts = [module for model in prepared.models for module in model.modules()]
+    # Buffers that are not persistent are in no state, although their module is; lanes may write to them as to others.
+    unsaved = {id(one._buffers[name]) for one in parts for name in one._non_persistent_buffers_set}  # noqa: SLF001
     return Prepared(
-        frozenset(map(id, held)) - unsaved,
+        frozenset(map(id, held)) - (frozenset() if between_lanes else unsaved),
         tuple(models),
         tuple((f"optimizer{number or ''}", one) for number, one in enumerate(optimizers)),
         tuple(others),

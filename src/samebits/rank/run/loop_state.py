@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from samebits.rank.checks.idle_loops import Updates
 from samebits.rank.checks.look.looks import NOT_YET, Looks
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
@@ -139,6 +140,7 @@ class LoopState:
     """Those that nobody prepared."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
+    updates: Updates = field(default_factory=Updates)
     looks: Looks = field(default_factory=Looks)
     """At what the script keeps itself."""
     as_at_first: tuple[int, list[bool], list[bool]] | None = None

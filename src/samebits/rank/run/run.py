@@ -21,6 +21,7 @@ from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.run.loop import tally
 from samebits.rank.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
+from samebits.rank.run.loop.loss_gauge import say_idle
 from samebits.rank.run.loop.recording import is_over, settle
 from samebits.rank.run.loop.tally import Agreed, Tally
 from samebits.rank.run.loop.training import Steps, StepsOfEpochs, checked_loader
@@ -171,6 +172,7 @@ class Run:
                 yield epoch
                 settle(self._run)
                 label_gradients(self._run)
+                say_idle(self._run)
                 automatic.after_body()
                 # Behind the last epoch a run that resumes has no turn, so names that the loop assigns would be missing.
                 if epoch < num_epochs - 1:

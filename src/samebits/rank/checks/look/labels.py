@@ -97,5 +97,5 @@ def _keep(run: RunState) -> None:
 
 
 def _say(run: RunState, text: str) -> None:
-    if run.components.transport.rank == 0 and run.components.recorder is None and run.components.meter is None:
+    if run.is_users_main:
         say(text)

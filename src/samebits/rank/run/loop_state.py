@@ -98,6 +98,10 @@ class Evaluated:
     """Data-set indices of the samples that it gave this rank."""
     digest: str = ""
     """Of its order; the same on every rank."""
+    tallied_until: str = ""
+    """The line of an evaluation that the script left early and whose values are in a tally that nobody has asked since."""
+    loader: PreparedLoader | None = None
+    """Whose it was."""
 
 
 @dataclass

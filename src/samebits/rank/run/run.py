@@ -334,19 +334,27 @@ class Run:
         """
         self._run.loop_state.position.require_same_on_every_rank("run.gather")
         self._run.components.unreduced.put_together()
-        indices = self._run.loop_state.evaluation.samples if loader is None else self._evaluated_by(loader)
+        evaluated = self._run.loop_state.evaluation
+        of = evaluated.loader if loader is None else self._prepared_of(loader)
+        indices = evaluated.samples if loader is None or of is None else of.evaluated
         if not self._run.config.counts:
             rows_of_rank, indices = rows_of_rank[:0], []
         return tally.gather_rows(
-            rows_of_rank, indices, self._run.components.transport, self._run.config.device, where()
+            rows_of_rank,
+            indices,
+            self._run.components.transport,
+            self._run.config.device,
+            where(),
+            left_at=of.left_at if of is not None else "",
         )
 
-    def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
+    @staticmethod
+    def _prepared_of(loader: Iterable[Any]) -> PreparedLoader:
         if not isinstance(loader, PreparedLoader):
             raise UsageError(
                 "run.gather needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
             )
-        return loader.evaluated
+        return loader
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value that rank `source` has. Collective: call it on every rank.

@@ -14,6 +14,7 @@ from torch import Tensor
 from samebits.errors import UsageError
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
+from samebits.rank.checks.unreduced_metrics import refusal
 from samebits.rank.run.loop.tally import Agreed, Tally, number
 from samebits.rank.run.loop_state import LoopState
 from samebits.rank.run.position.moment import Region
@@ -78,13 +79,21 @@ def new_tally(run: RunState) -> Tally:
 
     def exchange(value: Any, call: str) -> list[Any]:
         run.components.unreduced.put_together(only_counted=True)
-        gathered = run.components.transport.all_gather_object([run.loop_state.evaluation.digest, value], call, where())
-        if len({evaluation for evaluation, _ in gathered}) > 1:
+        evaluated = run.loop_state.evaluation
+        left, evaluated.tallied_until = evaluated.tallied_until, ""
+        gathered = run.components.transport.all_gather_object([evaluated.digest, left, value], call, where())
+        if line := next((left for _, left, _ in gathered if left), ""):
+            raise refusal(line, call)
+        if len({evaluation for evaluation, *_ in gathered}) > 1:
             raise UsageError(
                 f"{call}: the ranks evaluated different samples, or in a different order.",
                 "Iterate the same prepared loaders on every rank, and give samplers no generator of their own.",
             )
-        return [values for _, values in gathered]
+        return [values for *_, values in gathered]
+
+    def returned(values: Mapping[str, float]) -> None:
+        if run.components.recorder is not None:
+            run.components.recorder.logged(run.components.step_timer.step, values)
 
     tally = Tally(
         run.loop_state.position,
@@ -92,6 +101,7 @@ def new_tally(run: RunState) -> Tally:
         run.config.lanes,
         exchange,
         run.loop_state.tallies.changed,
+        returned=returned,
     )
     run.loop_state.tallies.add(tally, in_body=run.loop_state.epochs.in_body)
     return tally

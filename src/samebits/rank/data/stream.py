@@ -179,7 +179,7 @@ class PreparedStream(PreparedLoader):
         request = Request(self._stream(epoch, 0), epoch, first, (), resumption, attempt, with_state)
         return self._blocks("training", request, spans)
 
-    def evaluation(self, step: int, limit: int | None) -> StreamedShare:
+    def evaluation(self, step: int, limit: int | None = None) -> StreamedShare:
         """This rank's share of an evaluation after `step` steps of training; of at most `limit` batches of all ranks."""
         mine = self.context.lanes
 

@@ -17,9 +17,7 @@ from samebits.rank.checkpoint.state.tracking import is_average, take_averages, t
 from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_weights
 from samebits.rank.checks.look.frames import refuse_loop_without_turn
 from samebits.rank.checks.look.labels import label_gradients
-from samebits.rank.data.loader import PreparedLoader
-from samebits.rank.run.loop import tally
-from samebits.rank.run.loop.collectives import broadcast, log, new_tally, over_ranks
+from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally, over_ranks
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
 from samebits.rank.run.loop.loss_gauge import say_idle
 from samebits.rank.run.loop.recording import is_over, settle
@@ -332,29 +330,7 @@ class Run:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
             loader: the one whose last evaluation is meant, if not the last of all.
         """
-        self._run.loop_state.position.require_same_on_every_rank("run.gather")
-        self._run.components.unreduced.put_together()
-        evaluated = self._run.loop_state.evaluation
-        of = evaluated.loader if loader is None else self._prepared_of(loader)
-        indices = evaluated.samples if loader is None or of is None else of.evaluated
-        if not self._run.config.counts:
-            rows_of_rank, indices = rows_of_rank[:0], []
-        return tally.gather_rows(
-            rows_of_rank,
-            indices,
-            self._run.components.transport,
-            self._run.config.device,
-            where(),
-            left_at=of.left_at if of is not None else "",
-        )
-
-    @staticmethod
-    def _prepared_of(loader: Iterable[Any]) -> PreparedLoader:
-        if not isinstance(loader, PreparedLoader):
-            raise UsageError(
-                "run.gather needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
-            )
-        return loader
+        return gather(self._run, rows_of_rank, loader)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value that rank `source` has. Collective: call it on every rank.

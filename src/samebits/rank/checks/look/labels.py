@@ -41,6 +41,7 @@ def look_around_lane(run: RunState, *, is_end: bool) -> None:
 
 def note_gradients(run: RunState) -> None:
     """A pass begins: note whether it adds to gradients of an earlier step."""
+    run.loop_state.updates.begin_pass()
     looks = run.loop_state.looks
     if not looks.is_over and not looks.accumulates:
         parameters = (one for model in run.loop_state.prepared.models for one in model.parameters())

@@ -15,7 +15,8 @@ from samebits.errors import UsageError
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
 from samebits.rank.checks.unreduced_metrics import refusal
-from samebits.rank.run.loop.tally import Agreed, Tally, number
+from samebits.rank.data.loader import PreparedLoader
+from samebits.rank.run.loop.tally import Agreed, Tally, gather_rows, number
 from samebits.rank.run.loop_state import LoopState
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
@@ -43,6 +44,23 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
     if run.components.recorder is not None:
         run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
     return result
+
+
+def gather(run: RunState, rows: Tensor, loader: object) -> Tensor:
+    """See `Run.gather`; `loader`: None for that of the last evaluation."""
+    run.loop_state.position.require_same_on_every_rank("run.gather")
+    run.components.unreduced.put_together()
+    evaluated = run.loop_state.evaluation
+    if loader is not None and not isinstance(loader, PreparedLoader):
+        raise UsageError(
+            "run.gather needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
+        )
+    of = loader if loader is not None else evaluated.loader
+    indices = evaluated.samples if loader is None else loader.evaluated
+    if not run.config.counts:
+        rows, indices = rows[:0], []
+    left_at = of.left_at if of is not None else ""
+    return gather_rows(rows, indices, run.components.transport, run.config.device, where(), left_at=left_at)
 
 
 def broadcast(run: RunState, value: Any, source: int) -> Any:

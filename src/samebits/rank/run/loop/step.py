@@ -186,7 +186,6 @@ class Step:
         run = self._run
         _refuse_pass(run, self._closed)
         note_gradients(run)
-        run.loop_state.updates.begin_pass()
         run.loop_state.checkpointing.last.enter_pass(self._undo)
         current = run.components.strategy.begin_pass(self._cut, where())
         # What the script drew since the last look: ranks compare it when this pass ends.
@@ -265,7 +264,6 @@ class Step:
         run = self._run
         run.components.step_timer.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
-        run.loop_state.updates.end_pass()
         _receive(run, result.notes)
         run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
         run.loop_state.open_pass.broken = None
@@ -347,6 +345,7 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
 
 def _receive(run: RunState, notes: dict[int, Any]) -> None:
     """Take what all ranks reported in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
+    run.loop_state.updates.end_pass()
     receive_bits(run, notes)
     run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
     if notes.pop(SNAPSHOT, 0):

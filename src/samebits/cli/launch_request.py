@@ -94,6 +94,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         ranks=ranks,
         threads=decided.threads,
         device=decided.device,
+        device_given=decided.device_given,
         threads_given=own["threads"] is not None,
         cores=decided.cores,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),

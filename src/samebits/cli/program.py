@@ -96,6 +96,7 @@ def program_from(options: Mapping[str, Any], most_ranks: int, machine: Machine, 
         threads=sized.threads,
         threads_given=options["threads"] is not None,
         device=sized.device,
+        device_given=sized.device_given,
         form=form or Form(),
         arithmetic=arithmetic_from(options),
     )

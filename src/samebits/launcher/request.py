@@ -124,6 +124,8 @@ class Placement:
     """Of a node, where nobody named the threads; 0 where somebody did."""
     threads_given: bool = False
     """Whether the threads were given on the command line; otherwise the script may choose others."""
+    device_given: bool = False
+    """Whether the device was named on the command line; otherwise the script may choose another one."""
     devices: tuple[str, ...] = ()
     """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
     shared_gpus: int = 0

@@ -73,6 +73,8 @@ class Size:
     """How many GPUs the ranks share; 0 where each has its own, or none."""
     cores: int = 0
     """Of this node, where nobody named the threads: ranks of `samebits.init` take what their lanes leave. 0: somebody did."""
+    device_given: bool = False
+    """Whether somebody named the device; otherwise the script may choose another one."""
 
 
 def size(wish: Wish, machine: Machine) -> Size:
@@ -104,7 +106,8 @@ def size(wish: Wish, machine: Machine) -> Size:
     why = "; ".join(reason for reason in (why_threads, why_ranks) if reason)
     crowded = _crowded(ranks, threads, machine) if device == "cpu" else ""
     cores = 0 if wish.threads is not None or machine.omp_threads else machine.cores.count
-    return Size(ranks, device, threads, why, crowded, machine.gpus if shares else 0, cores)
+    given = wish.device != "auto" or wish.ranks in ("cpu", "gpu")
+    return Size(ranks, device, threads, why, crowded, machine.gpus if shares else 0, cores, given)
 
 
 def _crowded(ranks: int, threads: int, machine: Machine) -> str:

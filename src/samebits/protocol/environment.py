@@ -63,6 +63,8 @@ class RankSettings:
     lanes: int | None = None
     device: str = "cpu"
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""
+    device_given: bool = True
+    """Whether `device` was named on the command line; otherwise the script's `init(device=...)` wins."""
     backend: str = ""
     """The backend of torch.distributed from the command line; empty: the script's own."""
     form: Form = field(default_factory=Form)

@@ -56,6 +56,27 @@ def test_a_change_behind_the_last_step_is_compared_and_named(verified: Verifier)
     ).proved
 
 
+FIRST = """
+tally = run.tally()
+for i, (x, y) in enumerate({batches}):
+    if i == 1: break
+    tally.add(value={value})
+tally.mean()
+"""
+
+
+def test_what_tallies_return_is_compared(verified: Verifier) -> None:
+    assert verified(end=FIRST.format(batches="loader.first(1)", value="x.mean()")).proved
+    item, _ = at_end(verified(end=FIRST.format(batches="loader.first(1)", value="run.world_size")))
+    assert item == "value tally.mean value"
+
+
+def test_an_evaluation_that_is_left_early_is_no_proof_on_one_rank_either(verified: Verifier) -> None:
+    result = verified(ranks=(1,), end=FIRST.format(batches="loader", value="x.mean()"))
+    assert not result.reached_end
+    assert "was left early" in " ".join(result.not_proved())
+
+
 @pytest.mark.parametrize(
     ("slots", "why"),
     [

@@ -95,6 +95,7 @@ def rank_variables(
         cores=request.placement.cores,
         lanes=request.computation.lanes,
         device=request.placement.device,
+        device_given=request.placement.device_given,
         backend=request.computation.backend,
         form=request.computation.form,
         arithmetic=request.computation.arithmetic,

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -310,6 +310,7 @@ def _request(
         threads=decided.threads,
         cores=decided.cores,
         device=decided.device,
+        device_given=decided.device_given,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
         shared_gpus=decided.shared_gpus,
         why=why,
@@ -356,6 +357,7 @@ def _size(nprocs: int, device: str, quiet: bool) -> tuple[Size, str]:
     machine = Machine(usable_cores(), gpus, omp_threads, files, ranks_per_gpu=share)
     too_few = device == "auto" and 0 < gpus * share < nprocs
     decided = size(Wish(str(nprocs), "cpu" if too_few else device), machine)
+    decided = replace(decided, device_given=device != "auto")
     return decided, f"{decided.why}; {gpus} GPU for {nprocs} ranks" if too_few else decided.why
 
 

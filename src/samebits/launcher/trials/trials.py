@@ -90,6 +90,8 @@ class Program:
     device: Device
     threads_given: bool = True
     """Whether the user gave the threads; otherwise the script's own number wins."""
+    device_given: bool = False
+    """Whether the user named the device; otherwise the script's own wins."""
     form: Form = field(default_factory=Form)
     """Strategy, mesh and schedule, as far as the command line named them."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
@@ -189,7 +191,13 @@ class Trials(AbstractContextManager["Trials"]):
         began = time.monotonic()
         request = LaunchRequest(
             EntryPoint(place.script(program.script), program.module, args=program.args, folder=place.folder),
-            Placement(started, program.threads, program.device, threads_given=program.threads_given),
+            Placement(
+                started,
+                program.threads,
+                program.device,
+                threads_given=program.threads_given,
+                device_given=program.device_given,
+            ),
             Output(self.base / name, Verbosity.QUIET),
             Computation(lanes, placed, program.arithmetic, evidence=dict(evidence)),
             # These runs have no terminal: a stall would last unseen forever.

@@ -153,7 +153,7 @@ class UnpreparedOptimizers:
 
     def _is_fed(self, tensor: Tensor) -> bool:
         """Whether its gradient comes from lanes: from the current one, or from an earlier one if not replaced since."""
-        if (now := _mark(tensor)) is None:
+        if (now := mark(tensor)) is None:
             return False
         if any(tensor is one and now != mark for one, mark in zip(self._watched, self._before, strict=True)):
             return True
@@ -170,10 +170,11 @@ def _marks(tensors: Sequence[Tensor]) -> list[Mark]:
     gradients = list(map(_grad, tensors))
     if not any(gradient is not None for gradient in gradients):
         return gradients
-    return list(map(_mark, tensors))
+    return list(map(mark, tensors))
 
 
-def _mark(tensor: Tensor) -> Mark:
+def mark(tensor: Tensor) -> Mark:
+    """Of the tensor's gradient: another one where that was replaced or written to; None where there is none."""
     # torch accumulates in place where it can, which only the version shows.
     gradient = tensor.grad
     return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from samebits.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Share:
@@ -29,6 +31,8 @@ class UnreducedMetrics:
     def __init__(self) -> None:
         self._open: list[Share] = []
         self._said: set[str] = set()
+        self._left: list[str] = []
+        """Lines of loops that were left early."""
         self._num_exchanges: int | None = 0
         """The script's own exchanges by torch.distributed when the first open evaluation began."""
 
@@ -41,6 +45,17 @@ class UnreducedMetrics:
         """Note a loop that came to its end."""
         if share.num_seen < share.num_samples:
             self._open.append(share)
+
+    def leave(self, where: str) -> None:
+        """Note a loop that was left early: even put together, its numbers are over other samples than on one rank."""
+        self._left.append(where)
+
+    def take_left(self) -> list[str]:
+        """Return the lines of loops that were left early, each once; call it before a step and at the end."""
+        new = [line for line in dict.fromkeys(self._left) if line not in self._said]
+        self._said.update(new)
+        self._left = []
+        return new
 
     def put_together(self, *, only_counted: bool = False) -> None:
         """Note that ranks exchanged values: gathered rows, a sum; or a tally, which only covers loops that used one."""
@@ -65,4 +80,24 @@ def sentence(share: Share) -> str:
         f"combined with the other ranks before the next step, so numbers computed in it cover only one rank's share. "
         f"Use `tally = run.tally()`, `tally.add(accuracy=...)` in the loop and `tally.mean()` after it, or run.gather "
         f"or run.sum."
+    )
+
+
+FIRST = "Iterate `loader.first(k)` in its place: the first k batches, the same on any number of ranks."
+
+
+def left_early(where: str) -> str:
+    """What to say about a loop that was left early."""
+    return (
+        f"{where}: this loop over a prepared loader was left early, after the first batches of each rank, so numbers computed in it "
+        f"depend on the number of ranks. {FIRST}"
+    )
+
+
+def refusal(where: str, call: str) -> UsageError:
+    """The same where a call would put those numbers together."""
+    return UsageError(
+        f"{call}: the loop over a prepared loader at {where} was left early, after the first batches of each rank, so the result "
+        "would depend on the number of ranks.",
+        FIRST,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -202,6 +202,10 @@ class _Assigned(Sampler[LaneIndices]):
         return len(self.parts)
 
 
+Evaluate = Callable[["PreparedLoader", int | None], Iterator[Any]]
+"""Yields the batches of this rank, of at most so many global ones."""
+
+
 class PreparedLoader(DataLoader[Any]):
     """A DataLoader whose steps are cut into lanes.
 
@@ -214,9 +218,7 @@ class PreparedLoader(DataLoader[Any]):
         UsageError: when the loader cannot be cut into lanes.
     """
 
-    def __init__(
-        self, loader: DataLoader[Any], context: LoaderContext, evaluate: Callable[[PreparedLoader], Iterator[Any]]
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], context: LoaderContext, evaluate: Evaluate) -> None:
         refuse_unsupported(loader)
         with warnings.catch_warnings():
             # The user's own DataLoader has already given these warnings.
@@ -226,12 +228,31 @@ class PreparedLoader(DataLoader[Any]):
         self.epochs_begun = 0
         self.evaluated: list[Any] = []
         """Data-set indices of the samples that this rank got in the last evaluation."""
+        self.left_at = ""
+        """The line of the last evaluation if the script left it early, where that makes other numbers."""
         self._evaluate = evaluate
         self._copies: CopyStream | None = None
         self._inner: dict[str, tuple[DataLoader[Any], _Assigned]] = {}
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return self._evaluate(self)
+        return self._evaluate(self, None)
+
+    def first(self, num_batches: int) -> FirstBatches:
+        """The first `num_batches` batches, to evaluate on: the same ones on any number of ranks, each on one of them.
+
+        Raises:
+            UsageError: for anything but a whole number of at least 1.
+        """
+        if not isinstance(num_batches, int) or num_batches < 1:
+            raise UsageError(
+                f"loader.first needs a whole number of batches, at least 1, but got {num_batches!r}.",
+                "Write `for batch in loader.first(20)`.",
+            )
+        return FirstBatches(self, num_batches)
+
+    def evaluate(self, num_batches: int | None) -> Iterator[Any]:
+        """The batches of this rank, of the first `num_batches`; None: of all."""
+        return self._evaluate(self, num_batches)
 
     def plan_training(self, record: Mapping[str, Any] | None = None) -> EpochPlan:
         """Draw the order of the next epoch, unless a state has it: `EpochPlan.packed`.
@@ -241,9 +262,13 @@ class PreparedLoader(DataLoader[Any]):
         self.epochs_begun += 1
         return EpochPlan.unpacked(record) if record is not None else self._plan(self.epochs_begun - 1, 0)
 
-    def plan_evaluation(self, step: int) -> EpochPlan:
-        """Draw the order of an evaluation after `step` steps of training, however many evaluations came before."""
-        return self._plan(step, 1)
+    def plan_evaluation(self, step: int, limit: int | None = None) -> EpochPlan:
+        """Draw the order of an evaluation after `step` steps of training, however many evaluations came before.
+
+        `limit`: only of its first so many batches.
+        """
+        plan = self._plan(step, 1)
+        return plan if limit is None else replace(plan, steps=plan.steps[:limit])
 
     def _plan(self, number: int, kind: int) -> EpochPlan:
         context = self.context
@@ -337,6 +362,20 @@ class PreparedLoader(DataLoader[Any]):
                 inner = InnerLoader(dataset, progress, **settings) if progress else DataLoader(dataset, **settings)
             self._inner[purpose] = (inner, assigned)
         return self._inner[purpose]
+
+
+class FirstBatches:
+    """The first batches of a prepared loader, what `loader.first(k)` returns; each loop over it evaluates on them."""
+
+    def __init__(self, loader: PreparedLoader, num_batches: int) -> None:
+        self._loader, self._num_batches = loader, num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._loader.evaluate(self._num_batches)
+
+    def __len__(self) -> int:
+        """Of all ranks together."""
+        return min(self._num_batches, len(self._loader))
 
 
 FETCHING = (

@@ -27,6 +27,7 @@ from samebits.rank.data.loader import (
     FETCHING,
     Batches,
     CopiedBatches,
+    Evaluate,
     LanePart,
     LoaderContext,
     PreparedLoader,
@@ -104,9 +105,7 @@ class _Requests(Sampler[Request]):
 class PreparedStream(PreparedLoader):
     """A prepared loader whose data set is iterated."""
 
-    def __init__(
-        self, loader: DataLoader[Any], context: LoaderContext, evaluate: Callable[[PreparedLoader], Iterator[Any]]
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], context: LoaderContext, evaluate: Evaluate) -> None:
         super().__init__(loader, context, evaluate)
         self._readings: dict[str, tuple[DataLoader[Any], _Requests]] = {}
 
@@ -180,8 +179,8 @@ class PreparedStream(PreparedLoader):
         request = Request(self._stream(epoch, 0), epoch, first, (), resumption, attempt, with_state)
         return self._blocks("training", request, spans)
 
-    def evaluation(self, step: int) -> StreamedShare:
-        """This rank's share of an evaluation after `step` steps of training."""
+    def evaluation(self, step: int, limit: int | None = None) -> StreamedShare:
+        """This rank's share of an evaluation after `step` steps of training; of at most `limit` batches of all ranks."""
         mine = self.context.lanes
 
         def spans(block: int) -> tuple[LaneSpan, ...]:
@@ -190,7 +189,7 @@ class PreparedStream(PreparedLoader):
 
         stream = self._stream(step, 1)
         blocks = self._blocks("evaluation", Request(stream, 0, 0, ()), spans)
-        return StreamedShare(self, blocks, f"{self.digest} {stream}")
+        return StreamedShare(self, itertools.islice(blocks, limit), f"{self.digest} {stream} {limit}")
 
     def _stream(self, number: int, kind: int) -> int:
         return stream_key(self.context.seed, Domain.EPOCH, self.context.number, number, kind)

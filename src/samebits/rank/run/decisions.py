@@ -22,7 +22,7 @@ from samebits.errors import UsageError, mistake_text
 from samebits.machine.visible import write_error
 from samebits.notices import say
 from samebits.protocol.arithmetic import Arithmetic, arithmetic_text, why_not_exact
-from samebits.protocol.environment import RankEnvironment, decode
+from samebits.protocol.environment import RankEnvironment, RankSettings, decode
 from samebits.protocol.late_settings import ranks_per_gpu, say_too_late
 from samebits.protocol.layout.cut import Cut
 from samebits.protocol.layout.mesh import DATA_PARALLEL, Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
@@ -107,7 +107,7 @@ def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) 
         wanted = replace(wanted, threads=1)
     num_lanes, threads, lanes_named = _lanes_and_threads(environment, wanted, arranged, saving)
     arranged.check_lanes(num_lanes)
-    device = settings.device if settings else wanted.device
+    device = wanted_device(settings, wanted.device)
     if is_portable:
         device = _cpu(device)
         be_portable(threads, is_launched=settings is not None, checks=position.local_rank == 0)
@@ -116,10 +116,19 @@ def decide(environment: RankEnvironment, wanted: Wanted, saving: Saving | None) 
     pinned = pin_device(device, position, ranks_per_gpu(os.environ))
     if device is None and pinned.type == "cpu":
         explain_cpu(os.environ, position)
+    if settings is not None and pinned.type != settings.device and position.rank == 0:
+        say(f'ranks compute on {pinned.type}, as the script says (device="{pinned.type}").')
     say_too_late(os.environ, rank=position.rank, on_gpu=pinned.type == "cuda")
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
     return Decided(arranged, num_lanes, pinned, threads, wanted.seed, arithmetic, lanes_named)
+
+
+def wanted_device(settings: RankSettings | None, said: str | None) -> str | None:
+    """What the command line names, or the script (`said`), or the launcher has chosen; None where nobody says."""
+    if settings is None or not (settings.device_given or said is None):
+        return said
+    return settings.device
 
 
 def _cpu(device: str | None) -> str:

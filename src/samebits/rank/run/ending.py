@@ -24,7 +24,7 @@ from samebits.rank.init.default_group import leave
 from samebits.rank.init.device import is_shared
 from samebits.rank.run.loop.epoch import say_written
 from samebits.rank.run.loop.evaluation import say_shares
-from samebits.rank.run.loop.loss_gauge import settle_losses
+from samebits.rank.run.loop.loss_gauge import say_idle, settle_losses
 from samebits.rank.run.loop.recording import record_end
 from samebits.rank.run.loop.replicas import bits_held, compare
 from samebits.rank.run.loop_state import LoopState
@@ -42,6 +42,7 @@ def end(run: RunState) -> bool:
             if run.components.meter is not None:
                 run.components.meter.close()
             settle_losses(run)
+            say_idle(run)
             run.loop_state.looks.end()
             # [Note: why earlier lines are settled at the end too]
             # A start that makes no step never said from where it goes on. What a lost start logged would be there twice.

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from samebits.rank.checks.idle_loops import Updates
 from samebits.rank.checks.look.looks import NOT_YET, Looks
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
@@ -97,6 +98,10 @@ class Evaluated:
     """Data-set indices of the samples that it gave this rank."""
     digest: str = ""
     """Of its order; the same on every rank."""
+    tallied_until: str = ""
+    """The line of an evaluation that the script left early and whose values are in a tally that nobody has asked since."""
+    loader: PreparedLoader | None = None
+    """Whose it was."""
 
 
 @dataclass
@@ -139,6 +144,7 @@ class LoopState:
     """Those that nobody prepared."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
+    updates: Updates = field(default_factory=Updates)
     looks: Looks = field(default_factory=Looks)
     """At what the script keeps itself."""
     as_at_first: tuple[int, list[bool], list[bool]] | None = None

@@ -17,10 +17,9 @@ from samebits.rank.checkpoint.state.tracking import is_average, take_averages, t
 from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_weights
 from samebits.rank.checks.look.frames import refuse_loop_without_turn
 from samebits.rank.checks.look.labels import label_gradients
-from samebits.rank.data.loader import PreparedLoader
-from samebits.rank.run.loop import tally
-from samebits.rank.run.loop.collectives import broadcast, log, new_tally, over_ranks
+from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally, over_ranks
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
+from samebits.rank.run.loop.loss_gauge import say_idle
 from samebits.rank.run.loop.recording import is_over, settle
 from samebits.rank.run.loop.tally import Agreed, Tally
 from samebits.rank.run.loop.training import Steps, StepsOfEpochs, checked_loader
@@ -171,6 +170,7 @@ class Run:
                 yield epoch
                 settle(self._run)
                 label_gradients(self._run)
+                say_idle(self._run)
                 automatic.after_body()
                 # Behind the last epoch a run that resumes has no turn, so names that the loop assigns would be missing.
                 if epoch < num_epochs - 1:
@@ -330,21 +330,7 @@ class Run:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
             loader: the one whose last evaluation is meant, if not the last of all.
         """
-        self._run.loop_state.position.require_same_on_every_rank("run.gather")
-        self._run.components.unreduced.put_together()
-        indices = self._run.loop_state.evaluation.samples if loader is None else self._evaluated_by(loader)
-        if not self._run.config.counts:
-            rows_of_rank, indices = rows_of_rank[:0], []
-        return tally.gather_rows(
-            rows_of_rank, indices, self._run.components.transport, self._run.config.device, where()
-        )
-
-    def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
-        if not isinstance(loader, PreparedLoader):
-            raise UsageError(
-                "run.gather needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
-            )
-        return loader.evaluated
+        return gather(self._run, rows_of_rank, loader)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value that rank `source` has. Collective: call it on every rank.

@@ -96,6 +96,12 @@ class RunState:
         mesh, holder = self.config.mesh, self.components.strategy.holder_of(tensor)
         return holder is None or mesh.stage(holder) == mesh.stage(self.components.transport.rank)
 
+    @property
+    def is_users_main(self) -> bool:
+        """Whether this is rank 0 of a run whose notices somebody reads: none of `verify` or `bench`."""
+        components = self.components
+        return components.transport.rank == 0 and components.recorder is None and components.meter is None
+
     def note(self, kind: Kind, step: int | None = None, **fields: Any) -> None:
         """Add an event to the run folder, on rank 0 where there is one; `step`: None for the newest."""
         if self.components.transport.rank == 0 and self.config.folder is not None:

@@ -67,7 +67,7 @@ def init(
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two stages with two
             replicas each. The last name is the inner one: such ranks are neighbours, on one node. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).
-        device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
+        device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node. `--device` beats it.
         threads: CPU threads per rank; they change bits. By default cores / lanes: name a number where bits must not change.
         precision: "32", "bf16-mixed" or "16-mixed" (also as Lightning Fabric and Accelerate spell them): in which dtype
             the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import os
 import tempfile
 
@@ -149,3 +150,146 @@ def test_a_path_that_several_ranks_write_is_said_once_with_its_line(tmp_path):
     assert f"{tmp_path}/log2.txt" in said[2], "an opener= says where the file is"
     assert f"ranks 0, 1 each wrote {tmp_path}/best.pt (test_evaluation.py:" in said[0]
     assert "log.txt" in said[1]
+
+
+K = 2
+"""Of 5 batches of 32; on two ranks, rank 0 has 3 of them, and of two lanes too."""
+
+
+def evaluated(how, lanes=4, stream=False):
+    """The means over the first K batches, by a tally and by gathered rows; or what refused them."""
+    run, model, optimizer, loader, test = begin(lanes)
+    if stream:
+        test = run.prepare(DataLoader(Endless(), 32))
+    train(run, model, optimizer, loader)
+    model.eval()
+    found = []
+    for _ in range(2):
+        tally, rows = run.tally(), []
+        batches = {"first": lambda: test.first(K), "islice": lambda: itertools.islice(test, K)}.get(how, lambda: test)()
+        with torch.no_grad():
+            for i, (images, labels) in enumerate(batches):
+                if how == "break" and i == K:
+                    break
+                rows.append(F.cross_entropy(model(images), labels, reduction="none"))
+                if how != "gather":
+                    tally.add(loss=rows[-1].mean(), each=rows[-1], count=len(labels))
+                if how == "gather" and i == K - 1:
+                    break
+        del batches
+        try:
+            if how != "gather":
+                found.append(tally.mean())
+            if how in ("first", "gather"):
+                found.append(run.gather(torch.cat([torch.zeros(0), *rows])).tolist())
+        except samebits.UsageError as error:
+            found.append(str(error))
+    return found
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(itertools.cycle(digits(130)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_first_batches_are_the_same_on_any_number_of_ranks(stream):
+    [alone] = run_ranks(evaluated, Started(1), "first", 4, stream)
+    assert len(alone[1]) == K * 32
+    assert alone[0]["loss"] == pytest.approx(sum(alone[1]) / len(alone[1]))
+    assert alone[0]["each"] == pytest.approx(alone[0]["loss"])
+    for ranks in (2, 3, 4):
+        assert run_ranks(evaluated, Started(ranks), "first", 4, stream) == [alone] * ranks
+
+
+@pytest.mark.parametrize("how", ["break", "islice"])
+def test_on_one_rank_a_loop_that_is_left_early_sees_the_first_batches(how):
+    [first], [left] = run_ranks(evaluated, Started(1), "first"), run_ranks(evaluated, Started(1), how)
+    assert left == first[::2]
+
+
+@pytest.mark.parametrize(("how", "call"), [("break", "tally.mean"), ("islice", "tally.mean"), ("gather", "run.gather")])
+def test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together(how, call):
+    for said in run_ranks(evaluated, Started(2), how, 2):
+        assert len(said) == 2
+        assert all(text.startswith(f"{call}: the loop over a prepared loader at test_evaluation.py:") for text in said)
+        assert all("loader.first(k)" in text for text in said)
+
+
+def prints_its_own(ends):
+    """A mean as every tutorial computes it, over batches until `ends` of them were seen."""
+    run, model, optimizer, loader, test = begin()
+    for _ in range(2):
+        total = 0.0
+        for i, (images, labels) in enumerate(test):
+            if i == ends:
+                break
+            total += F.cross_entropy(model(images), labels).item()
+        train(run, model, optimizer, loader)
+    return total
+
+
+def test_numbers_of_a_loop_that_is_left_early_are_said_once():
+    assert len(lines_with("was left early", prints_its_own, 2, 2)) == 1
+    assert lines_with("was left early", prints_its_own, 1, 2) == []
+
+
+def looks_at_one():
+    run, model, optimizer, loader, test = begin()
+    images, _ = next(iter(test))
+    train(run, model, optimizer, loader)
+    return len(images)
+
+
+def test_a_look_at_one_batch_is_no_evaluation():
+    assert lines_with("was left early", looks_at_one, 2) == []
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2"])
+def test_the_number_of_first_batches_is_a_whole_number(wrong):
+    assert run_ranks(refused_first, Started(1), wrong) == [True]
+
+
+def refused_first(wrong):
+    *_, test = begin()
+    with pytest.raises(samebits.UsageError, match=r"loader\.first needs a whole number of batches"):
+        test.first(wrong)
+    return len(test.first(3)) == 3 and len(test.first(9)) == 5
+
+
+def adds(**values):
+    run, *_, test = begin()
+    tally = run.tally()
+    for _ in test.first(1):
+        try:
+            tally.add(**values)
+        except samebits.UsageError as error:
+            return str(error)
+    return tally.sum()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"a": torch.ones(32, 2)},
+            "A value to tally must be one number, or one for each of the batch's 32 samples, but is (32, 2)",
+        ),
+        ({"a": torch.ones(31)}, "but is (31,)"),
+        ({"a": torch.ones(1, 32)}, "but is (1, 32)"),
+        ({"a": torch.ones(32), "weight": 3}, "tally.add got weight= beside a value for each sample"),
+    ],
+)
+def test_a_tally_takes_one_value_for_each_sample_or_one_number(values, words):
+    [said] = run_ranks(_adds, Started(1), values)
+    assert words in said
+
+
+def _adds(values):
+    return adds(**values)
+
+
+def test_values_of_samples_may_be_switches_and_columns():
+    assert run_ranks(_adds, Started(1), {"a": torch.ones(32, dtype=torch.bool), "b": torch.full((32, 1), 0.5)}) == [
+        {"a": 32.0, "b": 16.0}
+    ]

@@ -41,6 +41,7 @@ def look_around_lane(run: RunState, *, is_end: bool) -> None:
 
 def note_gradients(run: RunState) -> None:
     """A pass begins: note whether it adds to gradients of an earlier step."""
+    run.loop_state.updates.begin_pass()
     looks = run.loop_state.looks
     if not looks.is_over and not looks.accumulates:
         parameters = (one for model in run.loop_state.prepared.models for one in model.parameters())
@@ -97,5 +98,5 @@ def _keep(run: RunState) -> None:
 
 
 def _say(run: RunState, text: str) -> None:
-    if run.components.transport.rank == 0 and run.components.recorder is None and run.components.meter is None:
+    if run.is_users_main:
         say(text)

@@ -14,7 +14,9 @@ from torch import Tensor
 from samebits.errors import UsageError
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
-from samebits.rank.run.loop.tally import Agreed, Tally, number
+from samebits.rank.checks.unreduced_metrics import refusal
+from samebits.rank.data.loader import PreparedLoader
+from samebits.rank.run.loop.tally import Agreed, Tally, gather_rows, number
 from samebits.rank.run.loop_state import LoopState
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
@@ -42,6 +44,23 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
     if run.components.recorder is not None:
         run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
     return result
+
+
+def gather(run: RunState, rows: Tensor, loader: object) -> Tensor:
+    """See `Run.gather`; `loader`: None for that of the last evaluation."""
+    run.loop_state.position.require_same_on_every_rank("run.gather")
+    run.components.unreduced.put_together()
+    evaluated = run.loop_state.evaluation
+    if loader is not None and not isinstance(loader, PreparedLoader):
+        raise UsageError(
+            "run.gather needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
+        )
+    of = loader if loader is not None else evaluated.loader
+    indices = evaluated.samples if loader is None else loader.evaluated
+    if not run.config.counts:
+        rows, indices = rows[:0], []
+    left_at = of.left_at if of is not None else ""
+    return gather_rows(rows, indices, run.components.transport, run.config.device, where(), left_at=left_at)
 
 
 def broadcast(run: RunState, value: Any, source: int) -> Any:
@@ -78,13 +97,21 @@ def new_tally(run: RunState) -> Tally:
 
     def exchange(value: Any, call: str) -> list[Any]:
         run.components.unreduced.put_together(only_counted=True)
-        gathered = run.components.transport.all_gather_object([run.loop_state.evaluation.digest, value], call, where())
-        if len({evaluation for evaluation, _ in gathered}) > 1:
+        evaluated = run.loop_state.evaluation
+        left, evaluated.tallied_until = evaluated.tallied_until, ""
+        gathered = run.components.transport.all_gather_object([evaluated.digest, left, value], call, where())
+        if line := next((left for _, left, _ in gathered if left), ""):
+            raise refusal(line, call)
+        if len({evaluation for evaluation, *_ in gathered}) > 1:
             raise UsageError(
                 f"{call}: the ranks evaluated different samples, or in a different order.",
                 "Iterate the same prepared loaders on every rank, and give samplers no generator of their own.",
             )
-        return [values for _, values in gathered]
+        return [values for *_, values in gathered]
+
+    def returned(values: Mapping[str, float]) -> None:
+        if run.components.recorder is not None:
+            run.components.recorder.logged(run.components.step_timer.step, values)
 
     tally = Tally(
         run.loop_state.position,
@@ -92,6 +119,7 @@ def new_tally(run: RunState) -> Tally:
         run.config.lanes,
         exchange,
         run.loop_state.tallies.changed,
+        returned=returned,
     )
     run.loop_state.tallies.add(tally, in_body=run.loop_state.epochs.in_body)
     return tally

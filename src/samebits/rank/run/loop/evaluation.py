@@ -16,7 +16,7 @@ from samebits.protocol.events import Kind
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.caller import where
-from samebits.rank.checks.unreduced_metrics import Share, sentence
+from samebits.rank.checks.unreduced_metrics import Share, left_early, sentence
 from samebits.rank.data.loader import Batches, LanePart, PreparedLoader
 from samebits.rank.data.stream import PreparedStream, StreamedShare
 from samebits.rank.process_group.group import num_exchanges
@@ -24,8 +24,8 @@ from samebits.rank.run.position.moment import LoopPosition, Region
 from samebits.rank.run.run_state import Components, RunState
 
 
-def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
-    """The batches of this rank's lanes; ranks may have different numbers of them, or none."""
+def evaluate(run: RunState, loader: PreparedLoader, limit: int | None) -> Iterator[Any]:
+    """The batches of this rank's lanes, of the loader's first `limit` ones; ranks may have different numbers of them, or none."""
     line = where()
     if run.loop_state.position.in_lane:
         raise UsageError(
@@ -44,11 +44,13 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     run.components.strategy.keep_buffers()
     run.components.unprepared.begin_lane()
     with run.components.streams.elsewhere():
-        share = _share(loader, run.components.step_timer.step)
+        share = _share(loader, run.components.step_timer.step, limit)
         run.components.unreduced.begin(num_exchanges())
         run.loop_state.evaluation.samples, run.loop_state.evaluation.digest = [], share.digest
+        run.loop_state.evaluation.loader, loader.left_at, num_batches = loader, "", 0
         try:
             for part, batch in share:
+                num_batches += 1
                 run.loop_state.position.region, run.loop_state.position.lane = Region.EVALUATION, part.lane
                 run.loop_state.position.num_samples = len(part.indices)
                 run.loop_state.evaluation.samples.extend(part.indices)
@@ -63,6 +65,10 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
                     line, len(run.loop_state.evaluation.samples), share.num_samples, run.loop_state.position.is_counted
                 )
             )
+        except GeneratorExit:
+            # Also behind this rank's last batch, which `if i == k: break` takes and does not use.
+            _note_left(run, loader, line, num_batches)
+            raise
         except Exception as error:
             failed = True
             run.loop_state.checkpointing.last.take_after(error)
@@ -91,22 +97,38 @@ class _PlannedShare:
             yield part, next(self.fetched)
 
 
-def _share(loader: PreparedLoader, step: int) -> _PlannedShare | StreamedShare:
+def _share(loader: PreparedLoader, step: int, limit: int | None) -> _PlannedShare | StreamedShare:
     if isinstance(loader, PreparedStream):
-        return loader.evaluation(step)
+        return loader.evaluation(step, limit)
     # [Note: whole batches are dealt to lanes]
     # Batches stay as the loader makes them, and go to the lanes in turn. So a tally adds the same numbers in the same order
     # on any number of ranks.
-    plan = loader.plan_evaluation(step)
+    plan = loader.plan_evaluation(step, limit)
     lanes = loader.share(plan)
     return _PlannedShare(plan.digest, plan.num_samples, lanes, loader.fetch(lanes, evaluation=True))
 
 
+def _note_left(run: RunState, loader: PreparedLoader, line: str, num_batches: int) -> None:
+    """The script left its loop: on another number of ranks, it would have seen other samples.
+
+    What one rank sees is what is meant, so there only `verify` objects.
+    """
+    if run.components.transport.world_size == 1 and run.components.recorder is None:
+        return
+    loader.left_at = line
+    if run.loop_state.position.is_counted:
+        run.loop_state.evaluation.tallied_until = line
+    elif num_batches > 1:
+        # The first batch of rank 0 is the loader's: a look at it is the same on any number of ranks.
+        run.components.unreduced.leave(line)
+
+
 def say_shares(components: Components) -> None:
     """Report evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
-    for share in components.unreduced.take(num_exchanges):
-        if components.transport.rank == 0:
-            say(sentence(share))
+    lines = components.unreduced.take_left()
+    said = [*map(left_early, lines), *map(sentence, components.unreduced.take(num_exchanges))]
+    for text in said if components.transport.rank == 0 else ():
+        say(text)
 
 
 def _restore_buffers(run: RunState) -> None:

@@ -345,6 +345,7 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
 
 def _receive(run: RunState, notes: dict[int, Any]) -> None:
     """Take what all ranks reported in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
+    run.loop_state.updates.end_pass()
     receive_bits(run, notes)
     run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
     if notes.pop(SNAPSHOT, 0):

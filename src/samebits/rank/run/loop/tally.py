@@ -16,6 +16,7 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.protocol.layout.tree import tree_sum
+from samebits.rank.checks.unreduced_metrics import refusal
 from samebits.rank.run.position.moment import LoopPosition, Region
 from samebits.rank.transport.contract import Transport
 
@@ -23,7 +24,9 @@ Sums = dict[str, dict[int, tuple[float, float]]]
 """By name and lane: the weighted sum, and the sum of the weights."""
 
 
-def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, device: torch.device, where: str) -> Tensor:
+def gather_rows(
+    rows: Tensor, indices: Sequence[Any], transport: Transport, device: torch.device, where: str, *, left_at: str = ""
+) -> Tensor:
     """All ranks' rows, one per sample, in data-set order: exactly `len(dataset)` of them, on every rank.
 
     Args:
@@ -34,19 +37,23 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, devi
         transport: the ranks.
         device: this rank's.
         where: the line of the script.
+        left_at: that of the evaluation, if this rank left it early.
 
     Raises:
-        UsageError: on every rank, when a rank has more or fewer rows than samples, or rows have different forms.
+        UsageError: on every rank, when a rank left the evaluation early, when a rank has more or fewer rows than samples, or rows have different forms.
     """
     gathered = transport.all_gather_object(
         {
             "rows": len(rows),
             "indices": list(map(_number, indices)),
             "form": [list(rows.shape[1:]), str(rows.dtype), rows.device.type],
+            "left": left_at,
         },
         "gather",
         where,
     )
+    if line := next((other["left"] for other in gathered if other["left"]), ""):
+        raise refusal(line, "run.gather")
     for rank, other in enumerate(gathered):
         if other["rows"] != len(other["indices"]):
             raise UsageError(
@@ -100,6 +107,21 @@ def number(value: float | Tensor) -> float:
         ) from None
 
 
+def _rows(value: Tensor, num_samples: int, weight: float | None) -> list[float]:
+    """The values of a batch's samples as floats."""
+    if value.numel() != num_samples or len(value) != num_samples:
+        raise UsageError(
+            f"A value to tally must be one number, or one for each of the batch's {num_samples} samples, but is {tuple(value.shape)}.",
+            "Take a mean, or reduce all dimensions but the first.",
+        )
+    if weight is not None:
+        raise UsageError(
+            "tally.add got weight= beside a value for each sample.", "Leave weight= out, or add the weighted mean."
+        )
+    found: list[float] = value.detach().to(torch.float64).reshape(-1).tolist()
+    return found
+
+
 class Agreed(float):
     """A float that came out of an exchange, so `run.log` need not exchange it again."""
 
@@ -108,7 +130,7 @@ class Tally:
     """A set of named, weighted sums. Made by `run.tally()`.
 
     `exchange` hands a value to all ranks and returns everybody's; `changed` is called when the tally is reset, or has received
-    what evaluations added.
+    what evaluations added; `returned` gets what the script gets, by names that say which call made them.
     """
 
     def __init__(
@@ -118,8 +140,10 @@ class Tally:
         lanes: range,
         exchange: Callable[[Any, str], list[Any]],
         changed: Callable[[], None],
+        *,
+        returned: Callable[[Mapping[str, float]], None],
     ) -> None:
-        self._position, self._num_lanes, self._own = position, num_lanes, lanes
+        self._position, self._num_lanes, self._own, self._returned = position, num_lanes, lanes, returned
         self._exchange, self._changed = exchange, changed
         self._lanes: Sums = {}
         self._known: Sums = {}
@@ -133,10 +157,11 @@ class Tally:
 
         Args:
             weight: what the values are means over; by default the number of samples in the batch.
-            values: numbers or one-element tensors.
+            values: numbers or one-element tensors; or tensors with a value for each sample of the batch, each of which counts 1.
 
         Raises:
-            UsageError: outside both loops, where every rank would count the same thing again.
+            UsageError: outside both loops, where every rank would count the same thing again; for other tensors, and for
+                `weight` beside values of samples.
         """
         if not self._position.in_lane:
             raise UsageError(
@@ -148,7 +173,14 @@ class Tally:
         for name, value in values.items():
             lanes = self._lanes.setdefault(name, {})
             total, weights = lanes.get(self._position.lane, (0.0, 0.0))
-            lanes[self._position.lane] = (total + number(value) * amount, weights + amount)
+            if isinstance(value, Tensor) and value.numel() != 1:
+                rows = _rows(value, self._position.num_samples, weight)
+                # One by one: torch's own sum has other bits on other CPUs, and Python's in other versions.
+                for row in rows:
+                    total += row
+                lanes[self._position.lane] = (total, weights + len(rows))
+            else:
+                lanes[self._position.lane] = (total + number(value) * amount, weights + amount)
             if self._position.region is Region.LANE:
                 self._new.add((name, self._position.lane))
             else:
@@ -157,11 +189,15 @@ class Tally:
     def mean(self) -> dict[str, Agreed]:
         """Return the weighted mean of each value over all ranks. Collective: call it on every rank, outside lanes."""
         sums = self._summed("tally.mean")
-        return {name: Agreed(total / weight) if weight else Agreed("nan") for name, (total, weight) in sums.items()}
+        found = {name: Agreed(total / weight) if weight else Agreed("nan") for name, (total, weight) in sums.items()}
+        self._returned({f"tally.mean {name}": value for name, value in found.items()})
+        return found
 
     def sum(self) -> dict[str, Agreed]:
         """Return the weighted sum of each value over all ranks. Collective: call it on every rank, outside lanes."""
-        return {name: Agreed(total) for name, (total, _) in self._summed("tally.sum").items()}
+        found = {name: Agreed(total) for name, (total, _) in self._summed("tally.sum").items()}
+        self._returned({f"tally.sum {name}": value for name, value in found.items()})
+        return found
 
     def reset(self) -> None:
         """Forget everything."""

@@ -18,7 +18,7 @@ from samebits.rank.data.stream import StreamedSteps
 from samebits.rank.init.device import give_back_freed_memory
 from samebits.rank.run.loop.epoch import begin_epoch, check_samples, has_next
 from samebits.rank.run.loop.evaluation import say_shares
-from samebits.rank.run.loop.loss_gauge import settle_losses
+from samebits.rank.run.loop.loss_gauge import say_idle, settle_losses
 from samebits.rank.run.loop.recording import is_over, record_before, record_left, record_step, settle
 from samebits.rank.run.loop.step import Step
 from samebits.rank.run.position.epoch_count import InsideEpoch
@@ -150,6 +150,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     settle_losses(run)
     run.loop_state.epoch.inside = None
     check_samples(run, steps)
+    say_idle(run)
     run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
     run.loop_state.epochs.end_steps()
 
@@ -214,6 +215,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
 
 
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
+    run.loop_state.updates.steps += 1
     say_shares(run.components)
     run.components.numerics.keep()
     # At what the body of the last step drew.

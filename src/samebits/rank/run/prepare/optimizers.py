@@ -21,6 +21,7 @@ from samebits.notices import say
 from samebits.protocol.environment import RankEnvironment
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.optimizer_state import keep_groups
+from samebits.rank.checks.idle_loops import NOT_ZEROED
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.contract import RIGHT_FORM, misplaced
@@ -211,6 +212,8 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
             )
         if run.loop_state.position.region is Region.STEP:
             run.loop_state.rates.check(run.components.step_timer.step, optimizer.param_groups)
+        if run.loop_state.updates.before_update(optimizer) and run.is_users_main:
+            say(f"{where()}: {NOT_ZEROED}")
         if calls_back:
             run.components.strategy.expect_closure()
         run.components.strategy.before_update(optimizer)

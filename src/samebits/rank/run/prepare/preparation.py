@@ -132,7 +132,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     )
     is_stream = isinstance(loader.dataset, IterableDataset)
     kind = PreparedStream if is_stream else PreparedLoader
-    prepared = kind(loader, context, lambda prepared: evaluate(run, prepared))
+    prepared = kind(loader, context, lambda prepared, limit: evaluate(run, prepared, limit))
     if (said := leftover_of(loader)) and run.config.environment.position.rank == 0:
         say(said)
     # Seeded alike, because samples of a data set with random transformations differ from one reading to the next.

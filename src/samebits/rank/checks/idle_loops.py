@@ -1,0 +1,82 @@
+"""Loops that train nothing, or something else than was meant: without run.backward, optimizer.step() or zero_grad().
+
+All of them are legal, so they are told, once, and refuse nothing. That gradients were never reset shows in one parameter of
+the first optimizer: between two updates, each pass began with the very gradient that the pass before it had left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from samebits.rank.checks.unprepared_optimizers import Mark, mark
+
+NO_BACKWARD = (
+    "no lane called run.backward, so nothing was trained. Call run.backward(loss) for every batch of a step, or iterate the "
+    "loader itself to evaluate."
+)
+NO_STEP = (
+    "optimizer.step() was not called, so no prepared optimizer has changed the weights. Call it after the step's lanes."
+)
+NOT_ZEROED = (
+    "gradients of earlier steps were added to: zero_grad() was not called between two updates. Call optimizer.zero_grad() "
+    "after optimizer.step(), unless that is meant."
+)
+
+
+@dataclass
+class Updates:
+    """What the loop has done so far to train. Costs a comparison for each pass until the second update."""
+
+    steps: int = 0
+    """Steps that have begun."""
+    count: int = 0
+    """Updates of prepared optimizers."""
+    is_told: bool = False
+    """Whether `missing` was asked after a step."""
+    _first: Optimizer | None = None
+    _watched: Tensor | None = None
+    _left: Mark = None
+    """The gradient of `_watched` as the last pass or update left it."""
+    _passes: int = 0
+    """Passes that have begun since the first update."""
+    _was_reset: bool = False
+    _is_judged: bool = False
+
+    def begin_pass(self) -> None:
+        """A pass is about to add to the gradients."""
+        if self._watched is not None:
+            self._passes += 1
+            now = mark(self._watched)
+            self._was_reset |= now is None or now != self._left
+
+    def end_pass(self) -> None:
+        """The gradients are complete."""
+        if self._watched is not None:
+            self._left = mark(self._watched)
+
+    def before_update(self, optimizer: Optimizer) -> bool:
+        """A prepared optimizer is about to step; whether its gradients contain those of its update before, the first time."""
+        self.count += 1
+        if self._is_judged or self._first not in (None, optimizer):
+            return False
+        if self._passes:
+            is_kept = not self._was_reset
+            self._is_judged, self._first, self._watched = True, None, None
+            return is_kept
+        owned = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
+        self._watched = next(owned, None)
+        if self._watched is not None:
+            self._first, self._left = optimizer, mark(self._watched)
+        return False
+
+    def missing(self, *, has_loss: bool, has_optimizer: bool) -> str:
+        """What to say behind the first epoch; empty where there is nothing to say, and whenever asked again."""
+        if self.is_told or not self.steps:
+            return ""
+        self.is_told = True
+        if not has_loss:
+            return NO_BACKWARD
+        return NO_STEP if has_optimizer and not self.count else ""

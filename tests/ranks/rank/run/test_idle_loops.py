@@ -1,0 +1,120 @@
+"""Loops that train nothing, or add to old gradients, are told once on rank 0, and refused nowhere."""
+
+import contextlib
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+import samebits
+from samebits.rank.checks.idle_loops import NO_BACKWARD, NO_STEP, NOT_ZEROED
+from samebits.testing.ranks import Started, run_ranks
+from tests.scripts.scenarios import digits, mlp
+
+pytestmark = pytest.mark.ranks
+
+
+def heard(leaves_out, zeroes=None, strategy="ddp", lanes=4, ends_early=False):
+    """What this rank printed; `leaves_out` of "backward", "step", "zero"; `zeroes(model, optimizer)` in place of zero_grad."""
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        run = samebits.init(seed=1, lanes=lanes, strategy=strategy)
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(130), 32, shuffle=True))
+        for _ in run.epochs(2):
+            for step in run.steps(loader):
+                for images, labels in step:
+                    loss = F.cross_entropy(model(images), labels)
+                    if "backward" not in leaves_out:
+                        run.backward(loss)
+                if "step" not in leaves_out:
+                    optimizer.step()
+                if "zero" not in leaves_out:
+                    (zeroes or _zero)(model, optimizer)
+                if ends_early and step.index == 1:
+                    break
+        samebits.finish()
+    return printed.getvalue()
+
+
+def _zero(model, optimizer):
+    optimizer.zero_grad()
+
+
+def _to_zeros(model, optimizer):
+    optimizer.zero_grad(set_to_none=False)
+
+
+def _of_model(model, optimizer):
+    model.zero_grad()
+
+
+def _by_hand(model, optimizer):
+    for parameter in model.parameters():
+        parameter.grad.zero_()
+
+
+def counts(texts):
+    """How often each sentence was said, over all ranks."""
+    return [sum(text.count(sentence) for text in texts) for sentence in (NO_BACKWARD, NO_STEP, NOT_ZEROED)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("leaves_out", "expected"),
+    [
+        ("", [0, 0, 0]),
+        ("backward step zero", [1, 0, 0]),
+        ("backward", [1, 0, 0]),
+        ("step", [0, 1, 0]),
+        ("step zero", [0, 1, 0]),
+        ("zero", [0, 0, 1]),
+    ],
+)
+def test_what_a_loop_leaves_out_is_said_once(leaves_out, expected, ranks):
+    assert counts(run_ranks(heard, Started(ranks), leaves_out)) == expected
+
+
+def test_a_loop_that_is_left_early_is_told_too():
+    assert counts(run_ranks(heard, Started(1), "step", None, "ddp", 4, True)) == [0, 1, 0]
+
+
+@pytest.mark.parametrize("zeroes", [_to_zeros, _of_model, _by_hand])
+@pytest.mark.parametrize(("strategy", "lanes"), [("ddp", 4), ("ddp", 1), ("zero1", 4)])
+def test_gradients_that_are_reset_in_another_way_are_not_told(zeroes, strategy, lanes):
+    ranks = 1 if lanes == 1 else 2
+    assert counts(run_ranks(heard, Started(ranks), "", zeroes, strategy, lanes)) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("strategy", "lanes"), [("ddp", 1), ("zero1", 4)])
+def test_they_are_told_in_other_layouts_too(strategy, lanes):
+    ranks = 1 if lanes == 1 else 2
+    assert counts(run_ranks(heard, Started(ranks), "zero", None, strategy, lanes)) == [0, 0, 1]
+
+
+def accumulates_and_alternates():
+    """Legal: updates every second step; and two optimizers with a pass each, one of which is zeroed late."""
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        run = samebits.init(seed=1, lanes=4)
+        models = [mlp(), mlp()]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        *_, loader = run.prepare(*models, *optimizers, DataLoader(digits(130), 16, shuffle=True))
+        for step in run.steps(loader):
+            if step.index % 2:
+                optimizers[0].zero_grad()
+            for images, labels in step:
+                run.backward(F.cross_entropy(models[0](images), labels))
+            if step.index % 2 == 0:
+                optimizers[0].step()
+            for images, labels in step:
+                run.backward(F.cross_entropy(models[0](images) + models[1](images), labels))
+            optimizers[1].step()
+            optimizers[1].zero_grad()
+        samebits.finish()
+    return printed.getvalue()
+
+
+def test_accumulation_and_two_optimizers_are_not_told():
+    assert counts(run_ranks(accumulates_and_alternates, Started(1))) == [0, 0, 0]

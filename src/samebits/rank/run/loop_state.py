@@ -226,7 +226,8 @@ class LoopState:
         """Names of what a state of this run lacks, and of what those lacked from which it comes."""
         earlier, looks = self.resumption.resumed_without, self.looks
         if looks.has_compared:
-            names = [*(one.name for one in looks.carried), *(name for name in earlier if name != NOT_YET)]
+            unread = [f"{one.name} (not looked at)" for one in looks.unread]
+            names = [*(one.name for one in looks.carried), *unread, *(name for name in earlier if name != NOT_YET)]
         else:
             # A state whose run had looked says what it lacks: the same script lacks it here.
             is_known = self.resumption.has_resumed and NOT_YET not in earlier

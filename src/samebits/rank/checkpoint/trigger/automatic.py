@@ -34,6 +34,7 @@ from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.trigger.signals import NoStopRequests
 from samebits.rank.checkpoint.trigger.trigger import OnSchedule, Place
+from samebits.rank.checks.look.frames import read_behind_its_loop
 from samebits.rank.data.loader import OWN_ORDER_FIX, own_order
 from samebits.rank.run.checkpointing import NoStates
 from samebits.rank.run.loop.recording import record_saved, stops_after_saving
@@ -108,8 +109,10 @@ class Automatic(NoStates):
         if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
             epochs = self._run.loop_state.epochs
             place = self._trigger.place(in_body=epochs.in_body, is_first=epochs.is_first, ends_epoch=ends_epoch)
-            if place is Place.HERE or (place is Place.BEFORE and self._ends_by):
+            if place is Place.HERE:
                 self._save()
+            elif place is Place.BEFORE:
+                self._save_behind()
             elif place is Place.NOWHERE:
                 self._warn_once(
                     f"{where()}: no state is saved here. Use run.epochs for a loop over epochs, with one run.steps in its body."
@@ -122,6 +125,14 @@ class Automatic(NoStates):
                 self._prepare()
         if ends_epoch and not self._run.loop_state.epochs.in_body:
             self.leave_loop()
+
+    def _save_behind(self) -> None:
+        """The last step of a loop outside of `run.epochs` is over: a run that resumes here has no turn. Collective."""
+        mine = bool(read_behind_its_loop())
+        if self._run.components.transport.any(mine, CALL, where()):
+            self._end_if_asked(None)
+        else:
+            self._save()
 
     def _prepare(self) -> None:
         """Get memory for the copy of the first state, now that its size is known: optimizers have made a step."""

@@ -24,7 +24,7 @@ class Place(Enum):
 
     HERE = "here"
     AFTER_BODY = "after the body of run.epochs"
-    BEFORE = "before the last step, where the loop still has a turn"
+    BEFORE = "here, where the script reads nothing behind its loop that the loop assigns; else before the last step"
     NOWHERE = "nowhere"
 
 

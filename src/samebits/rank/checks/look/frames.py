@@ -48,7 +48,9 @@ def variables_of(frame: FrameType) -> Mapping[str, Any]:
     # Up to Python 3.12 a function's frame keeps the dictionary that it made for us, and so every object in it, as long as it runs. It is
     # made anew whenever somebody asks for it. Where the script itself holds it (`kept = locals()`), it stays as it is.
     if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(variables) <= _OURS:
-        variables.clear()
+        code = frame.f_code
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            variables.pop(name, None)  # what `exec` has put there beside them stays
     return found
 
 
@@ -60,7 +62,7 @@ def modules_of_the_script() -> Iterator[ModuleType]:
     """Modules of the user's files, the running script not among them."""
     for name in [name for name in list(sys.modules) if name not in _FOREIGN]:
         module = sys.modules.get(name)
-        if name == "__main__" or not isinstance(module, ModuleType) or not is_the_users(_file_of(module)):
+        if name == "__main__" or module is None or not is_the_users(_file_of(module)):
             _FOREIGN.add(name)
         else:
             yield module
@@ -102,5 +104,6 @@ _FOREIGN: set[str] = set()
 
 def _file_of(module: Any) -> str:
     """Asked past a module's own `__getattr__`, which would be the script's code, or a library's."""
-    file = object.__getattribute__(module, "__dict__").get("__file__") if isinstance(module, ModuleType) else None
+    is_module = issubclass(type(module), ModuleType)
+    file = object.__getattribute__(module, "__dict__").get("__file__") if is_module else None
     return file if isinstance(file, str) else ""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from samebits.rank.checks.look.reading import dictionary_of
 from samebits.rank.checks.look.snapshot import Prepared
 from samebits.rank.run.loop_state import LoopState
 
@@ -25,9 +26,9 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
     """
     prepared, values = loop_state.prepared, vars(loop_state.values)
     # Their buffers are put together behind the lanes, as those of models.
-    modules = {name: one for name, one in prepared.tracked.items() if isinstance(one, nn.Module)}
+    modules = {name: one for name, one in prepared.tracked.items() if issubclass(type(one), nn.Module)}
     held = [*_GLOBAL, run, loop_state.values, *parts_of([*prepared.models, *modules.values()], loop_state.known)]
-    others = [(f"{type(one.dataset).__name__}, the data set", _attributes(one.dataset)) for one in prepared.loaders]
+    others = [(f"{type(one.dataset).__name__}, the data set", dictionary_of(one.dataset)) for one in prepared.loaders]
     models = [(f"model{number or ''}", model) for number, model in enumerate(prepared.models)]
     if between_lanes:
         others += [(f"run.state.{name}", value) for name, value in values.items()]
@@ -35,7 +36,7 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
         # The counters of Accelerate and the Trainer change in a lane by design.
         tracked = prepared.tracked if loop_state.looks.counts_lanes else {}
         others += [
-            (f"{name}, which is tracked", _attributes(one)) for name, one in tracked.items() if name not in modules
+            (f"{name}, which is tracked", dictionary_of(one)) for name, one in tracked.items() if name not in modules
         ]
     else:
         held += values.values()
@@ -53,14 +54,6 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
 
 _GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # noqa: SLF001
 """Every state holds these."""
-
-
-def _attributes(thing: Any) -> Any:
-    """Its instance dictionary, asked past what its class makes of attributes."""
-    try:
-        return object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return thing
 
 
 def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:

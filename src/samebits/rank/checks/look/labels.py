@@ -77,7 +77,7 @@ def _say_each(run: RunState, found: list[Named], form: str, rest: str) -> None:
     for one in found[:MOST_SAID]:
         _say(run, _sentence(one, form))
     if more := found[MOST_SAID:]:
-        _say(run, rest.format(", ".join(f"{one.name} ({one.where})" for one in more)))
+        _say(run, rest.format(", ".join(f"{one.name} ({one.where})" if one.where else one.name for one in more)))
 
 
 def _sentence(one: Named, form: str) -> str:

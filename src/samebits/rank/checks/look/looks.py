@@ -6,8 +6,10 @@ between lanes   around a lane of the second step: what it leaves is what other l
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
@@ -17,6 +19,8 @@ LOOKS = 3
 """At the ends of so many steps."""
 MOST_S = 0.15
 """Of all looks together."""
+VERDICT_S = 0.1
+"""Of the comparison of what they saw."""
 NOT_YET = "what it keeps, which is looked at in its first 3 steps"
 """In place of names, in the states of these steps."""
 GRADIENTS = Named("the gradients left at the end of an epoch", "")
@@ -40,7 +44,8 @@ class Looks:
     """Whether an int that a lane changes is handed on; not where a library counts its batches in lanes by design."""
     accumulates: bool = False
     """Whether a pass has begun with gradients of an earlier step, to which it adds."""
-    _steps: list[Snapshot] = field(default_factory=list)
+    _steps: list[Snapshot | None] = field(default_factory=list)
+    """None of a look that failed."""
     _lane: Snapshot | None = None
     _lanes_seen: int = 0
     _compared: int = 0
@@ -64,14 +69,19 @@ class Looks:
         return True
 
     def end(self) -> None:
-        """There are no more looks: put together what they show."""
+        """There are no more looks: put together what they show. A second call changes nothing."""
+        if self.is_over:
+            return
         self.is_over, self._lane = True, None
-        pairs = list(zip(self._steps, self._steps[1:], strict=False))
-        self._compared = len(pairs)
-        carried = [one for before, after in pairs for one in changed(before, after)]
-        self.carried = list(dict.fromkeys([*(one for seen in self._steps[:1] for one in counted(seen)), *carried]))
-        self.unread = unread(self._steps)
+        seen = [one for one in self._steps if one is not None]
         self._steps.clear()
+        with suppress(Exception):  # then it stays unknown what a state lacks
+            until_s = time.thread_time() + VERDICT_S
+            pairs = list(itertools.pairwise(seen))
+            carried = [one for before, after in pairs for one in changed(before, after, until_s)]
+            self.unread = unread(seen, until_s)
+            self.carried = list(dict.fromkeys([*(one for first in seen[:1] for one in counted(first)), *carried]))
+            self._compared = len(pairs)
 
     def enter_lane(self, prepared: Callable[[], Prepared]) -> None:
         """A lane begins; only that of a start's second step is looked at."""
@@ -83,13 +93,16 @@ class Looks:
         if self._lane is None:
             return
         before, self._lane, self._lanes_seen = self._lane, None, 1
-        self.handed_on = changed(before, self._look(prepared), counts_too=self.counts_lanes)
+        after = self._look(prepared)
+        with suppress(Exception):
+            until_s = time.thread_time() + VERDICT_S
+            self.handed_on = changed(before, after, until_s, counts_too=self.counts_lanes) if after else []
 
-    def _look(self, prepared: Callable[[], Prepared]) -> Snapshot:
+    def _look(self, prepared: Callable[[], Prepared]) -> Snapshot | None:
         began_s = time.thread_time()
         try:
             return look(prepared(), MOST_S - self._spent_s)
         except Exception:  # noqa: BLE001 - what only labels never ends a run
-            return Snapshot({}, ())
+            return None
         finally:
             self._spent_s += time.thread_time() - began_s

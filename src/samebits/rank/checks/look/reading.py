@@ -36,12 +36,16 @@ MOST_ITEMS = 20_000
 """Of a container of plain values; of any other a tenth. Longer ones hold data."""
 MOST_DEEP = 60
 
-_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)})
+_BY_REPR = frozenset({
+    range, slice, type(NotImplemented), dt.date, dt.datetime, dt.time, dt.timedelta, decimal.Decimal, fractions.Fraction,
+    pathlib.PosixPath, pathlib.PurePosixPath, torch.Size, uuid.UUID,
+})  # fmt: skip
+"""Plain values that show themselves whole."""
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...)}) | _BY_REPR
 _IMMUTABLE = frozenset({
-    dt.date, dt.datetime, dt.time, dt.timedelta, decimal.Decimal, fractions.Fraction, pathlib.Path,
-    pathlib.PosixPath, pathlib.PurePosixPath, re.Pattern, uuid.UUID, torch.dtype, torch.device, torch.Size, torch.layout,
-    torch.memory_format, np.dtype, np.ufunc, types.CodeType, types.BuiltinFunctionType, types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias, types.UnionType,
+    re.Pattern, torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, np.ufunc, types.CodeType,
+    types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.GenericAlias, types.UnionType,
 })  # fmt: skip
 """Instances of these are told apart by their identity; what is called has no state but what it is bound to."""
 _NO_VALUES = frozenset({
@@ -86,10 +90,9 @@ class Reader:
     def _of(self, value: Any, depth: int) -> bytes:
         kind = type(value)
         if kind in _ATOMS:
-            # Not -0.0 for 0.0, nor True for 1.
-            return marshal.dumps(value, 2) if kind not in (range, slice) else repr((kind.__name__, value)).encode()
+            return self._atom(value, kind)
         if kind in _NO_VALUES or id(value) in self._known:
-            return b"-"
+            return b"-%d" % id(value)
         if kind in _IMMUTABLE:
             owner = value.__self__ if kind is types.BuiltinFunctionType else None
             return b"%d" % id(value) if owner is None else b"%d" % id(type(owner)) + self._of(owner, depth + 1)
@@ -100,11 +103,24 @@ class Reader:
             return self._not(value)
         self._read[id(value)] = b""
         was_whole, self._is_whole = self._is_whole, True
-        self._read[id(value)] = found = hashlib.blake2b(self._parts(value, kind, depth + 1), digest_size=16).digest()
+        try:
+            self._read[id(value)] = found = hashlib.blake2b(
+                self._parts(value, kind, depth + 1), digest_size=16
+            ).digest()
+        except BaseException:
+            self._unread.add(id(value))
+            raise
         if not self._is_whole:
             self._unread.add(id(value))
         self._is_whole = self._is_whole and was_whole
         return found
+
+    def _atom(self, value: Any, kind: type) -> bytes:
+        if kind in _BY_REPR:
+            return repr((kind.__name__, value)).encode()
+        if (kind is str or kind is bytes) and len(value) > MOST_BYTES:
+            return self._not(value)
+        return marshal.dumps(value, 2)  # not -0.0 for 0.0, nor True for 1
 
     def _not(self, value: Any) -> bytes:
         self._is_whole = False
@@ -179,7 +195,7 @@ class Reader:
     def _instance(self, value: Any, kind: type, depth: int) -> bytes:
         """Of a class in Python: its dictionary and slots. One in C may have more, which nobody sees."""
         found, is_seen = [b"%d" % id(kind)], False
-        for one in type.__dict__["__mro__"].__get__(kind):
+        for one in classes_of(kind):
             own = _DICT.__get__(one)
             if has_state_in_c(one):
                 if one in _MAPPINGS or one in _SEQUENCES or one in _SETS or one is types.SimpleNamespace:
@@ -192,14 +208,10 @@ class Reader:
                     found.append(self._of(own[name].__get__(value), depth))
                 except AttributeError:
                     found.append(b"unset")
-        try:
-            attributes = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            attributes = None
-        if type(attributes) is dict:
+        if (attributes := dictionary_of(value)) is not None:
             return b"|".join([*found, self._all([one for item in list(attributes.items()) for one in item], depth)])
         # Without both it has its state somewhere else, as what a library makes in C does.
-        return b"|".join(found) if is_seen or kind.__module__ == "__main__" else self._not(value)
+        return b"|".join(found) if is_seen else self._not(value)
 
     def _base(self, value: Any, base: type, depth: int) -> bytes:
         """What an instance of a subclass of a container holds as such, past what the subclass makes of it."""
@@ -239,12 +251,34 @@ _HEAP = 1 << 9
 
 def has_state_in_c(kind: type) -> bool:
     """Whether instances have what neither dictionary nor slots show: the class, without its bases, is no class of Python's."""
-    base = kind.__base__
+    base = _of_class("__base__", kind)
     if base is None or kind is BaseException or kind is Exception:
         return False
     slots = sum(type(one) is _SLOT for one in _DICT.__get__(kind).values())
     # Beside its slots a class of Python's has at most the places of a dictionary and of weak references.
-    return not kind.__flags__ & _HEAP or kind.__basicsize__ - base.__basicsize__ > 8 * (slots + 2)
+    size = _of_class("__basicsize__", kind) - _of_class("__basicsize__", base)
+    return not _of_class("__flags__", kind) & _HEAP or size > 8 * (slots + 2)
+
+
+def _of_class(name: str, kind: type) -> Any:
+    """A fact of a class, past what its metaclass makes of attributes."""
+    return type.__dict__[name].__get__(kind)
+
+
+def classes_of(kind: type) -> tuple[type, ...]:
+    """The class and its bases."""
+    return _of_class("__mro__", kind)  # type: ignore[no-any-return]
+
+
+def dictionary_of(value: Any) -> dict[str, Any] | None:
+    """An instance's own dictionary; None where it has none, or its class gives something else in its place."""
+    for one in classes_of(type(value)):
+        if (found := _DICT.__get__(one).get("__dict__")) is not None:
+            if type(found) is not types.GetSetDescriptorType:
+                return None
+            own = found.__get__(value)
+            return own if type(own) is dict else None
+    return None
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -256,15 +290,15 @@ def _contents(cell: types.CellType) -> Any:
 
 def _plain(value: Any, kind: type) -> bytes:
     """A container of plain values in one go; empty for any other."""
-    if kind in (list, tuple) and value and (type(value[0]) not in _PLAIN or type(value[-1]) not in _PLAIN):
+    items = [*value, *value.values()] if kind is dict else value
+    kinds = set(map(type, items))
+    if not kinds <= _PLAIN or (kinds & _TEXTS and sum(len(one) for one in items if type(one) in _TEXTS) > MOST_BYTES):
         return b""
-    try:
-        return marshal.dumps(value, 2)
-    except ValueError:
-        return b""
+    return marshal.dumps(value, 2)
 
 
-_PLAIN = _ATOMS | {list, tuple, dict} - {range, slice}
+_TEXTS = frozenset({str, bytes})
+_PLAIN = frozenset({type(None), bool, int, float, complex, *_TEXTS})
 
 
 def _generator(value: torch.Generator) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -17,7 +18,7 @@ from samebits.rank.checks.look.frames import (
     script_frames,
     variables_of,
 )
-from samebits.rank.checks.look.reading import Reader, has_state_in_c
+from samebits.rank.checks.look.reading import Reader, classes_of, dictionary_of, has_state_in_c
 
 LONGEST_S = 0.05
 """Of a look, by the thread's own time."""
@@ -137,7 +138,7 @@ def _roots(name: str, value: Any, code: CodeType | None, file: str, prepared: Pr
                 if not key.startswith("__"):
                     yield Root(f"{name}.{key}", code, file, part, (id(value), key))
         return
-    attributes = _dict_of(value) if is_a_class_of_the_users(kind) and not issubclass(kind, nn.Module) else None
+    attributes = dictionary_of(value) if is_a_class_of_the_users(kind) and not issubclass(kind, nn.Module) else None
     if attributes is None:
         yield Root(name, code, file, value, (id(value), ""))
         return
@@ -150,7 +151,14 @@ def _roots(name: str, value: Any, code: CodeType | None, file: str, prepared: Pr
 
 def _has_more(kind: type) -> bool:
     """Whether instances have a state beside their dictionary: slots, or what a container or a class in C holds."""
-    return any("__slots__" in vars(one) or has_state_in_c(one) for one in kind.__mro__[:-1])
+    return any(
+        "__slots__" in type.__dict__["__dict__"].__get__(one) or has_state_in_c(one) for one in classes_of(kind)[:-1]
+    )
+
+
+_OF_MODULES = frozenset(vars(nn.Module()))
+"""Attributes that every module has: its state, and torch's own."""
+_OF_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {"_zero_grad_profile_name"}
 
 
 def _attributes(prepared: Prepared) -> Iterator[Root]:
@@ -168,18 +176,10 @@ def _attributes(prepared: Prepared) -> Iterator[Root]:
                 yield Root(f"{where}.{key}", None, "", own["_buffers"].get(key), is_held=True)
     for label, optimizer in prepared.optimizers:
         for key, value in list(object.__getattribute__(optimizer, "__dict__").items()):
-            if key not in ("defaults", "state", "param_groups") and not (key.startswith("_") or callable(value)):
+            if not (key in _OF_OPTIMIZERS or callable(value)):
                 yield Root(f"{label}.{key}", None, "", value, is_held=True)
     for label, other in prepared.others:
         yield Root(label, None, "", other, is_held=True)
-
-
-def _dict_of(value: Any) -> dict[str, Any] | None:
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return found if type(found) is dict else None
 
 
 def _is_ours(kind: type) -> bool:

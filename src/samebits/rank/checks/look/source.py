@@ -153,11 +153,14 @@ def uses(word: str, body: Sequence[ast.AST]) -> Uses:
     return Uses(any(kind == "read" for _, kind in found), min(changed or [line for line, _ in found], default=0))
 
 
-def functions_beside(file: str, loop: Loop | None) -> list[ast.AST]:
-    """The functions of a file, which the loop may call; what lies around the loop is none of them."""
+@functools.lru_cache(256)
+def functions_beside(file: str, loop: Loop | None, loop_file: str) -> tuple[ast.AST, ...]:
+    """The functions of a file, which the loop of a file may call; what lies around the loop is none of them."""
     module = tree(file)
-    functions = [one for one in ast.walk(module) if isinstance(one, _FUNCTIONS)] if module is not None else []
-    return [one for one in functions if loop is None or not any(node is loop for node in ast.walk(one))]
+    found = [one for one in ast.walk(module) if isinstance(one, _FUNCTIONS)] if module is not None else []
+    if loop is not None and file == loop_file:
+        found = [one for one in found if not one.lineno <= loop.lineno <= (one.end_lineno or 0)]
+    return tuple(found)
 
 
 def functions_that_see(name: str, code: CodeType | None, functions: Sequence[ast.AST]) -> list[ast.AST]:
@@ -291,16 +294,15 @@ def _in_order(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]
 
 
 def _branches(node: ast.If, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:
-    """A name that both branches assign first is surely assigned."""
+    """A name that both branches assign first is surely assigned. Each branch is walked once: a chain of `elif` is deep."""
     yield from _in_order(node.test, is_sure=is_sure)
-    both = []
+    names, both = [], []
     for branch in (node.body, node.orelse):
+        found = [pair for statement in branch for pair in _in_order(statement, is_sure=True)]
         first: dict[str, bool] = {}
-        for statement in branch:
-            for name, sure in _in_order(statement, is_sure=True):
-                first.setdefault(name.id, sure and isinstance(name.ctx, ast.Store))
+        for name, sure in found:
+            first.setdefault(name.id, sure and isinstance(name.ctx, ast.Store))
         both.append({name for name, is_assigned in first.items() if is_assigned})
+        names += [name for name, _ in found]
     surely = both[0] & both[1]
-    for statement in (*node.body, *node.orelse):
-        for name, _ in _in_order(statement, is_sure=False):
-            yield name, is_sure and name.id in surely
+    yield from ((name, is_sure and name.id in surely) for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Named:
     """File and line; empty where it is no single line's."""
 
 
-def changed(before: Snapshot, after: Snapshot, *, counts_too: bool = True) -> list[Named]:
+def changed(before: Snapshot, after: Snapshot, until_s: float, *, counts_too: bool = True) -> list[Named]:
     """Names that both looks read whole and that have changed between them, but for those that decide nothing.
 
     Left out is what each turn of a loop assigns before it reads it, and what the loop only adds to, or shows.
@@ -37,7 +38,11 @@ def changed(before: Snapshot, after: Snapshot, *, counts_too: bool = True) -> li
     Args:
         before: the earlier look.
         after: the later one, from the same place of the script.
+        until_s: by the thread's clock, when the time is over.
         counts_too: whether an int that has changed counts.
+
+    Raises:
+        TimeoutError: when the time is over.
     """
     found: dict[tuple[int, str], Named | None] = {}
     for key, seen in after.names.items():
@@ -46,19 +51,24 @@ def changed(before: Snapshot, after: Snapshot, *, counts_too: bool = True) -> li
             continue
         # Of several names for one thing, that of the innermost function says what becomes of it.
         owner = seen.owner if seen.owner[0] else (0, path)
+        if time.thread_time() > until_s:
+            raise TimeoutError
         if (counts_too or not seen.is_count) and owner not in found:
             found[owner] = _named(path, seen, after.places)
     return [one for one in found.values() if one is not None]
 
 
-def unread(snapshots: Sequence[Snapshot]) -> list[Named]:
-    """Names that the loop itself reads, with a part that some look could not read."""
+def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
+    """Names that the loop, or of a variable a function beside it, reads, with a part that some look could not read."""
     found: dict[str, Named] = {}
     for snapshot in snapshots:
         for (path, _, _), seen in snapshot.names.items():
             if not seen.is_whole and not seen.is_held and path not in found:
+                if time.thread_time() > until_s:
+                    raise TimeoutError
+                words = _words(path)
                 body = [one for loop in _loops(snapshot.places) for one in loop.body]
-                is_read = any(uses(word, body).is_read for word in _words(path) if word != "self")
+                is_read = len(words) == 1 or any(uses(word, body).is_read for word in words if word != "self")
                 if is_read and (named := _named(path, seen, snapshot.places)) is not None:
                     found[path] = named
     return [*found.values()]
@@ -97,8 +107,16 @@ def _named(path: str, seen: Seen, places: Sequence[Place]) -> Named | None:
     files = list(dict.fromkeys([seen.file, *(place.code.co_filename for place in places)]))
     if any(tree(file) is None for file in files):
         return Named(path, short(seen.file, 0).removesuffix(":0"))
-    body: list[ast.AST] = [one for loop in loops for one in loop.body]
-    functions = [one for file in files for one in functions_beside(file, loops[0] if loops else None)]
+    bodies = [
+        (place.code.co_filename, one.body)
+        for place in places
+        if (one := loop_around(place.code, place.line)) is not None
+    ]
+    body: list[ast.AST] = [one for _, statements in bodies for one in statements]
+    beside = {
+        file: functions_beside(file, loops[0] if loops else None, bodies[0][0] if bodies else "") for file in files
+    }
+    functions = [one for found in beside.values() for one in found]
     found = [uses(words[0], [*body, *functions_that_see(words[0], seen.code, functions)])] if words[0] != "self" else []
     found += [uses(word, [*body, *functions]) for word in words[1:]]
     # [Note: why each word must be read]
@@ -106,5 +124,8 @@ def _named(path: str, seen: Seen, places: Sequence[Place]) -> Named | None:
     in_loop = [uses(word, body) for word in words[:-1] if word != "self"]
     if not all(one.is_read for one in found) or not all(one.is_read or not one.line for one in in_loop):
         return None
-    line = next((one.line for one in reversed(found) if one.line), 0)
-    return Named(path, short(seen.file, line) if line else "")
+    for file in files:
+        own_body = [one for of_file, statements in bodies if of_file == file for one in statements]
+        if line := uses(words[-1], [*own_body, *beside[file]]).line:
+            return Named(path, short(file, line))
+    return Named(path, "")

@@ -1,0 +1,68 @@
+"""What a look must never do: take long, fail the script, or take what it could not see for the same."""
+
+import ast
+import time
+
+import numpy as np
+import pytest
+
+from samebits.rank.checks.look.looks import Looks
+from samebits.rank.checks.look.reading import Reader
+from samebits.rank.checks.look.snapshot import Prepared
+from samebits.rank.checks.look.source import assigned_first
+from tests.unit.rank.checks.test_looks import read
+
+NOTHING = Prepared(frozenset(), (), (), ())
+
+
+def test_a_long_chain_of_branches_is_walked_once():
+    chain = "if k == 0: a = 0\n" + "".join(f"    elif k == {n}: a = {n}\n" for n in range(1, 60)) + "    else: a = 1\n"
+    loop = ast.parse(f"for k in steps:\n    {chain}    b = a").body[0]
+    assert assigned_first(loop) >= {"a", "b"}
+
+
+def test_looks_that_are_over_stay_as_they_are():
+    looks = Looks()
+    for _ in range(3):
+        looks.after_step(lambda: NOTHING)
+    assert looks.has_compared
+    looks.carried.append("kept")
+    looks.end()
+    assert (looks.carried, looks.has_compared) == (["kept"], True)
+
+
+def test_a_look_that_fails_compares_nothing():
+    def fails():
+        raise AttributeError("the script's own")
+
+    looks = Looks()
+    assert [looks.after_step(fails) for _ in range(3)] == [False, False, True]
+    assert not looks.has_compared
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"images": np.zeros(1 << 22)}, "x" * (1 << 21), ["x" * (1 << 19)] * 5, [[0] * 500] * 20000, np.zeros(1 << 22)],
+)
+def test_what_is_large_is_not_read(value):
+    began = time.thread_time()
+    reader = Reader(frozenset(), time.thread_time, time.thread_time() + 0.05)
+    assert not reader.read(value)[1] or isinstance(value, list)
+    assert time.thread_time() - began < 1, "the clock stops it"
+
+
+def test_two_held_objects_that_change_places_are_a_change():
+    one, two = object(), object()
+    reader = Reader(frozenset({id(one), id(two)}), time.thread_time, time.thread_time() + 9)
+    assert reader.read([one, two]) != reader.read([two, one])
+
+
+def test_a_part_that_could_not_be_read_is_not_whole_where_it_comes_again():
+    class Fails:
+        def __init__(self):
+            self.part = [iter([1])]
+
+    thing = Fails()
+    assert not read([thing, thing])[1]
+    reader = Reader(frozenset(), time.thread_time, time.thread_time() + 9)
+    assert (reader.read(thing)[1], reader.read([thing])[1]) == (False, False)

@@ -1,7 +1,7 @@
 """Snapshots: the newest state of a run, kept in shared memory for a restart of its ranks.
 
     the first run.epochs, run.steps -> begin        after a restart: the newest state of memory and disk is loaded
-    between two steps               -> after_step   after steps 1, 2, 4, 8, …: do all ranks keep the same? else there are none
+    between two steps               -> after_boundary  after steps 1, 2, 4, 8, …: do all ranks keep the same? else there are none
     a pass                          -> is_due, hear rank 0 wants a snapshot; every rank learns it in the same pass
     between two steps               -> after_step   taken, if nothing would be lost: inside the epoch
     a body of run.epochs is over    -> after_body   taken, if it could not be taken before: between epochs
@@ -140,8 +140,6 @@ class Snapshots(NoSnapshots):
         self._is_requested = True
 
     def after_step(self, *, ends_epoch: bool) -> None:
-        if problem := self._same.after_step(says=not self._restart.number):
-            self._stop(problem)
         if not self._is_requested:
             return
         self._is_requested = False
@@ -151,6 +149,10 @@ class Snapshots(NoSnapshots):
             self._stop(NO_EPOCHS)
         elif place is Place.HERE:
             self._try()
+
+    def after_boundary(self) -> None:
+        if problem := self._same.after_step(says=not self._restart.number):
+            self._stop(problem)
 
     def after_body(self) -> None:
         is_owed, self._is_requested = self._pace.settle() or self._is_requested, False

@@ -82,6 +82,9 @@ class NoSnapshots:
     def after_step(self, *, ends_epoch: bool) -> None:
         """Between two steps, or after the last one of an epoch: take a snapshot if it is due."""
 
+    def after_boundary(self) -> None:
+        """The last snapshot is that of this step's end. Collective: ranks may compare what snapshots would hold."""
+
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: take one if it is due, or could not be taken before."""
 

@@ -18,6 +18,7 @@ from samebits.rank.checkpoint.load.plan import LoadPlan, made
 from samebits.rank.checkpoint.state.collect import counters, facts_of
 from samebits.rank.checkpoint.state.save import place_of, require_between_epochs
 from samebits.rank.checkpoint.store.other_nodes import replicated
+from samebits.rank.checks.look.frames import read_behind_its_loop
 from samebits.rank.init.numerics import ANY_CPU
 from samebits.rank.run.run_state import RunState
 from samebits.rank.transport.together import Together
@@ -157,3 +158,8 @@ def skips_states(run: RunState) -> bool:
     if settings is None or folder is None or settings.recover != "exact" or not settings.restart.number:
         return False
     return run.components.transport.any(bool(unsaved(folder, "names")), "what states lack", where())
+
+
+def may_resume_behind(run: RunState) -> bool:
+    """Whether a run can resume behind the loop around the caller, where no rank's script reads what it assigns. Collective."""
+    return not run.components.transport.any(bool(read_behind_its_loop()), "names behind the loop", where())

@@ -2,21 +2,22 @@
 
 Ranks that resume there run the script from that place again. What the script changed there by itself (weights before
 the lanes, an average) it would change a second time. Small things are copied, so that a state has them as they
-were; for the others torch's version counters show it.
+were, tracked objects and `run.state` too; for the others torch's version counters show it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samebits.rank.checkpoint.state.collect import MADE, optimizers_of, schedulers_of
@@ -25,6 +26,8 @@ from samebits.rank.strategy.agreement import bit_sums, packed
 
 _written = attrgetter("_version")
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+MOST_BYTES = 1 << 22
+"""Of arrays that are copied in each step. Larger tensors are shared, and looked at like weights."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,11 @@ class Small:
     options: list[list[dict[str, Any]]]
     """Of each optimizer's groups: learning rates and the like."""
     values: Mapping[str, Any]
-    """`run.state`; tensors in it are not copied."""
+    """`run.state`."""
+    tracked: Mapping[str, Any]
+    """States of tracked objects by name; not of modules, which are looked at like weights."""
+    shared: Sequence[Tensor] = ()
+    """Tensors in `values` and `tracked` that are too large to be copied."""
     objection: str = ""
     """Why there are no copies."""
 
@@ -59,10 +66,58 @@ class Small:
             [_copied({key: value for key, value in group.items() if key != "params"}) for group in one.param_groups]
             for _, one in optimizers_of(loop_state)
         ]
+        what, copies = "a scheduler", Copies()
         try:
-            return cls(copy.deepcopy(states) if states else {}, options, _copied(vars(loop_state.values)))
+            kept = copy.deepcopy(states) if states else {}
+            what = "what is tracked or in run.state"
+            values = copies.of(vars(loop_state.values))
+            tracked = {
+                name: copies.of(thing.state_dict())
+                for name, thing in loop_state.prepared.tracked.items()
+                if not isinstance(thing, nn.Module)
+            }
+            return cls(kept, options, values, tracked, copies.shared)
         except Exception as error:  # noqa: BLE001 - an object of the script may hold anything
-            return cls({}, options, {}, f"a scheduler cannot be copied ({type(error).__name__}: {error})")
+            return cls({}, options, {}, {}, (), f"{what} cannot be copied ({type(error).__name__}: {error})")
+
+
+@dataclass
+class Copies:
+    """Deep copies of values, for as long as few bytes of arrays are in them."""
+
+    shared: list[Tensor] = field(default_factory=list)
+    """Tensors that were not copied."""
+    num_bytes: int = 0
+
+    def of(self, value: Any) -> Any:
+        """A copy.
+
+        Raises:
+            Exception: for what cannot be copied.
+        """
+        kind = type(value)
+        if kind in _PLAIN:  # almost all, in every step
+            return value
+        if kind is dict:
+            return {key: one if type(one) in _PLAIN else self.of(one) for key, one in value.items()}
+        if kind is list or kind is tuple:
+            return kind([one if type(one) in _PLAIN else self.of(one) for one in value])
+        if isinstance(value, Tensor):
+            if value.layout is not torch.strided:
+                raise TypeError(f"a tensor is {value.layout}")
+            if not self._has_room(value.numel() * value.element_size()):
+                self.shared.append(value)
+                return value
+            return value.detach().clone()
+        if isinstance(value, np.ndarray) and not self._has_room(value.nbytes):
+            raise MemoryError(f"arrays in it have more than {MOST_BYTES >> 20} MB")
+        return copy.deepcopy(value)
+
+    def _has_room(self, num_bytes: int) -> bool:
+        if self.num_bytes + num_bytes > MOST_BYTES:
+            return False
+        self.num_bytes += num_bytes
+        return True
 
 
 class Versions:
@@ -80,13 +135,8 @@ class Versions:
         """The values in each optimizer's state, sorted."""
 
     def of_lanes(self) -> list[Any]:
-        """Of what lanes may write to as well, and is put back after each: buffers; tracked objects, tensors of `run.state`."""
-        found: list[Any] = self._versions_of(self._members.buffers)
-        for thing in self._loop_state.prepared.tracked.values():
-            found.extend(_versions(thing.state_dict()))
-        for value in vars(self._loop_state.values).values():
-            found.extend(one for one in _versions(value) if isinstance(one, tuple))
-        return found
+        """Of what lanes may write to as well, and is put back after each: buffers."""
+        return list(self._versions_of(self._members.buffers))
 
     def of_updates(self) -> list[Any]:
         """Of what an update writes to, and no lane: weights and the states of optimizers. 0.1 ms for 600 of 32 x 32."""
@@ -96,6 +146,8 @@ class Versions:
             tensors, others = self._sorted(optimizer, values)
             found += [list(map(Tensor.data_ptr, tensors)), list(map(_written, tensors))]
             found.extend(chain.from_iterable(map(_versions, others)))
+        for module in _modules(self._loop_state):
+            found.extend(_looked_at(module))
         return found
 
     def _sorted(self, optimizer: Optimizer, values: list[Any]) -> tuple[list[Tensor], list[Any]]:
@@ -123,10 +175,7 @@ class Bits:
 
     def of_lanes(self) -> list[Any]:
         """See `Versions`."""
-        found: list[Any] = [buffer for model in self._loop_state.prepared.models for buffer in model.buffers()]
-        for thing in self._loop_state.prepared.tracked.values():
-            found.extend(_values(thing.state_dict()))
-        return _bits(found)
+        return _bits([buffer for model in self._loop_state.prepared.models for buffer in model.buffers()])
 
     def of_updates(self) -> list[Any]:
         """See `Versions`."""
@@ -134,13 +183,37 @@ class Bits:
         for _, optimizer in optimizers_of(self._loop_state):
             for state in optimizer.state.values():
                 found.extend(_values(state))
+        for module in _modules(self._loop_state):
+            found.extend(_values(module.state_dict()))
         return _bits(found)
 
 
 def bits_of(loop_state: LoopState) -> list[Any]:
     """What changes with the bits of what is large: weights, buffers, optimizer states, tracked objects."""
-    bits = Bits(loop_state)
-    return [*bits.of_updates(), *bits.of_lanes()]
+    bits, tracked = Bits(loop_state), loop_state.prepared.tracked.values()
+    others = [one for thing in tracked if not isinstance(thing, nn.Module) for one in _values(thing.state_dict())]
+    return [*bits.of_updates(), *bits.of_lanes(), *_bits(others)]
+
+
+def versions_of(tensors: Sequence[Tensor], *, by_bits: bool) -> list[Any]:
+    """What changes with every write to one of them, or with their bits."""
+    return _bits(tensors) if by_bits else [*_versions(tensors)]
+
+
+def _modules(loop_state: LoopState) -> list[nn.Module]:
+    """Those that are tracked."""
+    return [thing for thing in loop_state.prepared.tracked.values() if isinstance(thing, nn.Module)]
+
+
+def _looked_at(module: nn.Module) -> list[Any]:
+    """Of a tracked module: how often its parameters were written to, and the bits of its buffers, which lanes write to and
+    which are put back.
+    """
+    own = {_place(parameter) for parameter in module.parameters()}
+    values = list(_values(module.state_dict()))
+    large = [one for one in values if isinstance(one, Tensor) and _place(one) in own]
+    counted = set(map(id, large))
+    return [*_versions(large), *_bits([one for one in values if id(one) not in counted])]
 
 
 def _bits(found: Sequence[Any]) -> list[Any]:

@@ -125,7 +125,8 @@ def _add_kept(contents: State, run: RunState, at: Moment | None) -> None:
     for name, thing in run.loop_state.prepared.tracked.items():
         label = f"{TRACKED}{name}"
         judged = isinstance(thing, nn.Module) and (id(thing), "") not in run.loop_state.prepared.began_infinite
-        contents.add(name, thing.state_dict(), OTHER_TENSORS, label=label, of_main=apart, judged=judged)
+        state = at.tracked[name] if at is not None and name in at.tracked else thing.state_dict()
+        contents.add(name, state, OTHER_TENSORS, label=label, of_main=apart, judged=judged)
         contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
     for name, value in (vars(run.loop_state.values) if at is None else at.values).items():
         contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)

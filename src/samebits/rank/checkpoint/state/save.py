@@ -17,6 +17,7 @@ from samebits.protocol.state_files.folder import StateFolder, complete, not_writ
 from samebits.protocol.state_files.manifest import SavedFile
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.collect import collect, facts_of, optimizers_of
+from samebits.rank.checkpoint.state.same_on_ranks import apart, of_optimizers
 from samebits.rank.checkpoint.state.sources import Found, inventory_of, sources, write_tensors
 from samebits.rank.checkpoint.state.state import State, differing, digest
 from samebits.rank.checkpoint.weights.load import put_elsewhere
@@ -74,7 +75,8 @@ def save_state(
     contents = together.do(lambda: collect(run, extra, states)) or State()
     equal = compared(run)
     record = together.do(lambda: {file: inventory_of(tensors, equal) for file, tensors in contents.files.items()}) or {}
-    found, offers = _agree(run.components, together, contents, record, offer)
+    parts = together.do(lambda: of_optimizers(run)) or {}
+    found, offers = _agree(run.components, together, contents, record, (parts, offer))
     if problem := (write or write_now)(run, folder, contents, found, offers):
         together.refuse(not_written(folder.target, problem))
     together.agree()
@@ -140,13 +142,22 @@ def _agree(
 ) -> tuple[Found, list[Any]]:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`.
 
-    Returns what each rank reports as `more`, too.
+    `more` are the numbers of optimizers that might give each rank a part, and what this rank reports to the others; returns
+    what each of them reports, too.
     """
+    parts, offer = more
     if components.transport.world_size == 1:
         together.agree()
-        return {file: sources([inventory]) for file, inventory in record.items()}, [more]
-    mine = {"documents": contents.digests(), "inventory": digest([record, contents.entries]), "more": more}
+        return {file: sources([inventory]) for file, inventory in record.items()}, [offer]
+    mine = {
+        "documents": contents.digests(),
+        "inventory": digest([record, contents.entries]),
+        "parts": parts,
+        "offer": offer,
+    }
     everyone = together.agree(mine)
+    if problem := apart([one["parts"] for one in everyone]):
+        raise problem
     if label := differing([one["documents"] for one in everyone]):
         raise UsageError(
             f"{label!r} is not the same on every rank, so no single state can be saved.",
@@ -162,7 +173,7 @@ def _agree(
             listed = [name for group in contents.documents[label]["groups"] for name in group["params"]]
             contents.entries[label] = {name: found[name] for name in listed if name in found}
     found = {file: sources([inventory[file] for inventory in inventories]) for file in record}
-    return found, [one["more"] for one in everyone]
+    return found, [one["offer"] for one in everyone]
 
 
 def write_now(

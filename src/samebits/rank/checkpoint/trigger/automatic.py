@@ -28,13 +28,12 @@ from samebits.protocol.run_folder import write_private
 from samebits.protocol.saving import Saving, Schedule, claim, step_of
 from samebits.protocol.state_files.folder import is_state
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.load.resume import load_state, skips_states
+from samebits.rank.checkpoint.load.resume import load_state, may_resume_behind, skips_states
 from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.trigger.signals import NoStopRequests
 from samebits.rank.checkpoint.trigger.trigger import OnSchedule, Place
-from samebits.rank.checks.look.frames import read_behind_its_loop
 from samebits.rank.data.loader import OWN_ORDER_FIX, own_order
 from samebits.rank.run.checkpointing import NoStates
 from samebits.rank.run.loop.recording import record_saved, stops_after_saving
@@ -128,11 +127,10 @@ class Automatic(NoStates):
 
     def _save_behind(self) -> None:
         """The last step of a loop outside of `run.epochs` is over: a run that resumes here has no turn. Collective."""
-        mine = bool(read_behind_its_loop())
-        if self._run.components.transport.any(mine, CALL, where()):
-            self._end_if_asked(None)
-        else:
+        if may_resume_behind(self._run):
             self._save()
+        else:
+            self._end_if_asked(None)
 
     def _prepare(self) -> None:
         """Get memory for the copy of the first state, now that its size is known: optimizers have made a step."""

@@ -1,6 +1,7 @@
 """Snapshots: the newest state of a run, kept in shared memory for a restart of its ranks.
 
     the first run.epochs, run.steps -> begin        after a restart: the newest state of memory and disk is loaded
+    between two steps               -> after_boundary  after steps 1, 2, 4, 8, …: do all ranks keep the same? else there are none
     a pass                          -> is_due, hear rank 0 wants a snapshot; every rank learns it in the same pass
     between two steps               -> after_step   taken, if nothing would be lost: inside the epoch
     a body of run.epochs is over    -> after_body   taken, if it could not be taken before: between epochs
@@ -29,6 +30,7 @@ from samebits.protocol.state_files.own_folder import remove
 from samebits.protocol.state_files.whole_state import trouble_of
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.load.resume import load_state, skips_states
+from samebits.rank.checkpoint.state.same_on_ranks import SameOnRanks
 from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.state.state import digest
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
@@ -88,6 +90,7 @@ class Snapshots(NoSnapshots):
         self._checkpointer = AsyncCheckpointer(1, refusal=self._no_room)
         self._steps, self._pace = place.steps, Pace(place.steps, 0, time.monotonic())
         self._is_requested = self._holds = False
+        self._same = SameOnRanks(run)
         self._why_not = self._noted = ""
         """Why there will be no more, as far as this rank knows; why there was none the last time."""
         self._asking = Asking(run.config.folder.journal(run.components.transport.rank)) if run.config.folder else None
@@ -146,6 +149,10 @@ class Snapshots(NoSnapshots):
             self._stop(NO_EPOCHS)
         elif place is Place.HERE:
             self._try()
+
+    def after_boundary(self) -> None:
+        if problem := self._same.after_step(says=not self._restart.number):
+            self._stop(problem)
 
     def after_body(self) -> None:
         is_owed, self._is_requested = self._pace.settle() or self._is_requested, False
@@ -256,7 +263,7 @@ class Snapshots(NoSnapshots):
 
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
-        if self._why_not or own_order(self._run.loop_state.prepared.loaders):
+        if self._why_not or own_order(self._run.loop_state.prepared.loaders) or not self._same.is_known():
             return None
         self._store.place.mkdir(mode=0o700, exist_ok=True)
         tensors = [tensor for model in self._run.loop_state.prepared.models for tensor in model.state_dict().values()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.protocol.state_files.folder import StateFolder
-from samebits.rank.checkpoint.state.changes import Bits, Small, Versions
+from samebits.rank.checkpoint.state.changes import Bits, Small, Versions, versions_of
 from samebits.rank.checkpoint.state.collect import counters, optimizers_of
 from samebits.rank.checkpoint.state.save import write_alone
 from samebits.rank.checks.look.frames import may_write_uncounted
@@ -32,6 +32,7 @@ class StepSnapshot:
         """What changes with every write of the script to what a state holds."""
         self.small = Small.of(run.loop_state)
         self._of_updates: list[Any] = []
+        self._of_shared: list[Any] = []
         self._of_lanes: list[Any] = []
         self._gradients: tuple[list[int], list[int]] = [], []
         """Which there were, and how often each had been written to."""
@@ -53,6 +54,7 @@ class StepSnapshot:
         loop_state.prepared.members.follow()
         self.small = Small.of(loop_state)
         self._of_updates, self._of_lanes = self._written.of_updates(), self._written.of_lanes()
+        self._of_shared = self._shared(self.small)
         self._gradients, self._tallies = self._gradients_now(), loop_state.tallies.changes
         record = counters(self._run, inside, with_tallies=keeps_streams)
         snapshot, body = streams.snapshot() if keeps_streams else None, loop_state.epoch.body_streams
@@ -62,6 +64,7 @@ class StepSnapshot:
             streams=snapshot,
             states=self.small.states,
             values=self.small.values,
+            tracked=self.small.tracked,
             modes=loop_state.modes(),
             lines=self._run.components.metrics.recent(self._run.components.step_timer.step),
             seen=streams.seen,
@@ -95,9 +98,21 @@ class StepSnapshot:
         return ""
 
     def updated(self) -> str:
-        """The same of weights and the states of optimizers, which nobody writes to from the lanes' beginning to the update."""
+        """The same of what nobody may write to from the step's beginning to the loss: weights, the states of optimizers,
+        tracked modules, and what is tracked or in `run.state` and too large to be copied.
+        """
         self._run.loop_state.prepared.members.follow()
-        return CHANGED if self.moment is not None and self._written.of_updates() != self._of_updates else ""
+        if self.moment is None:
+            return ""
+        if self._written.of_updates() != self._of_updates:
+            return CHANGED
+        # Asked of the objects of now: a script may also have put another tensor in the place of one.
+        if self._of_shared and self._shared(Small.of(self._run.loop_state)) != self._of_shared:
+            return CHANGED
+        return ""
+
+    def _shared(self, small: Small) -> list[Any]:
+        return versions_of(small.shared, by_bits=isinstance(self._written, Bits))
 
     def write(self, folder: Path, taken_s: float | None) -> None:
         """Write the state of then, without the others.

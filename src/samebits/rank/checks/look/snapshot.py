@@ -158,7 +158,7 @@ def _has_more(kind: type) -> bool:
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 """Attributes that every module has: its state, and torch's own."""
-_OF_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {"_zero_grad_profile_name"}
+_OF_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1, device="cpu")]))) | {"_zero_grad_profile_name"}
 
 
 def _attributes(prepared: Prepared) -> Iterator[Root]:

@@ -164,6 +164,8 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
     loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
     loop_state.checkpointing.last.enter_boundary(inside, is_last=is_last)
+    # Behind it, so that a rank that is found lost here costs its step only.
+    loop_state.checkpointing.snapshots.after_boundary()
 
 
 def _save_left(run: RunState, inside: InsideEpoch) -> None:

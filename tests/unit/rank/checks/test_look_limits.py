@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 
+from samebits.rank.checks.look import looks as when
 from samebits.rank.checks.look.looks import Looks
 from samebits.rank.checks.look.reading import Reader
-from samebits.rank.checks.look.snapshot import Prepared
+from samebits.rank.checks.look.snapshot import Prepared, Snapshot
 from samebits.rank.checks.look.source import assigned_first
 from tests.unit.rank.checks.test_looks import read
 
@@ -21,7 +22,8 @@ def test_a_long_chain_of_branches_is_walked_once():
     assert assigned_first(loop) >= {"a", "b"}
 
 
-def test_looks_that_are_over_stay_as_they_are():
+def test_looks_that_are_over_stay_as_they_are(monkeypatch):
+    monkeypatch.setattr(when, "look", lambda *_: Snapshot({}, ()))
     looks = Looks()
     for _ in range(3):
         looks.after_step(lambda: NOTHING)
@@ -29,6 +31,13 @@ def test_looks_that_are_over_stay_as_they_are():
     looks.carried.append("kept")
     looks.end()
     assert (looks.carried, looks.has_compared) == (["kept"], True)
+
+
+def test_a_look_that_comes_to_no_end_compares_nothing(monkeypatch):
+    monkeypatch.setattr(when, "look", lambda *_: Snapshot({}, (), is_cut=True))
+    looks = Looks()
+    assert [looks.after_step(lambda: NOTHING) for _ in range(3)] == [False, False, True]
+    assert not looks.has_compared
 
 
 def test_a_look_that_fails_compares_nothing():

@@ -18,6 +18,7 @@ from torch import nn
 
 import samebits
 from samebits.rank.checks.look import labels, snapshot
+from samebits.rank.checks.look import looks as when
 from samebits.rank.checks.look.looks import Looks
 from samebits.rank.checks.look.reading import Reader
 from samebits.rank.checks.look.snapshot import Prepared, look
@@ -54,6 +55,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(labels, "say_names", over)
+    # A test session has other modules than a script, and the machine other things to do.
+    monkeypatch.setattr(snapshot, "LONGEST_S", 9.0)
+    monkeypatch.setattr(when, "MOST_S", 99.0)
+    monkeypatch.setattr(when, "VERDICT_S", 9.0)
     # Not those of what runs the tests.
     frames = snapshot.script_frames
     monkeypatch.setattr(

@@ -81,7 +81,7 @@ class Looks:
             carried = [one for before, after in pairs for one in changed(before, after, until_s)]
             self.unread = unread(seen, until_s)
             self.carried = list(dict.fromkeys([*(one for first in seen[:1] for one in counted(first)), *carried]))
-            self._compared = len(pairs)
+            self._compared = 0 if any(one.is_cut for one in seen) else len(pairs)
 
     def enter_lane(self, prepared: Callable[[], Prepared]) -> None:
         """A lane begins; only that of a start's second step is looked at."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ class Snapshot:
     names: dict[Key, Seen]
     places: tuple[Place, ...]
     """The innermost first."""
+    is_cut: bool = False
+    """Whether the time was over before it had come to every name."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,20 @@ class Prepared:
 
 
 def look(prepared: Prepared, most_s: float) -> Snapshot:
-    """Look at all that the script around the caller keeps; what comes after `most_s` seconds of this thread is not whole."""
+    """Look at all that the script around the caller keeps, for `most_s` seconds of this thread; the modules beside it come last."""
     frames = list(script_frames())
-    reader = Reader(prepared.held, time.thread_time, time.thread_time() + min(most_s, LONGEST_S))
+    until_s = time.thread_time() + min(most_s, LONGEST_S)
+    reader = Reader(prepared.held, time.thread_time, until_s)
     names: dict[Key, Seen] = {}
-    for root in (*_variables(frames, prepared), *_attributes(prepared)):
+    is_cut = False
+    for root in itertools.chain(_variables(frames, prepared), _attributes(prepared), _of_modules(frames, prepared)):
+        if is_cut := time.thread_time() > until_s:
+            break
         key = root.path, root.file, root.code
         if key not in names:
             bits, is_whole = reader.read(root.value)
             names[key] = Seen(bits, is_whole, type(root.value) is int, root.code, root.file, root.owner, root.is_held)
-    return Snapshot(names, tuple(Place(frame.f_code, frame.f_lineno) for frame in frames))
+    return Snapshot(names, tuple(Place(frame.f_code, frame.f_lineno) for frame in frames), is_cut)
 
 
 def _variables(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:
@@ -119,6 +126,11 @@ def _variables(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:
                 yield from _roots(
                     name, value, frame.f_code if frame.f_code.co_name == "<module>" else None, file, prepared
                 )
+
+
+def _of_modules(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:
+    """Variables of modules beside the script."""
+    seen = {id(frame.f_globals) for frame in frames}
     for module in modules_of_the_script():
         variables = object.__getattribute__(module, "__dict__")
         if id(variables) not in seen:

@@ -94,7 +94,12 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("where", PLACES)
+OFTEN = ("in the first epoch", "in each epoch")
+
+
+@pytest.mark.parametrize(
+    "where", [pytest.param(where, marks=[pytest.mark.thorough] * (where not in OFTEN)) for where in PLACES]
+)
 @pytest.mark.parametrize(
     ("make", "save"),
     [
@@ -136,7 +141,14 @@ def test_a_scheduler_whose_state_cannot_be_written_is_in_no_state_and_fails_none
     assert rate > 0
 
 
-@pytest.mark.parametrize("where", ["in the first epoch", "from the second epoch on", "between steps"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "in the first epoch",
+        pytest.param("from the second epoch on", marks=pytest.mark.thorough),
+        pytest.param("between steps", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_scheduler_that_is_prepared_late_leaves_the_rates_of_the_state(tmp_path, where):
     straight = tmp_path / "straight"
     straight.mkdir()

@@ -96,7 +96,7 @@ def train(place, how, stop_after=None):
 @pytest.mark.parametrize(
     "how",
     [
-        "tracked",
+        pytest.param("tracked", marks=pytest.mark.thorough),
         "in run.state",
         pytest.param("torch's", marks=pytest.mark.thorough),
         pytest.param("tracked batches", marks=pytest.mark.thorough),

@@ -164,6 +164,7 @@ LOSS = "model(batch[0]).square().mean()"
         ("class State: weight = 1.0", f"loss = State.weight * {LOSS}; State.weight = loss.item(); run.backward(loss)", "State.weight"),
         ("def loss_of(x):\n    global seen\n    seen += 1\n    return seen * x.square().mean()\nseen = 0", "run.backward(loss_of(model(batch[0])))", "seen"),
         ("run.state.losses = []", f"run.state.losses.append(1.0); run.backward({LOSS} * len(run.state.losses))", "run.state.losses"),
+        ("model._own = 1.0", f"model._own *= 0.9; run.backward({LOSS} * model._own)", "model._own"),
         ("model.steps = 0", f"model.steps += 1; run.backward({LOSS} * model.steps)", "model.steps"),
         ("total, all_of = 0.0, []", f"loss = {LOSS}; total += loss.item(); all_of.append(loss.item()); run.backward(loss)", ""),
         ("hidden = None", f"hidden = torch.zeros(1); run.backward({LOSS} + hidden)", ""),

@@ -180,9 +180,7 @@ def _attributes(prepared: Prepared) -> Iterator[Root]:
             own = object.__getattribute__(module, "__dict__")
             where = f"{label}.{place}" if place else label
             for key, value in list(own.items()):
-                if not (
-                    key.startswith("_") or key == "training" or issubclass(type(value), nn.Module) or callable(value)
-                ):
+                if not (key in _OF_MODULES or issubclass(type(value), nn.Module) or callable(value)):
                     yield Root(f"{where}.{key}", None, "", value, is_held=True)
             for key in own.get("_non_persistent_buffers_set", ()):
                 yield Root(f"{where}.{key}", None, "", own["_buffers"].get(key), is_held=True)

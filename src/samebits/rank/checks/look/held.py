@@ -40,7 +40,7 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
         ]
     else:
         held += values.values()
-    optimizers = [one for one in prepared.taken if isinstance(one, Optimizer)]
+    optimizers = [one for one in prepared.taken if issubclass(type(one), Optimizer)]
     parts = [module for model in prepared.models for module in model.modules()]
     # Buffers that are not persistent are in no state, although their module is; lanes may write to them as to others.
     unsaved = {id(one._buffers[name]) for one in parts for name in one._non_persistent_buffers_set}  # noqa: SLF001
@@ -65,14 +65,14 @@ def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
     for module in (module for model in models for module in model.modules()):
         tensors = [*module._parameters.values(), *module._buffers.values()]  # noqa: SLF001 - torch's own names
         found += [module, *tensors, *(tensor.grad for tensor in tensors if tensor is not None and tensor.is_leaf)]
-    for optimizer in (one for one in known if isinstance(one, Optimizer)):
+    for optimizer in (one for one in known if issubclass(type(one), Optimizer)):
         found += [
             optimizer.param_groups,
             *optimizer.param_groups,
             *(group["params"] for group in optimizer.param_groups),
-            *(value for group in optimizer.param_groups for value in group.values() if isinstance(value, Tensor)),
+            *(value for group in optimizer.param_groups for value in group.values() if issubclass(type(value), Tensor)),
         ]
         states = [*optimizer.state.values()]
         found += [optimizer.state, *states]
-        found += [value for state in states if isinstance(state, dict) for value in state.values()]
+        found += [value for state in states if issubclass(type(state), dict) for value in state.values()]
     return found

@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from samebits.rank.caller import where
+from samebits.rank.run.checkpointing import NoRequests
 from samebits.rank.run.ending import has_failed
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run import Run
 
 
-class AskedStates:
+class AskedStates(NoRequests):
     """Where one process asks for a state (`if accelerator.is_main_process:`), all write it at the next boundary.
 
     Boundaries are the end of each step, and outside of steps the places that the loop knows. There all say what they were
@@ -24,6 +25,7 @@ class AskedStates:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        run._run.loop_state.checkpointing.requests = self
         self._mine: list[str] = []
         self._asked_who = False
         self.before_each: Callable[[], None] = lambda: None
@@ -46,12 +48,14 @@ class AskedStates:
         else:
             self._mine.append(str(path))
 
-    def agree(self) -> None:
+    def agree(self, enter_boundary: Callable[[], None] = lambda: None) -> None:
         """A boundary: what a process was asked for is what all write. Collective: call it on every rank."""
         mine, self._mine, self._asked_who = self._mine, [], False
         run = self._run._run
         if run.loop_state.ended or has_failed(run):
             return
+        if not self.is_alike and not mine:
+            enter_boundary()
         gathered = (
             [mine] if self.is_alike else run.components.transport.all_gather_object(mine, "end of a step", where())
         )

@@ -80,8 +80,7 @@ class LaneLoop:
         self._lanes: Iterator[Any] | None = None
         self.earlier = EarlierGradients()
         self.is_last = True
-        self._has_backward = False
-        self._loop_has_backward = False
+        self._has_backward = self._loop_has_backward = False
         self._computed: list[bool] = []
         self._stepped: list[set[int]] = []
         """For each lane so far: the optimizers whose `step` the script called in it."""
@@ -191,7 +190,6 @@ class LaneLoop:
                     raise
                 self._finish()
                 check_updates(self._stepped)
-                self.states.agree()
         finally:
             self._step, self._lanes, self._stepped = None, None, []
 
@@ -299,10 +297,13 @@ class LaneLoop:
         if not self.in_lane:
             raise misplaced(in_step=self.in_step, evaluates=self.evaluates)
         self.rates.at_backward(is_first=not self._computed)
+        # An error in here says by itself why the script leaves its loop.
+        self._refused = True
         self._run.backward(loss, weight, retain_graph=retain_graph)
         self._has_backward = self._loop_has_backward = True
         if self.is_last and not retain_graph:
             self._finish()
+        self._refused = False
 
     def note_update(self, optimizer: Any) -> bool:
         """The script calls `step` of this optimizer; whether it may act: after the last lane's backward.

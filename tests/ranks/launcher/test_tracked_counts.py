@@ -99,6 +99,51 @@ for epoch in range(4):
 accelerator.print("counts", counts.batches, counts.steps, int(counts.seen), len(counts.lines))
 """
 
+TRAINER = """
+import os, signal, sys
+from pathlib import Path
+import torch, torch.nn.functional as F, transformers as T
+from transformers.trainer_callback import ExportableState
+from samebits.integrations.transformers import Trainer
+kills = [k.split(":") for k in sys.argv[1:]]
+def here(place, number):
+    for rank, where, when in kills:
+        mark = Path(f"killed-{rank}-{where}-{when}")
+        if (rank, where, int(when)) == (os.environ.get("RANK", "0"), place, number) and not mark.exists():
+            mark.touch(); os.kill(os.getpid(), signal.SIGKILL)
+class Counter(T.TrainerCallback, ExportableState):
+    def __init__(self): self.steps = self.begins = self.updates = 0
+    def state(self): return {"args": {}, "attributes": {"steps": self.steps, "begins": self.begins, "updates": self.updates}}
+    def on_step_begin(self, args, state, control, **k):
+        self.begins += 1; here("begin", state.global_step)
+    def on_pre_optimizer_step(self, args, state, control, **k): here("pre", state.global_step)
+    def on_optimizer_step(self, args, state, control, **k):
+        self.updates += 1; here("optimizer", state.global_step)
+    def on_step_end(self, args, state, control, **k):
+        self.steps += 1; here("end", state.global_step)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.body = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    def forward(self, x, labels):
+        here("forward", counter.steps)
+        out = self.body(x); return {"loss": F.cross_entropy(out, labels), "logits": out}
+class Own(Trainer):
+    def training_step(self, *a, **k):
+        loss = super().training_step(*a, **k)
+        if self.accelerator.loop.is_last: here("behind", self.state.global_step)
+        return loss
+T.set_seed(7)
+draw = torch.Generator().manual_seed(1)
+x, y = torch.randn(96, 8, generator=draw), torch.randint(0, 3, (96,), generator=draw)
+rows = [{"x": a, "labels": b} for a, b in zip(x, y)]
+counter, model = Counter(), Model()
+args = T.TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=4, learning_rate=1e-2, logging_steps=3, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=3, max_grad_norm=1.0)
+trainer = Own(model=model, args=args, train_dataset=rows, callbacks=[counter])
+trainer.train()
+if trainer.is_world_process_zero():
+    print("counts", counter.begins, counter.updates, counter.steps, trainer.state.global_step)
+"""
+
 PARTS = '''
 import os, signal, torch, torch.distributed as dist, torch.nn.functional as F
 from pathlib import Path
@@ -162,7 +207,29 @@ def test_after_a_kill_each_batch_of_accelerate_is_counted_once(tmp_path, kills):
     pytest.importorskip("accelerate")
     finished = run_script(tmp_path, ACCELERATE, "-n", "2", args=kills, env={"HF_HUB_OFFLINE": "1"})
     assert counted(finished)[0] == "counts 48 48 48 48"
-    assert all((tmp_path / f"killed-{kill.replace(':', '-')}").exists() for kill in kills), "every kill came"
+    assert finished.err.count("kept in memory") == len(kills), finished.err
+    assert "The loop over batches was left" not in finished.err
+
+
+@pytest.mark.parametrize("kills", [("1:forward:9", "0:begin:20"), ("1:behind:11", "1:optimizer:25", "0:end:33")])
+def test_after_a_kill_each_step_of_the_trainer_is_counted_once(tmp_path, kills):
+    pytest.importorskip("transformers")
+    finished = run_script(tmp_path, TRAINER, "-n", "2", args=kills, env={"HF_HUB_OFFLINE": "1"})
+    assert counted(finished)[0] == "counts 48 48 48 48"
+    assert finished.err.count("kept in memory") == len(kills), finished.err
+    assert "no state holds" not in finished.err
+
+
+def test_a_state_that_one_process_asks_for_is_written_where_another_is_killed_in_that_step(tmp_path):
+    pytest.importorskip("accelerate")
+    saves = ACCELERATE.replace(
+        "            counts.lines",
+        "            if accelerator.sync_gradients and accelerator.completed_steps == 5 and accelerator.is_main_process: accelerator.save_state('state')\n            counts.lines",
+    )
+    finished = run_script(tmp_path, saves, "-n", "2", args=("1:behind:9",), env={"HF_HUB_OFFLINE": "1"})
+    assert counted(finished)[0] == "counts 48 48 48 48"
+    assert (tmp_path / "killed-1-behind-9").exists()
+    assert (tmp_path / "state" / "samebits").is_dir()
 
 
 def test_an_optimizer_that_gives_each_rank_a_part_is_named_and_in_no_snapshot(tmp_path):

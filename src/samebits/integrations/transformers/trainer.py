@@ -67,6 +67,11 @@ class StepBatches:
         return self._lanes
 
 
+def exportable(trainer: Any) -> list[Any]:
+    """The callbacks whose state is a part of every state of the run."""
+    return [one for one in trainer.callback_handler.callbacks if isinstance(one, ExportableState)]
+
+
 class Progress:
     """What the Trainer knows of its own progress, as part of every state of the run."""
 
@@ -81,11 +86,7 @@ class Progress:
             "log_history": [
                 {name: value for name, value in line.items() if not name.endswith(TIMED)} for line in state.log_history
             ],
-            "callbacks": {
-                type(one).__name__: one.state()
-                for one in trainer.callback_handler.callbacks
-                if isinstance(one, ExportableState)
-            },
+            "callbacks": {type(one).__name__: one.state() for one in exportable(trainer)},
             "began": self._began,
             "loss": float(getattr(trainer, "_tr_loss", 0.0)),
             "logged": [
@@ -224,6 +225,7 @@ class TrainerMixin:
         model, loader = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.accelerator.run.prepare(self.lr_scheduler)
         self.accelerator.run.track(trainer=Progress(self))
+        self.accelerator.run._run.loop_state.prepared.within_tracked += exportable(self)
         if resume_from_checkpoint is not None:
             self.accelerator.load_samebits(Path(resume_from_checkpoint))
         return model, loader

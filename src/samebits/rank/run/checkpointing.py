@@ -124,6 +124,18 @@ class NoLastSnapshot:
             self.take()
 
 
+class NoRequests:
+    """Only what all ranks were asked for is saved; `samebits.integrations.asked_states` finds out what one was asked for."""
+
+    def agree(self, enter_boundary: Callable[[], None] = lambda: None) -> None:
+        """The end of a step: add what any rank was asked for to `Checkpointing.asked`. Collective.
+
+        Args:
+            enter_boundary: lets the run resume behind this step, should a rank be found lost here; not called on a rank
+                that was asked for a state, which the step must ask for again.
+        """
+
+
 class LateParts(ABC):
     """What a state has of things that came in the middle; `samebits.rank.checkpoint.load.plan` keeps it."""
 
@@ -179,6 +191,8 @@ class Checkpointing:
     last: NoLastSnapshot = field(default_factory=NoLastSnapshot)
     asked: list[Callable[[], None]] = field(default_factory=list)
     """States that were asked for inside a step, of which there is none before the step is over; the same on every rank."""
+    requests: NoRequests = field(default_factory=NoRequests)
+    """Finds out what to add to them."""
 
     def do_asked(self) -> None:
         """Between two steps, or behind the last one: save them. Collective."""

@@ -62,6 +62,8 @@ class Prepared:
     """Objects of the run itself with a `state_dict` that belongs in `run.save_state`, by name: a gradient scaler."""
     tracked: dict[str, Any] = field(default_factory=dict)
     """What `run.track` named, by name."""
+    within_tracked: list[Any] = field(default_factory=list)
+    """Objects whose state is a part of that of a tracked one: callbacks of the Trainer."""
     began_infinite: set[tuple[int, str]] = field(default_factory=set)
     """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name; tracked
     modules with such, by identity and no name."""
@@ -214,7 +216,8 @@ class LoopState:
     def known(self) -> list[Any]:
         """The objects besides models that every state of the run holds."""
         made = [one.here for one in self.schedulers.here()]
-        return [*self.prepared.taken, *self.prepared.stateful.values(), *self.prepared.tracked.values(), *made]
+        taken, within = self.prepared.taken, self.prepared.within_tracked
+        return [*taken, *self.prepared.stateful.values(), *self.prepared.tracked.values(), *within, *made]
 
     def holds(self, thing: Any) -> bool:
         """Whether every state of the run holds what a variable of the script names."""

@@ -160,10 +160,14 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     loop_state = run.loop_state
     loop_state.epoch.inside = inside
     look_after_step(run)
+    last = loop_state.checkpointing.last
+    loop_state.checkpointing.requests.agree(lambda: last.enter_boundary(inside, is_last=is_last))
+    # A state that is lost now must be written again, so this step must come again.
+    last.left_steps()
     loop_state.checkpointing.do_asked()
     loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
     loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
-    loop_state.checkpointing.last.enter_boundary(inside, is_last=is_last)
+    last.enter_boundary(inside, is_last=is_last)
     # Behind it, so that a rank that is found lost here costs its step only.
     loop_state.checkpointing.snapshots.after_boundary()
 

@@ -1,6 +1,7 @@
 """Scripts that exchange something themselves, inside lanes and outside. Run by `test_lane_exchanges`."""
 
 import hashlib
+import threading
 
 import torch
 import torch.distributed as dist
@@ -8,6 +9,7 @@ import torch.distributed.nn
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed import all_reduce
+from torch.distributed._functional_collectives import all_reduce as all_reduce_functionally
 from torch.utils.data import DataLoader, TensorDataset
 
 import samebits
@@ -27,13 +29,14 @@ def is_main():
     return not there_is_a_group() or dist.get_rank() == 0
 
 
-def _train(loss_of, after=lambda: None, **how):
+def _train(loss_of, after=lambda: None, prepared=lambda: None, **how):
     run = samebits.init(seed=0, lanes=4, threads=1)
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     inputs = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
     loader = DataLoader(TensorDataset(inputs, torch.arange(32) % 3), batch_size=16)
     model, optimizer, loader = run.prepare(model, optimizer, loader)
+    prepared()
     for step in run.steps(loader):
         step.backward(lambda batch: loss_of(model, batch), **how)
         after()
@@ -120,6 +123,55 @@ def of_the_group_itself():
     _train(loss)
 
 
+def _own_group():
+    """Gloo's, in any run; one rank has no default group."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return dist.new_group(backend="gloo")
+
+
+def of_an_own_group():
+    def loss(model, batch):
+        boxes = torch.tensor([float(len(batch[0]))])
+        groups[0].allreduce([boxes]).wait()
+        return _loss(model, batch) / boxes.item()
+
+    groups = []
+    _train(loss, prepared=lambda: groups.append(_own_group()))
+
+
+def functional():
+    def loss(model, batch):
+        boxes = all_reduce_functionally(torch.ones(1), "sum", groups[0])
+        return _loss(model, batch) / boxes.item()
+
+    groups = []
+    _train(loss, prepared=lambda: groups.append(_own_group()))
+
+
+def own_group_in_a_loss_over_the_batch():
+    def loss(features):
+        groups[0].barrier().wait()
+        return features.square().mean()
+
+    groups = []
+    _train(lambda model, batch: model(batch[0]), prepared=lambda: groups.append(_own_group()), over_batch=loss)
+
+
+def beside_lanes():
+    """What another thread exchanges while lanes are computed."""
+
+    def loss(model, batch):
+        if not threads:
+            threads.append(threading.Thread(target=lambda: dist.all_reduce(torch.ones(1), group=groups[0])))
+            threads[0].start()
+            threads[0].join()
+        return _loss(model, batch)
+
+    groups, threads = [], []
+    return _train(loss, lambda: groups[0].barrier().wait(), prepared=lambda: groups.append(_own_group()))
+
+
 def outside_lanes():
     """A main process that logs in its lanes, and an exchange after them."""
 
@@ -142,4 +194,7 @@ INSIDE = {
     without_a_question: "all_reduce",
     in_a_loss_over_the_batch: "broadcast",
     in_a_hook: "all_reduce",
+    of_an_own_group: "A call of a process group",
+    functional: "A call of a process group",
+    own_group_in_a_loss_over_the_batch: "A call of a process group",
 }

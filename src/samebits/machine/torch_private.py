@@ -108,6 +108,9 @@ PLACES = {
     "rank_not_in_group": PrivateName(
         "torch.distributed.distributed_c10d", "_rank_not_in_group", "refusing a script's own collectives inside a lane"
     ),
+    "groups": PrivateName(
+        "torch.distributed.distributed_c10d", "_world", "refusing exchanges of a script's own groups inside a lane"
+    ),
     "monitored_barrier": PrivateName(
         "torch.distributed.distributed_c10d", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"
     ),

@@ -17,8 +17,9 @@ from types import FrameType
 
 from samebits.errors import UsageError
 from samebits.machine.torch_private import graph_task_id
-from samebits.rank.caller import INTEGRATIONS, PACKAGE, TORCH, short
+from samebits.rank.caller import INTEGRATIONS, PACKAGE, TORCH, short, where
 from samebits.rank.process_group.asked import QUESTIONS, collectives, listen
+from samebits.rank.process_group.group import unwatched_exchanges
 from samebits.rank.run.position.moment import LoopPosition, Region
 
 _SYNCHRONISED_NORM = f"{TORCH}nn/modules/_functions.py"
@@ -36,12 +37,31 @@ class LaneExchanges:
 
     def __init__(self, position: LoopPosition) -> None:
         self._position, self._thread = position, threading.get_ident()
+        self._before: dict[int, int | None] = {}
+        self._may_exchange = False
         listen()
         QUESTIONS.before_call, QUESTIONS.before_answer = self.refuse, self._refuse_what_follows
 
     def close(self) -> None:
         """Refuse nothing any more."""
         self._position = LoopPosition()
+
+    def enter_lane(self) -> None:
+        """A lane begins, or a loss over the batch."""
+        self._before, self._may_exchange = unwatched_exchanges(), False
+
+    def leave_lane(self) -> None:
+        """It is over. What a group of torch's back ends counts by itself shows calls before which nobody is asked: of the
+        group's own methods, functional collectives, operations of C++.
+
+        Raises:
+            UsageError: when one of them has exchanged something.
+        """
+        if not self._before or self._may_exchange:
+            return
+        now = unwatched_exchanges()
+        if any(now.get(group, number) != number for group, number in self._before.items()):
+            raise refused("A call of a process group", where())
 
     def _is_in_lane(self) -> bool:
         position = self._position
@@ -57,21 +77,26 @@ class LaneExchanges:
             UsageError: inside a lane, or in a loss over the batch.
         """
         if not self._is_in_lane():
+            # Another thread's, as of a checkpoint that is being written, counts for no lane.
+            self._may_exchange = True
             return
         line = "a hook of a backward"
         for frame in _outwards(sys._getframe(1)):  # noqa: SLF001 - as inspect.currentframe
             file, library = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).partition(".")[0]
             # It works on the statistics of the lane by itself, and its exchange belongs to the layer.
             if file == _SYNCHRONISED_NORM:
+                self._may_exchange = True
                 return
             if file.startswith((TORCH, f"{PACKAGE}/process_group/", f"{PACKAGE}/checks/")):
                 continue
             # The integrations decide what their libraries may exchange: TRL's numbers for the log, say.
             if file.startswith(f"{INTEGRATIONS}/") or library == "trl":
+                self._may_exchange = True
                 return
             if library == "accelerate":
                 # Its processes have equally many lanes, and a barrier gives no value.
                 if call == "barrier":
+                    self._may_exchange = True
                     return
                 continue
             line = short(file, frame.f_lineno)

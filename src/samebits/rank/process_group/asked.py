@@ -48,7 +48,8 @@ def _calls(function: Any, names: set[str]) -> bool:
 def collectives() -> frozenset[str]:
     """The names of torch.distributed's collectives, those too that hand on to another one."""
     first = {name for name, one in vars(c10d).items() if _calls(one, {_ASKED})}
-    names = first | {name for name, one in vars(c10d).items() if _calls(one, first)}
+    of_groups = {name for name in vars(dist.ProcessGroup) if name.startswith(("all", "reduce"))}
+    names = first | of_groups | {name for name, one in vars(c10d).items() if _calls(one, first)}
     return frozenset(name for name in names if not name.startswith(("get_", "_", "new_", "init_")))
 
 

@@ -16,9 +16,7 @@ def test_a_collective_inside_a_lane_is_one_sentence(script, way):
     with pytest.raises(RankFailed) as caught:
         run_ranks(script, WAYS[way])
     assert caught.value.error_type == "UsageError"
-    told = (
-        f"{lane_exchanges.INSIDE[script]} exchanges with other ranks, and was called inside a lane (lane_exchanges.py:"
-    )
+    told = f"{lane_exchanges.INSIDE[script]} exchanges with other ranks, and was called inside a lane ("
     assert told in caught.value.message
 
 
@@ -30,3 +28,8 @@ def test_a_call_of_the_group_itself_is_noticed_in_shared_memory():
 def test_questions_in_lanes_and_exchanges_outside_are_free():
     [alone] = run_ranks(lane_exchanges.outside_lanes, Started(1))
     assert run_ranks(lane_exchanges.outside_lanes, Started(2)) == [alone] * 2
+
+
+def test_what_another_thread_exchanges_beside_lanes_is_free():
+    [alone] = run_ranks(lane_exchanges.beside_lanes, Started(1))
+    assert run_ranks(lane_exchanges.beside_lanes, Started(2)) == [alone] * 2

@@ -134,7 +134,9 @@ class Step:
             return
         with self._pass(is_look=True) as current:
             lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
+        run.components.lane_exchanges.enter_lane()
         terms = terms_over_batch(run, lanes, loss_of)
+        run.components.lane_exchanges.leave_lane()
         with self._pass() as current:
             for term, (lane, _) in zip(terms, self._batches_of(current), strict=True):
                 if term is not None:
@@ -238,6 +240,7 @@ class Step:
         run.loop_state.open_pass.lane = current.begin_lane(part.lane) if current is not None else None
         run.components.unprepared.begin_lane()
         look_around_lane(run, is_end=False)
+        run.components.lane_exchanges.enter_lane()
         run.components.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         run.components.step_timer.enter(Phase.COMPUTE, f"lane {part.lane}")
         return run.loop_state.open_pass.lane
@@ -245,6 +248,7 @@ class Step:
     def _leave_lane(self, lane: OpenLane | None) -> None:
         if self._run.components.streams.was_seeded():
             _say_seeded_lane(self._run, where())
+        self._run.components.lane_exchanges.leave_lane()
         look_around_lane(self._run, is_end=True)
         if lane is not None:
             lane.end()

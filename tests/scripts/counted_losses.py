@@ -96,6 +96,105 @@ def train(lanes=4, drops=0.0, counted=counts, loss_of=loss, **options):
     return losses, values_of(model)
 
 
+class Sampling(Detector):
+    """A second stage: which proposals it takes, and how many, is known in the forward."""
+
+    def __init__(self, drops):
+        super().__init__(drops)
+        self.norm, self.proposals = nn.BatchNorm1d(6), nn.Linear(4, 1)
+
+    def forward(self, x):
+        logits, boxes = super().forward(x)
+        scores = self.proposals(self.norm(boxes)).squeeze(-1)
+        return logits, boxes, scores, scores.detach() > 0.05
+
+
+def sampled(model, batch):
+    logits, boxes, scores, taken = model(batch[0])
+    classes, distance = sums((lambda _: (logits, boxes)), batch)
+    marked = wanted(batch[1]).lt(4).float()
+    objects = (F.binary_cross_entropy_with_logits(scores, marked, reduction="none") * taken).sum()
+    losses = {"weight": classes, "boxes": distance, "taken": objects}
+    return losses, {**counts(batch), "taken": taken.sum()}
+
+
+def sampled_plain(normed=False):
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = Sampling(0.0).train(normed)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    losses = []
+    for start in range(0, 22, 8):
+        parts, totals = sampled(model, (IMAGES[start : start + 8], TARGETS[start : start + 8]))
+        found = sum(parts[name] / max(float(totals[name]), 1e-9) for name in sorted(parts))
+        found.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(found))
+    return losses, values_of(model)
+
+
+def train_sampled(lanes=4, drops=0.0, normed=False, batch_size=8, **options):
+    """The script's own loop over lanes; counts out of the forward."""
+    run = samebits.init(seed=0, lanes=lanes, threads=1, **options)
+    torch.manual_seed(3)
+    model = Sampling(drops)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    data = list(zip(IMAGES, TARGETS, strict=True))
+    model, optimizer, loader = run.prepare(
+        model, optimizer, DataLoader(data, batch_size=batch_size, collate_fn=collated)
+    )
+    model.train(normed or bool(drops))
+    losses = []
+    for step in run.steps(loader):
+        for batch in step:
+            parts, divisors = sampled(model, batch)
+            run.backward(parts, counts=divisors)
+            run.log(boxes=float(divisors["boxes"]))
+        losses.append(float(step.loss))
+        optimizer.step()
+        optimizer.zero_grad()
+    buffers = [buffer.tolist() for buffer in model.buffers()]
+    samebits.finish()
+    return losses, values_of(model), buffers
+
+
+def _one_lane_step(backward):
+    run = samebits.init(seed=0, lanes=4, threads=1)
+    model, optimizer = made()
+    data = list(zip(IMAGES, TARGETS, strict=True))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=8, collate_fn=collated))
+    for step in run.steps(loader):
+        for batch in step:
+            backward(run, step.lane, *sums(model, batch))
+
+
+def counts_in_some_lanes():
+    def backward(run, lane, classes, distance):
+        if lane == 3:
+            run.backward(classes + distance)
+        else:
+            run.backward((classes, distance), counts=(1, 2))
+
+    _one_lane_step(backward)
+
+
+def counts_twice():
+    def backward(run, lane, classes, distance):
+        run.backward(classes, counts=1)
+        run.backward(distance, counts=2)
+
+    _one_lane_step(backward)
+
+
+def counts_fewer():
+    _one_lane_step(lambda run, lane, classes, distance: run.backward((classes, distance), counts=3))
+
+
+def counts_and_weighs():
+    _one_lane_step(lambda run, lane, classes, distance: run.backward(classes, 3.0, counts=3))
+
+
 def counts_a_mask():
     train(counted=lambda batch: torch.ones(2))
 
@@ -122,6 +221,10 @@ MISTAKES = {
     counts_a_mask: "counts= needs numbers of 0 or more, but got a tensor of shape (2,)",
     counts_below_zero: "counts= needs numbers of 0 or more, but got -1",
     counts_other_things: "counts= returned different numbers of counts for lanes of one step",
+    counts_in_some_lanes: "Some lanes called run.backward with counts= and some without",
+    counts_twice: "One lane called run.backward(counts=) twice",
+    counts_fewer: "run.backward got losses [0, 1] and counts [0]",
+    counts_and_weighs: "run.backward got weight= and counts=",
     exchanges: "all_reduce exchanges with other ranks, and was called inside a lane",
 }
 

@@ -86,10 +86,19 @@ class OpenPass:
     """The lane that `run.backward` belongs to."""
     broken: str | None = None
     """Why the current step has no gradient, said at `optimizer.step()`."""
+    counted: dict[int, Any] = field(default_factory=dict)
+    """By lane: losses, with graphs, that wait for the counts of all lanes."""
+    is_counted: bool = False
+    """Whether lanes of the last pass, on any rank, have kept their losses so."""
     lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """What the lanes of the current pass logged: (weighted sum, weight) by name."""
     losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
     """Those of the last passes that no gauge shows yet, each with its step."""
+
+    def drop(self) -> None:
+        """The pass will not be finished."""
+        self.lane_logs.clear()
+        self.counted.clear()
 
 
 @dataclass

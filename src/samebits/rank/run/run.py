@@ -18,6 +18,7 @@ from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_w
 from samebits.rank.checks.look.frames import refuse_loop_without_turn
 from samebits.rank.checks.look.labels import label_gradients
 from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally, over_ranks
+from samebits.rank.run.loop.counts import take_losses
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
 from samebits.rank.run.loop.loss_gauge import say_idle
 from samebits.rank.run.loop.recording import is_over, settle
@@ -205,16 +206,21 @@ class Run:
             raise UsageError("run.steps(epochs=) was called inside run.epochs.", "Leave epochs= out there.")
         return StepsOfEpochs(self._run, prepared, epochs, self.epochs(epochs))
 
-    def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
+    def backward(
+        self, loss: Any, weight: float | None = None, *, counts: Any = None, retain_graph: bool = False
+    ) -> None:
         """Run the backward of the current lane's loss; several in one lane add up.
 
         Args:
-            loss: a scalar, the mean over the lane's samples.
+            loss: a scalar, the mean over the lane's samples. With `counts`, a sum, or a tuple, list or dict of them.
             weight: what the loss is a mean over, if not the samples: the number of tokens, say. In all lanes or none.
+            counts: what each sum is divided by, a number for each: its total over the whole batch, or 1 where that is 0. The
+                gradient is that of one device with the whole batch. A rank keeps the graphs of all its lanes until the
+                last of them, and their backwards come then. In all lanes or none.
             retain_graph: as for `Tensor.backward`, for a second call on the same graph.
 
         Raises:
-            UsageError: outside a step's lanes.
+            UsageError: outside a step's lanes; with `counts` where the model is cut into stages, and under hogwild.
         """
         if self._run.loop_state.position.region is not Region.LANE:
             raise UsageError("run.backward was called outside a step's lanes.", f"Call it inside them:\n{RIGHT_FORM}")
@@ -223,6 +229,9 @@ class Run:
                 "run.backward was called inside the function passed to step.backward.",
                 f"Return the loss instead:\n{ORDERED_FORM}",
             )
+        if counts is not None:
+            take_losses(self._run, loss, counts, weight)
+            return
         self._run.loop_state.open_pass.lane.backward(loss, weight, retain_graph=retain_graph)
 
     def clip_grad_norm_(

@@ -26,6 +26,36 @@ def test_their_bits_do_not_depend_on_the_ranks(lanes):
         assert run_ranks(counted_losses.train, started, lanes, 0.2) == [alone] * started.ranks
 
 
+def test_counts_out_of_the_forward_are_those_of_one_device():
+    [(losses, values)] = run_ranks(counted_losses.sampled_plain, Started(1))
+    [one_lane] = run_ranks(counted_losses.train_sampled, Started(1), 1)
+    [alone] = run_ranks(counted_losses.train_sampled, Started(1))
+    for found in (one_lane, alone):
+        assert found[0] == pytest.approx(losses, rel=1e-5)
+        for ours, theirs in zip(found[1], values, strict=True):
+            torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(4, 0.2, True), (3, 0.0, True, 2), pytest.param((4, 0.0, False, 21), marks=pytest.mark.thorough)],
+    ids=str,
+)
+def test_bits_with_counts_out_of_the_forward_do_not_depend_on_the_ranks(options):
+    [alone] = run_ranks(counted_losses.train_sampled, Started(1), *options)
+    for started in (Started(2), Started(3), Started(2, form=Form("zero1"))):
+        assert run_ranks(counted_losses.train_sampled, started, *options) == [alone] * started.ranks
+
+
+def test_mixed_precision_with_counts_out_of_the_forward_has_the_same_bits_on_any_number_of_ranks():
+    [alone] = run_ranks(_sampled_in_16_mixed, Started(1))
+    assert run_ranks(_sampled_in_16_mixed, Started(2)) == [alone] * 2
+
+
+def _sampled_in_16_mixed():
+    return counted_losses.train_sampled(precision="16-mixed")
+
+
 def test_a_model_in_stages_has_the_losses_of_one_rank():
     [alone] = run_ranks(counted_losses.in_stages, Started(1))
     for form in (Form("model_parallel"), Form("pipeline")):

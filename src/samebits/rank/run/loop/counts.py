@@ -1,21 +1,26 @@
 """What a step's losses are divided by, where each has a count of its own: boxes, pixels, tokens of the whole batch.
 
 A mean over lanes with one weight is the mean over the batch for one count only. Two losses with two counts need the totals
-before the first backward: every lane is asked for its counts, they are exchanged once, and each lane's loss is divided by
-the totals. The gradient is the sum over the lanes.
+before the first backward. Counts that a batch has are asked of every lane first (`step.backward(loss_of, counts=)`). Those
+that come out of the forward, and those of a script's own loop over lanes, come with the losses (`run.backward(losses,
+counts=)`): then all lanes are computed, the graphs stay until the totals are known, and each lane has its backward in
+a second pass, as with a loss over the batch. The gradient is the sum over the lanes.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.machine.torch_private import pytree
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
+from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
 from samebits.rank.run.run_state import RunState
 
 FORM = (
@@ -25,7 +30,11 @@ FORM = (
 )
 
 
-def refuse_whole_batch(run: RunState, *, over_batch: bool, counts: bool) -> None:
+WITH_LOSSES = "    run.backward((class_sum, box_sum), counts=(num_pixels, num_boxes))"
+FROM_LOOP = "run.backward(counts=)"
+
+
+def refuse_whole_batch(run: RunState, *, over_batch: bool, counts: bool, call: str = "over_batch=") -> None:
     """Raise `UsageError` where `step.backward` cannot do what it was asked for."""
     mesh, name = run.config.mesh, run.components.strategy.name
     if over_batch and counts:
@@ -34,7 +43,7 @@ def refuse_whole_batch(run: RunState, *, over_batch: bool, counts: bool) -> None
         )
     if over_batch and (mesh.stages > 1 or mesh.asynchronous):
         raise UsageError(
-            f"over_batch= needs the whole model and all lanes of the batch, which {name} does not have on any one rank.",
+            f"{call} needs the whole model and all lanes of the batch, which {name} does not have on any one rank.",
             "Use --strategy ddp or zero1.",
         )
     if counts and mesh.asynchronous:
@@ -86,6 +95,75 @@ def _number(leaf: Any) -> float:
     raise UsageError(
         f"counts= needs numbers of 0 or more, but got {shown}.", f"Count what each loss is divided by:\n{FORM}"
     )
+
+
+def take_losses(run: RunState, losses: Any, counts: Any, weight: float | None) -> None:
+    """Keep the open lane's losses with their graph until the counts of all lanes are known; see `Run.backward`.
+
+    Raises:
+        UsageError: for what is no loss or no count, a second call in the lane, and under strategies without whole models.
+    """
+    refuse_whole_batch(run, over_batch=True, counts=False, call=FROM_LOOP)
+    if weight is not None:
+        raise UsageError("run.backward got weight= and counts=.", f"Leave out weight=:\n{WITH_LOSSES}")
+    open_pass, lane = run.loop_state.open_pass, run.loop_state.position.lane
+    assert open_pass.lane is not None
+    if lane in open_pass.counted:
+        raise UsageError(
+            f"One lane called {FROM_LOOP} twice.", f"Give it all losses of the lane at once:\n{WITH_LOSSES}"
+        )
+    kept = _with_counts(losses, counts, run.config.device)
+    if run.config.placement.num_lanes == 1:
+        open_pass.lane.backward(_divided(kept), None)
+    else:
+        open_pass.counted[lane] = LaneFeatures.of(kept)
+
+
+def _with_counts(losses: Any, counts: Any, device: torch.device) -> dict[str, list[Tensor]]:
+    """Losses and their counts, as tensors with one row."""
+    if _names(losses) != _names(counts):
+        raise UsageError(
+            f"run.backward got losses {_names(losses)} and counts {_names(counts)}.",
+            f"Give each loss its count:\n{WITH_LOSSES}",
+        )
+    made: dict[str, list[Tensor]] = {"losses": [], "counts": []}
+    for name in _names(losses):
+        loss, count = (one[name] if isinstance(one, _MANY) else one for one in (losses, counts))
+        # A lane without boxes may have the sum of nothing, which is no tensor.
+        loss = loss if isinstance(loss, Tensor) else torch.tensor(float(loss), device=device)
+        if loss.numel() != 1:
+            raise UsageError(
+                f"run.backward needs scalar losses, but got {tuple(loss.shape)}.", "Take the sum over the lane's items."
+            )
+        made["losses"].append((loss if loss.dtype is torch.float64 else loss.float()).reshape(1))
+        made["counts"].append(torch.tensor([_number(count)], dtype=torch.float64, device=loss.device))
+    return made
+
+
+_MANY = (dict, list, tuple)
+
+
+def _names(values: Any) -> list[Any]:
+    if isinstance(values, dict):
+        return sorted(values, key=str)
+    return list(range(len(values))) if isinstance(values, (list, tuple)) else [0]
+
+
+def _divided(kept: Mapping[str, Sequence[Tensor]]) -> Tensor:
+    """The sum of losses, each over the total of its counts; over 1 where that is 0. Rows are lanes."""
+    totals = [count.sum() for count in kept["counts"]]
+    parts = [
+        loss.sum() / torch.where(total > 0, total, 1.0).to(loss.dtype)
+        for loss, total in zip(kept["losses"], totals, strict=True)
+    ]
+    return functools.reduce(torch.add, parts)
+
+
+def terms_of_counted(run: RunState) -> dict[int, Tensor | None]:
+    """What each lane of this rank that kept losses calls backward on. Collective: call it on every rank."""
+    kept, run.loop_state.open_pass.counted = run.loop_state.open_pass.counted, {}
+    terms = terms_over_batch(run, list(kept.values()), _divided, (FROM_LOOP, "losses"))
+    return dict(zip(kept, terms, strict=True))
 
 
 class CountedLoss:

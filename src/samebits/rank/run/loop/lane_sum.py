@@ -62,13 +62,16 @@ class WholeBatch:
         UsageError: on every rank, when lanes returned features of different structures, shapes or dtypes.
     """
 
-    def __init__(self, lanes: Sequence[LaneFeatures], transport: Transport, device: torch.device, where: str) -> None:
+    def __init__(
+        self, lanes: Sequence[LaneFeatures], transport: Transport, device: torch.device, words: tuple[str, str]
+    ) -> None:
         self._lanes, self._device = lanes, device
-        gathered = transport.all_gather_object([_described(lane) for lane in lanes], "features of the batch", where)
+        call, what = words
+        gathered = transport.all_gather_object([_described(lane) for lane in lanes], f"{what} of the batch", where())
         described = [lane for rank in gathered for lane in rank]
         if any(lane["form"] != described[0]["form"] or lane["kinds"] != described[0]["kinds"] for lane in described):
             raise UsageError(
-                "over_batch= needs features of the same structure, shape and dtype in every lane.",
+                f"{call} needs {what} of the same structure, shape and dtype in every lane.",
                 "Let only the number of rows differ.",
             )
         self.num_terms = sum(not number or any(lane["needs"]) for number, lane in enumerate(described))
@@ -153,12 +156,21 @@ class WholeBatch:
 
 
 def terms_over_batch(
-    run: RunState, lanes: Sequence[LaneFeatures], loss_of: Callable[[Any], Tensor]
+    run: RunState,
+    lanes: Sequence[LaneFeatures],
+    loss_of: Callable[[Any], Tensor],
+    words: tuple[str, str] = ("over_batch=", "features"),
 ) -> list[Tensor | None]:
-    """A loss over the whole batch as one term for each lane of this rank. Collective: call it on every rank."""
-    whole = WholeBatch(lanes, run.components.transport, run.config.device, where())
+    """A loss over the whole batch as one term for each lane of this rank. Collective: call it on every rank.
+
+    Args:
+        words: what the script called, and what lanes made for it.
+    """
+    whole = WholeBatch(lanes, run.components.transport, run.config.device, words)
+    run.components.lane_exchanges.enter_lane()
     with run.loop_state.position.loss_over_batch(), run.components.strategy.precision.inside():
         loss = loss_of(whole.features())
+    run.components.lane_exchanges.leave_lane()
     check_loss(loss, None)
     return whole.terms(loss, run.components.scaler.value if run.components.scaler is not None else 1.0)
 

@@ -84,7 +84,9 @@ SAVE_SIGNAL = -1
 """The signal because of which the run is to save and end."""
 SNAPSHOT = -2
 """That a snapshot is due."""
-CHECKED = -3
+COUNTED = -3
+"""That lanes keep their losses until the counts of all are known."""
+CHECKED = -4
 """Rank 0's bits; rank r has `CHECKED - r`, so nothing else may be below."""
 
 

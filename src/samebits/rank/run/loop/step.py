@@ -18,10 +18,10 @@ from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
 from samebits.rank.checks.look.labels import look_around_lane, note_gradients
 from samebits.rank.data.loader import Batches, LanePart, StepPlan
-from samebits.rank.run.loop.counts import CountedLoss, refuse_whole_batch, totals_of
+from samebits.rank.run.loop.counts import WITH_LOSSES, CountedLoss, refuse_whole_batch, terms_of_counted, totals_of
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
 from samebits.rank.run.loop.loss_gauge import take_loss
-from samebits.rank.run.loop.replicas import SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
+from samebits.rank.run.loop.replicas import COUNTED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.run.loop.tally import Agreed
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
@@ -134,12 +134,14 @@ class Step:
             return
         with self._pass(is_look=True) as current:
             lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
-        run.components.lane_exchanges.enter_lane()
         terms = terms_over_batch(run, lanes, loss_of)
-        run.components.lane_exchanges.leave_lane()
+        self._backward_terms({part.lane: term for part, term in zip(self._lanes, terms, strict=True)})
+
+    def _backward_terms(self, terms: dict[int, Tensor | None]) -> None:
+        """A pass in which each lane has the backward of its term, if it has one."""
         with self._pass() as current:
-            for term, (lane, _) in zip(terms, self._batches_of(current), strict=True):
-                if term is not None:
+            for part, (lane, _) in zip(self._lanes, self._batches_of(current), strict=True):
+                if (term := terms.get(part.lane)) is not None:
                     lane.backward(term, 1.0)
 
     def _in_order(self, current: OrderedPass, loss_of: Callable[[Any], Tensor]) -> None:
@@ -181,6 +183,8 @@ class Step:
         with self._pass() as current:
             for _, batch in self._batches_of(current):
                 yield batch
+        if self._run.loop_state.open_pass.is_counted:
+            self._backward_terms(terms_of_counted(self._run))
 
     @contextmanager
     def _pass(self, *, is_look: bool = False) -> Iterator[Pass | OrderedPass]:
@@ -207,7 +211,7 @@ class Step:
         """Drop a pass that will not be finished."""
         self._current = None
         current.abandon()
-        self._run.loop_state.open_pass.lane_logs.clear()
+        self._run.loop_state.open_pass.drop()
         self._leave_lane_region()
 
     def _undo(self) -> None:
@@ -274,27 +278,20 @@ class Step:
         if result.apart:
             _say_apart(run, result.apart, self.number)
         take_loss(run, self.number, result.pass_loss)
+        # A rank without lanes hears of it here.
+        is_look = is_look or _is_counted(run, result)
+        # A look has merged the lanes' statistics, which the next pass would not take back.
+        if not is_look or run.loop_state.prepared.members.buffers:
+            run.loop_state.checkpointing.last.leave_pass()
         if is_look:
             run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
-            self._log(result.notes)
+            _log(run, self.number, result.notes)
             return
-        run.loop_state.checkpointing.last.leave_pass()
         self._passes += 1
         run.components.streams.enter(Domain.STEP, self.number, self._passes)
-        if run.components.recorder is not None:
-            models = run.loop_state.prepared.models
-            norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
-            run.components.recorder.after_pass(self.number, self._passes, (result.loss, norm), models)
-        self._log(result.notes)
+        _record_pass(run, self.number, self._passes, result)
+        _log(run, self.number, result.notes)
         run.components.step_timer.enter(Phase.UPDATE, "optimizer")
-
-    def _log(self, notes: dict[int, Any]) -> None:
-        """Write what the lanes logged."""
-        if any(logs for logs, _ in notes.values()):
-            means = _means({lane: logs for lane, (logs, _) in notes.items()}, self._run.config.placement.num_lanes)
-            self._run.components.metrics.write(means)
-            if self._run.components.recorder is not None:
-                self._run.components.recorder.logged(self.number, means)
 
     def close(self) -> None:
         """End the step; abandon a pass whose iterator the script still holds."""
@@ -311,6 +308,33 @@ class Step:
         if not self._passes:
             # Fetching has left the stream of a lane.
             self._run.components.streams.enter(Domain.STEP, self.number, 0)
+
+
+def _is_counted(run: RunState, result: PassResult) -> bool:
+    """Whether lanes have kept their losses, so that this was a look; raise `UsageError` where others had a backward."""
+    is_counted = run.loop_state.open_pass.is_counted
+    if is_counted and result.pass_loss.has_lanes:
+        raise UsageError(
+            "Some lanes called run.backward with counts= and some without, so they cannot be added.",
+            f"Pass counts= in every lane or in none:\n{WITH_LOSSES}",
+        )
+    return is_counted
+
+
+def _record_pass(run: RunState, step: int, number: int, result: PassResult) -> None:
+    if run.components.recorder is not None:
+        models = run.loop_state.prepared.models
+        norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
+        run.components.recorder.after_pass(step, number, (result.loss, norm), models)
+
+
+def _log(run: RunState, step: int, notes: dict[int, Any]) -> None:
+    """Write what the lanes logged."""
+    if any(logs for logs, _ in notes.values()):
+        means = _means({lane: logs for lane, (logs, _) in notes.items()}, run.config.placement.num_lanes)
+        run.components.metrics.write(means)
+        if run.components.recorder is not None:
+            run.components.recorder.logged(step, means)
 
 
 def _refuse_pass(run: RunState, is_over: bool) -> None:
@@ -344,6 +368,8 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
         notes[SAVE_SIGNAL] = asked
     if run.loop_state.checkpointing.snapshots.is_due:
         notes[SNAPSHOT] = 1
+    if run.loop_state.open_pass.counted:
+        notes[COUNTED], number = 1, 0
     return {**notes, **report_bits(run, is_first=number == 1)} if number else notes
 
 
@@ -354,6 +380,7 @@ def _receive(run: RunState, notes: dict[int, Any]) -> None:
     run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
     if notes.pop(SNAPSHOT, 0):
         run.loop_state.checkpointing.snapshots.hear()
+    run.loop_state.open_pass.is_counted = bool(notes.pop(COUNTED, 0))
     run.loop_state.tallies.receive(notes)
 
 

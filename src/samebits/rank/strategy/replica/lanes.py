@@ -39,7 +39,7 @@ class Lane(ABC):
                 f"One lane called run.backward with weight={self.weight if self.explicit else None} and "
                 f"weight={weight}, but a lane has one weight.",
                 "Add the losses up and call run.backward once, or pass the same weight each time. Where each loss has a count of "
-                "its own, use step.backward(loss_of, counts=).",
+                "its own, write run.backward((a, b), counts=(n, m)).",
             )
         self.explicit = weight is not None
         self.weight = by_samples if weight is None else float(weight)

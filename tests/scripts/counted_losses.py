@@ -191,6 +191,10 @@ def counts_fewer():
     _one_lane_step(lambda run, lane, classes, distance: run.backward((classes, distance), counts=3))
 
 
+def counts_no_losses():
+    _one_lane_step(lambda run, lane, classes, distance: run.backward((classes, None), counts=(3, 1)))
+
+
 def counts_and_weighs():
     _one_lane_step(lambda run, lane, classes, distance: run.backward(classes, 3.0, counts=3))
 
@@ -224,6 +228,7 @@ MISTAKES = {
     counts_in_some_lanes: "Some lanes called run.backward with counts= and some without",
     counts_twice: "One lane called run.backward(counts=) twice",
     counts_fewer: "run.backward got losses [0, 1] and counts [0]",
+    counts_no_losses: "run.backward(counts=) needs scalar losses",
     counts_and_weighs: "run.backward got weight= and counts=",
     exchanges: "all_reduce exchanges with other ranks, and was called inside a lane",
 }

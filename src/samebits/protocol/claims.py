@@ -36,6 +36,8 @@ class BitsFacts:
     """What lanes hand on to other lanes, each with its line."""
     unread: Sequence[str] = ()
     """What the loop reads and no look could."""
+    copied: Sequence[str] = ()
+    """What the script has changed of a data set inside an epoch."""
     without: Sequence[str] = ()
     """What a run that resumed began anew."""
     uncovered: Sequence[str] = ()
@@ -55,7 +57,7 @@ class BitsFacts:
             ranks_are_fixed=bool(decided.get("ranks_are_fixed")),
             ranks_divide=bool(decided.get("even_lanes")),
             proved=str(result.get("proved") or ""),
-            **{name: _texts(result.get(name)) for name in ("handed_on", "unread", "without", "uncovered")},
+            **{name: _texts(result.get(name)) for name in ("handed_on", "unread", "copied", "without", "uncovered")},
         )
 
 
@@ -83,6 +85,8 @@ def _claim(facts: BitsFacts) -> str:
     """What gives the same bits elsewhere."""
     if facts.without:
         return "of this run alone: it resumed without something"
+    if facts.copied:
+        return f"of these loader workers alone: {_listed(facts.copied)} was changed inside an epoch"
     if not facts.is_exact:
         return "another run may give others"
     parts = [_count(facts.lanes, "lane"), _count(facts.threads, "thread")]

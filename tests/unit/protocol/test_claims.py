@@ -21,6 +21,7 @@ BITS = "sha256:3f9a" + 60 * "0"
             ("3f9a00000000", "with 4 lanes and 1 thread; other numbers of ranks: not proved yet"),
             ("hand on total (train.py:14): lanes elsewhere may get something else", ""),
         ]),
+        ({"lanes": 4, "copied": ["Boxes.size"]}, [("3f9a00000000", "of these loader workers alone: Boxes.size was changed inside an epoch")]),
         ({"lanes": 4, "without": ["scale"], "uncovered": ["evaluations"]}, [
             ("3f9a00000000", "of this run alone: it resumed without something"),
             ("without scale, which no state holds and which began anew", ""),

@@ -57,9 +57,7 @@ class LaneExchanges:
         Raises:
             UsageError: when one of them has exchanged something.
         """
-        if not self._before or self._may_exchange:
-            return
-        now = unwatched_exchanges()
+        now = self._before if self._may_exchange else self._before and unwatched_exchanges()
         if any(now.get(group, number) != number for group, number in self._before.items()):
             raise refused("A call of a process group", where())
 
@@ -76,27 +74,24 @@ class LaneExchanges:
         Raises:
             UsageError: inside a lane, or in a loss over the batch.
         """
+        # What is not refused here may count: another thread's, as of a checkpoint that is being written, or a library's.
+        self._may_exchange = True
         if not self._is_in_lane():
-            # Another thread's, as of a checkpoint that is being written, counts for no lane.
-            self._may_exchange = True
             return
         line = "a hook of a backward"
         for frame in _outwards(sys._getframe(1)):  # noqa: SLF001 - as inspect.currentframe
             file, library = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).partition(".")[0]
             # It works on the statistics of the lane by itself, and its exchange belongs to the layer.
             if file == _SYNCHRONISED_NORM:
-                self._may_exchange = True
                 return
             if file.startswith((TORCH, f"{PACKAGE}/process_group/", f"{PACKAGE}/checks/")):
                 continue
             # The integrations decide what their libraries may exchange: TRL's numbers for the log, say.
             if file.startswith(f"{INTEGRATIONS}/") or library == "trl":
-                self._may_exchange = True
                 return
             if library == "accelerate":
                 # Its processes have equally many lanes, and a barrier gives no value.
                 if call == "barrier":
-                    self._may_exchange = True
                     return
                 continue
             line = short(file, frame.f_lineno)

@@ -115,6 +115,35 @@ class Batches(Iterator[Any]):
         """
 
 
+class Watched(Iterator[Any]):
+    """A training epoch's batches; notices plain attributes of the data set, or a subset's, that the script changes between two.
+
+    Workers hold copies from the epoch's beginning, those that persist from the first one's; without workers the change is seen.
+    """
+
+    def __init__(self, fetched: Iterator[Any], loader: PreparedLoader) -> None:
+        self._fetched, self._loader = fetched, loader
+        if not (loader.persistent_workers and loader.copied):
+            loader.copied = _plain(loader.dataset)
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        if not loader.changed:
+            now, copied = _plain(loader.dataset), loader.copied
+            loader.changed = next((one for one in now if now[one] is not copied.get(one) != now[one]), "")
+        batch = next(self._fetched)
+        if not loader.num_workers:
+            # What fetching changes is the data set's own.
+            loader.copied = _plain(loader.dataset)
+        return batch
+
+
+def _plain(dataset: Any) -> dict[str, Any]:
+    found = getattr(dataset, "__dict__", {})
+    inner = _plain(found["dataset"]) if "dataset" in found else {}
+    return inner | {name: value for name, value in found.items() if type(value) in (bool, int, float, str, type(None))}
+
+
 class CopiedBatches(Batches):
     """Batches for a GPU, copied on their own stream.
 
@@ -230,6 +259,9 @@ class PreparedLoader(DataLoader[Any]):
         """Data-set indices of the samples that this rank got in the last evaluation."""
         self.left_at = ""
         """The line of the last evaluation if the script left it early, where that makes other numbers."""
+        self.copied: dict[str, Any] = {}
+        self.changed = ""
+        """A plain attribute of the data set that the script has changed inside an epoch."""
         self._evaluate = evaluate
         self._copies: CopyStream | None = None
         self._inner: dict[str, tuple[DataLoader[Any], _Assigned]] = {}
@@ -326,6 +358,7 @@ class PreparedLoader(DataLoader[Any]):
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
         assigned.assign(parts)
         fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
+        fetched = fetched if evaluation else Watched(fetched, self)
         if self.context.device.type == "cpu":
             return Batches(fetched)
         self._copies = self._copies or CopyStream(self.context.device)

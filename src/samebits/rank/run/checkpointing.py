@@ -130,9 +130,7 @@ class NoRequests:
     def agree(self, enter_boundary: Callable[[], None] = lambda: None) -> None:
         """The end of a step: add what any rank was asked for to `Checkpointing.asked`. Collective.
 
-        Args:
-            enter_boundary: lets the run resume behind this step, should a rank be found lost here; not called on a rank
-                that was asked for a state, which the step must ask for again.
+        `enter_boundary` lets the run resume behind the step; not for a rank that was asked, which must be asked again.
         """
 
 

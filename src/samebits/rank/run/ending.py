@@ -120,6 +120,7 @@ def _found(loop_state: LoopState) -> dict[str, list[str]]:
     uncovered += ["evaluations"] if loop_state.evaluation.digest else []
     found = {
         "handed_on": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.handed_on],
+        "copied": looks.copied,
         "unread": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.unread],
         "uncovered": list(dict.fromkeys(uncovered)),
     }

@@ -95,11 +95,6 @@ class OpenPass:
     losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
     """Those of the last passes that no gauge shows yet, each with its step."""
 
-    def drop(self) -> None:
-        """The pass will not be finished."""
-        self.lane_logs.clear()
-        self.counted.clear()
-
 
 @dataclass
 class Evaluated:

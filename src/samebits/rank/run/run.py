@@ -214,9 +214,8 @@ class Run:
         Args:
             loss: a scalar, the mean over the lane's samples. With `counts`, a sum, or a tuple, list or dict of them.
             weight: what the loss is a mean over, if not the samples: the number of tokens, say. In all lanes or none.
-            counts: what each sum is divided by, a number for each: its total over the whole batch, or 1 where that is 0. The
-                gradient is that of one device with the whole batch. A rank keeps the graphs of all its lanes until the
-                last of them, and their backwards come then. In all lanes or none.
+            counts: a number for each sum, by whose total over the whole batch (or 1 where that is 0) it is divided: one
+                device's gradient. A rank keeps the graphs of all its lanes, and backwards come behind the last. In all or none.
             retain_graph: as for `Tensor.backward`, for a second call on the same graph.
 
         Raises:

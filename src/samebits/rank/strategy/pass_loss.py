@@ -106,11 +106,6 @@ class PassLoss:
         results = {} if mean is None else {0: mean}
         return cls((1.0,), results, results, names_lanes=False)
 
-    @property
-    def has_lanes(self) -> bool:
-        """Whether a lane called backward."""
-        return bool(self._present)
-
     def is_there(self) -> bool:
         """Whether nothing here need wait."""
         return not isinstance(self._results, DelayedResults) or self._results.values.is_there()

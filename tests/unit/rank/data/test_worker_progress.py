@@ -51,7 +51,7 @@ def test_a_worker_beyond_the_timeout_names_its_sample_and_line(context):
     stuck = batches(Deadly(), timeout=1 if context == "fork" else 30, multiprocessing_context=context)
     with pytest.raises(RuntimeError, match="DataLoader timed out after") as caught:
         list(stuck)
-    stuck._fetched._batches.abandon()  # torch would wait five seconds for it
+    stuck._fetched._fetched._batches.abandon()  # torch would wait five seconds for it
     sample, line = caught.value.__notes__
     assert sample == "samebits: while fetching sample 7 of the data set (epoch 1, step 1)"
     assert line.startswith(f"samebits: at {__file__}:29 in __getitem__ (worker pid ")
@@ -69,7 +69,7 @@ def test_a_wait_without_a_timeout_says_once_where_it_stands(monkeypatch, capsys)
 
 
 def worker_batches_of(dataset):
-    return batches(dataset)._fetched._batches
+    return batches(dataset)._fetched._fetched._batches
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -96,7 +96,7 @@ def test_a_sample_that_fails_is_named_with_its_place(num_workers, dataset, error
     if (
         num_workers
     ):  # torch would wait ten seconds for them where the exception's frames are collected with their queues
-        fetched._fetched._batches.abandon()
+        fetched._fetched._fetched._batches.abandon()
     notes = getattr(caught.value, "__notes__", [])
     text = "\n".join([str(caught.value), *notes])
     assert f"samebits: {note}" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator, Mapping
 from inspect import CO_GENERATOR, CO_OPTIMIZED
@@ -10,6 +11,7 @@ from typing import Any
 
 from samebits.errors import UsageError
 from samebits.protocol.script_files import PACKAGE, running_script
+from samebits.rank.caller import short
 from samebits.rank.checks.look.source import read_behind, scope_of, tree, writes_uncounted
 
 
@@ -22,6 +24,17 @@ def script_frames() -> Iterator[FrameType]:
             if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
                 return  # what runs the script is around it
         frame = frame.f_back
+
+
+def assigned_at(name: str) -> str:
+    """The script's first line that assigns an attribute of another object than `self`; empty where there is none."""
+    for file in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
+        found = [one for one in ast.walk(tree(file) or ast.Module([], [])) if isinstance(one, ast.Attribute)]
+        stored = [one.lineno for one in found if one.attr == name and isinstance(one.ctx, ast.Store)]
+        of_self = {one.lineno for one in found if isinstance(one.value, ast.Name) and one.value.id == "self"}
+        if lines := [line for line in stored if line not in of_self]:
+            return short(file, min(lines))
+    return ""
 
 
 def is_a_frame_of_the_script(frame: FrameType) -> bool:

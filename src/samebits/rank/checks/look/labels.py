@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from samebits.notices import say
+from samebits.rank.checks.look.frames import assigned_at
 from samebits.rank.checks.look.held import prepared_of
 from samebits.rank.checks.look.looks import GRADIENTS, NOT_YET
 from samebits.rank.checks.look.verdict import Named
@@ -19,6 +20,12 @@ CARRIED = "no state holds {}, so a resumed run begins with it anew; keep it in r
 HANDED_ON = "lanes hand on {}: bits on other numbers of ranks are not proved; put it together behind the lanes (run.lane_sum, run.lane_cat), or run samebits verify."
 
 
+COPIED = (
+    "{} was changed inside an epoch, and loader workers hold copies of the data set from its beginning: with and without "
+    "workers the bits differ; change it between epochs (not with persistent_workers), or change the batch in its lane."
+)
+
+
 def begin_looks(run: RunState) -> None:
     """The first step is about to begin: until the looks are over, nobody knows what a state lacks. Not collective."""
     run.loop_state.looks.has_begun = True
@@ -28,6 +35,10 @@ def begin_looks(run: RunState) -> None:
 def look_after_step(run: RunState) -> None:
     """Look between two steps, and say what was found after the last look. Not collective."""
     looks = run.loop_state.looks
+    for one in run.loop_state.prepared.loaders:
+        if one.changed and not looks.copied:
+            looks.copied.append(f"the data set's {one.changed}")
+            _say(run, _sentence(Named(looks.copied[0], assigned_at(one.changed)), COPIED))
     if not looks.is_over and looks.after_step(lambda: prepared_of(run, run.loop_state, between_lanes=False)):
         say_names(run)
 

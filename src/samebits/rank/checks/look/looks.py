@@ -36,6 +36,8 @@ class Looks:
     """What a lane changes and something reads."""
     unread: list[Named] = field(default_factory=list)
     """What the loop reads and could not be looked at whole."""
+    copied: list[str] = field(default_factory=list)
+    """An attribute of a data set that the script has changed inside an epoch, where workers hold copies."""
     has_begun: bool = False
     """Whether the first step has."""
     is_over: bool = False

@@ -9,7 +9,6 @@ a second pass, as with a loss over the batch. The gradient is the sum over the l
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -121,32 +120,26 @@ def take_losses(run: RunState, losses: Any, counts: Any, weight: float | None) -
 
 def _with_counts(losses: Any, counts: Any, device: torch.device) -> dict[str, list[Tensor]]:
     """Losses and their counts, as tensors with one row."""
-    if _names(losses) != _names(counts):
+    losses, counts = _by_name(losses), _by_name(counts)
+    if [*losses] != [*counts]:
         raise UsageError(
-            f"run.backward got losses {_names(losses)} and counts {_names(counts)}.",
-            f"Give each loss its count:\n{WITH_LOSSES}",
+            f"run.backward got losses {[*losses]} and counts {[*counts]}.", f"Give each loss its count:\n{WITH_LOSSES}"
         )
     made: dict[str, list[Tensor]] = {"losses": [], "counts": []}
-    for name in _names(losses):
-        loss, count = (one[name] if isinstance(one, _MANY) else one for one in (losses, counts))
+    for name, loss in losses.items():
+        if not (loss.numel() == 1 if isinstance(loss, Tensor) else isinstance(loss, (int, float))):
+            raise UsageError(f"{FROM_LOOP} needs scalar losses.", f"Take sums over the lane's items:\n{WITH_LOSSES}")
         # A lane without boxes may have the sum of nothing, which is no tensor.
-        loss = loss if isinstance(loss, Tensor) else torch.tensor(float(loss), device=device)
-        if loss.numel() != 1:
-            raise UsageError(
-                f"run.backward needs scalar losses, but got {tuple(loss.shape)}.", "Take the sum over the lane's items."
-            )
-        made["losses"].append((loss if loss.dtype is torch.float64 else loss.float()).reshape(1))
-        made["counts"].append(torch.tensor([_number(count)], dtype=torch.float64, device=loss.device))
+        one = loss if isinstance(loss, Tensor) else torch.tensor(float(loss), device=device)
+        made["losses"].append((one if one.dtype is torch.float64 else one.float()).reshape(1))
+        made["counts"].append(torch.tensor([_number(counts[name])], dtype=torch.float64, device=one.device))
     return made
 
 
-_MANY = (dict, list, tuple)
-
-
-def _names(values: Any) -> list[Any]:
+def _by_name(values: Any) -> dict[Any, Any]:
     if isinstance(values, dict):
-        return sorted(values, key=str)
-    return list(range(len(values))) if isinstance(values, (list, tuple)) else [0]
+        return {name: values[name] for name in sorted(values, key=str)}
+    return dict(enumerate(values)) if isinstance(values, (list, tuple)) else {0: values}
 
 
 def _divided(kept: Mapping[str, Sequence[Tensor]]) -> Tensor:
@@ -156,7 +149,7 @@ def _divided(kept: Mapping[str, Sequence[Tensor]]) -> Tensor:
         loss.sum() / torch.where(total > 0, total, 1.0).to(loss.dtype)
         for loss, total in zip(kept["losses"], totals, strict=True)
     ]
-    return functools.reduce(torch.add, parts)
+    return sum(parts[1:], parts[0])
 
 
 def terms_of_counted(run: RunState) -> dict[int, Tensor | None]:

@@ -22,6 +22,7 @@ from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.pass_loss import check_loss
 from samebits.rank.transport.contract import Transport
 
+Words = tuple[str, str]
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -62,11 +63,8 @@ class WholeBatch:
         UsageError: on every rank, when lanes returned features of different structures, shapes or dtypes.
     """
 
-    def __init__(
-        self, lanes: Sequence[LaneFeatures], transport: Transport, device: torch.device, words: tuple[str, str]
-    ) -> None:
-        self._lanes, self._device = lanes, device
-        call, what = words
+    def __init__(self, lanes: Sequence[LaneFeatures], transport: Transport, device: torch.device, words: Words) -> None:
+        self._lanes, self._device, (call, what) = lanes, device, words
         gathered = transport.all_gather_object([_described(lane) for lane in lanes], f"{what} of the batch", where())
         described = [lane for rank in gathered for lane in rank]
         if any(lane["form"] != described[0]["form"] or lane["kinds"] != described[0]["kinds"] for lane in described):
@@ -159,12 +157,11 @@ def terms_over_batch(
     run: RunState,
     lanes: Sequence[LaneFeatures],
     loss_of: Callable[[Any], Tensor],
-    words: tuple[str, str] = ("over_batch=", "features"),
+    words: Words = ("over_batch=", "features"),
 ) -> list[Tensor | None]:
-    """A loss over the whole batch as one term for each lane of this rank. Collective: call it on every rank.
+    """A loss over the whole batch as one term for each lane of this rank; `words`: what the script called, and what lanes made.
 
-    Args:
-        words: what the script called, and what lanes made for it.
+    Collective: call it on every rank.
     """
     whole = WholeBatch(lanes, run.components.transport, run.config.device, words)
     run.components.lane_exchanges.enter_lane()

@@ -211,7 +211,8 @@ class Step:
         """Drop a pass that will not be finished."""
         self._current = None
         current.abandon()
-        self._run.loop_state.open_pass.drop()
+        self._run.loop_state.open_pass.lane_logs.clear()
+        self._run.loop_state.open_pass.counted.clear()
         self._leave_lane_region()
 
     def _undo(self) -> None:
@@ -313,7 +314,7 @@ class Step:
 def _is_counted(run: RunState, result: PassResult) -> bool:
     """Whether lanes have kept their losses, so that this was a look; raise `UsageError` where others had a backward."""
     is_counted = run.loop_state.open_pass.is_counted
-    if is_counted and result.pass_loss.has_lanes:
+    if is_counted and result.loss is not None:
         raise UsageError(
             "Some lanes called run.backward with counts= and some without, so they cannot be added.",
             f"Pass counts= in every lane or in none:\n{WITH_LOSSES}",

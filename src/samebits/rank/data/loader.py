@@ -358,7 +358,7 @@ class PreparedLoader(DataLoader[Any]):
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
         assigned.assign(parts)
         fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
-        fetched = fetched if evaluation else Watched(fetched, self)
+        fetched = fetched if evaluation or not _plain(self.dataset) else Watched(fetched, self)
         if self.context.device.type == "cpu":
             return Batches(fetched)
         self._copies = self._copies or CopyStream(self.context.device)

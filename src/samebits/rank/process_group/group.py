@@ -42,6 +42,7 @@ from samebits.rank.transport.local.native import compiled
 from samebits.rank.transport.local.rendezvous import meet
 
 _BARRIER = c10d.BarrierOptions()
+_WORLD = torch_private.if_there("groups")
 
 
 @uncompiled
@@ -82,9 +83,9 @@ def _counted_by(group: Any) -> int | None:
 
 def unwatched_exchanges() -> dict[int, int | None]:
     """The same for each group of torch's own back ends, by identity: nobody is asked before a call of the group itself."""
-    world = torch_private.if_there("groups")
-    groups = [] if world is None else [*world.pg_map]
-    return {id(group): _counted_by(group) for group in groups if not isinstance(group, Membership)}
+    return {
+        id(group): _counted_by(group) for group in getattr(_WORLD, "pg_map", ()) if not isinstance(group, Membership)
+    }
 
 
 _MARK = "__samebits_agreed__"

@@ -159,10 +159,7 @@ def terms_over_batch(
     loss_of: Callable[[Any], Tensor],
     words: Words = ("over_batch=", "features"),
 ) -> list[Tensor | None]:
-    """A loss over the whole batch as one term for each lane of this rank; `words`: what the script called, and what lanes made.
-
-    Collective: call it on every rank.
-    """
+    """A loss over the whole batch as one term for each lane of this rank; `words`: the call, and what lanes made. Collective."""
     whole = WholeBatch(lanes, run.components.transport, run.config.device, words)
     run.components.lane_exchanges.enter_lane()
     with run.loop_state.position.loss_over_batch(), run.components.strategy.precision.inside():

@@ -41,9 +41,14 @@ INITIAL = (
     "the models are built differently: after random numbers that depend on the number of ranks, or with a seed, a "
     "width or a file that does. Build them right after samebits.init(), without using `world_size`."
 )
-CARRIED = (
-    "{what}. Which lane comes before depends on the number of ranks. Begin each lane without it; what must last from "
-    "step to step belongs in a parameter or a buffer, or must come from all lanes."
+ADVICE = (
+    "On other numbers of ranks a lane follows another one, or none. Take what all lanes made behind them (run.lane_sum, "
+    "run.lane_cat, run.tally), or keep a value for each lane in run.per_lane."
+)
+CARRIED = "{what}. " + ADVICE
+HANDED_ON = (
+    "lanes hand something on, in a variable or in a random generator of the script's own: one rank gives other bits too "
+    "where a step's lanes come in another order. Draw from the global streams, or seed with run.seed(...). " + ADVICE
 )
 ONLY_NAN = (
     "both are NaN, and only the NaN's bits differ: its sign and payload depend on which operand comes first, and mean "
@@ -96,6 +101,8 @@ class Symptoms:
     """What differs between where the file was written and here."""
     carried: CarriedTensor | None = None
     """The tensor that lanes pass on."""
+    hands_on: bool = False
+    """Whether one rank gives other bits where its lanes come in another order."""
 
     @property
     def kind(self) -> Kind:
@@ -120,8 +127,8 @@ def usual_cause(symptoms: Symptoms) -> str:
         return ONLY_NAN.format(first=symptoms.first_nan or symptoms.place)
     if symptoms.since:
         return _since(symptoms)
-    if symptoms.carried is not None:
-        return CARRIED.format(what=symptoms.carried.sentence)
+    if symptoms.carried is not None or symptoms.hands_on:
+        return CARRIED.format(what=symptoms.carried.sentence) if symptoms.carried is not None else HANDED_ON
     if symptoms.only_one_side or symptoms.kind is Kind.AGAIN:
         return REMEMBERS if symptoms.kind is Kind.AGAIN else ONE_SIDED
     found = _AMONG_REPLICAS[symptoms.kind] if symptoms.among_replicas else _between_runs(symptoms)

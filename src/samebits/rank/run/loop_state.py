@@ -62,6 +62,8 @@ class Prepared:
     """Objects of the run itself with a `state_dict` that belongs in `run.save_state`, by name: a gradient scaler."""
     tracked: dict[str, Any] = field(default_factory=dict)
     """What `run.track` named, by name."""
+    per_lane: list[Any] = field(default_factory=list)
+    """What `run.per_lane` made: tracked, and written by lanes."""
     began_infinite: set[tuple[int, str]] = field(default_factory=set)
     """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name; tracked
     modules with such, by identity and no name."""

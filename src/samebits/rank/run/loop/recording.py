@@ -186,6 +186,8 @@ def _taken(run: RunState) -> Taken:
 
 def observe(recorder: Recorder, carried: Path, components: Components, loop_state: LoopState) -> None:
     """Let the observers that `verify` wants see the lanes."""
+    # A pipeline has an order of its own.
+    recorder.reverses = recorder.reverses and not components.strategy.is_ordered
     if recorder.lanes is not None:
         components.strategy.observers.append(recorder.lanes)
         calm_random_numbers(loop_state.position, components.streams)

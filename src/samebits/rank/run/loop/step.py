@@ -21,6 +21,7 @@ from samebits.rank.data.loader import Batches, LanePart, StepPlan
 from samebits.rank.run.loop.counts import CountedLoss, refuse_whole_batch, totals_of
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
 from samebits.rank.run.loop.loss_gauge import take_loss
+from samebits.rank.run.loop.per_lane import forget_open, share_values
 from samebits.rank.run.loop.replicas import SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.run.loop.tally import Agreed
 from samebits.rank.run.position.moment import Region
@@ -42,7 +43,7 @@ class Step:
         self.index = index
         """The step's number in its epoch, from 0, also where a resumed run continues in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
-        self.lanes = tuple(part.lane for part in plan.parts)
+        self.lanes = tuple(part.lane for part in run.in_loop_order(plan.parts))
         """The numbers of this rank's lanes that have samples: as many batches as an iteration has."""
         self._batches: list[Any] = []
         self._passes, self._closed, self._result = 0, result is not None, result
@@ -134,9 +135,9 @@ class Step:
             return
         with self._pass(is_look=True) as current:
             lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
-        terms = terms_over_batch(run, lanes, loss_of)
+        terms = terms_over_batch(run, run.in_loop_order(lanes), loss_of)
         with self._pass() as current:
-            for term, (lane, _) in zip(terms, self._batches_of(current), strict=True):
+            for term, (lane, _) in zip(run.in_loop_order(terms), self._batches_of(current), strict=True):
                 if term is not None:
                     lane.backward(term, 1.0)
 
@@ -161,7 +162,7 @@ class Step:
     def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:
         """Open each lane of a pass and yield it with its batch."""
         assert isinstance(current, Pass)
-        for position, part in enumerate(self._lanes):
+        for position, part in self._run.in_loop_order([*enumerate(self._lanes)]):
             batch = self._fetch(position)
             lane = self._enter_lane(part, current)
             yield lane, batch
@@ -187,6 +188,7 @@ class Step:
         _refuse_pass(run, self._closed)
         note_gradients(run)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
+        forget_open(run)
         current = run.components.strategy.begin_pass(self._cut, where())
         # What the script drew since the last look: ranks compare it when this pass ends.
         seen = run.components.streams.look()
@@ -214,13 +216,13 @@ class Step:
             self._current.abandon()
 
     def _fetch(self, position: int) -> Any:
-        """The batch of a lane, by its position among this rank's."""
+        """The batch of a lane, by its position among this rank's; those before it are fetched first."""
         run = self._run
-        if position == len(self._batches):
+        while position >= len(self._batches):
             run.components.step_timer.enter(Phase.DATA, "fetch")
             self._batches.append(self._next())
             if run.components.recorder is not None:
-                run.components.recorder.samples(self._lanes[position].lane, self._batches[position])
+                run.components.recorder.samples(self._lanes[len(self._batches) - 1].lane, self._batches[-1])
         return self._batches[position]
 
     def _next(self) -> Any:
@@ -265,6 +267,7 @@ class Step:
         run.components.step_timer.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
         _receive(run, result.notes)
+        share_values(run)
         run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
         run.loop_state.open_pass.broken = None
         if result.apart:
@@ -272,7 +275,7 @@ class Step:
         take_loss(run, self.number, result.pass_loss)
         if is_look:
             run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
-            self._log(result.notes)
+            _log(run, self.number, result.notes)
             return
         run.loop_state.checkpointing.last.leave_pass()
         self._passes += 1
@@ -281,16 +284,8 @@ class Step:
             models = run.loop_state.prepared.models
             norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
             run.components.recorder.after_pass(self.number, self._passes, (result.loss, norm), models)
-        self._log(result.notes)
+        _log(run, self.number, result.notes)
         run.components.step_timer.enter(Phase.UPDATE, "optimizer")
-
-    def _log(self, notes: dict[int, Any]) -> None:
-        """Write what the lanes logged."""
-        if any(logs for logs, _ in notes.values()):
-            means = _means({lane: logs for lane, (logs, _) in notes.items()}, self._run.config.placement.num_lanes)
-            self._run.components.metrics.write(means)
-            if self._run.components.recorder is not None:
-                self._run.components.recorder.logged(self.number, means)
 
     def close(self) -> None:
         """End the step; abandon a pass whose iterator the script still holds."""
@@ -351,6 +346,15 @@ def _receive(run: RunState, notes: dict[int, Any]) -> None:
     if notes.pop(SNAPSHOT, 0):
         run.loop_state.checkpointing.snapshots.hear()
     run.loop_state.tallies.receive(notes)
+
+
+def _log(run: RunState, step: int, notes: dict[int, Any]) -> None:
+    """Write what the lanes logged."""
+    if any(logs for logs, _ in notes.values()):
+        means = _means({lane: logs for lane, (logs, _) in notes.items()}, run.config.placement.num_lanes)
+        run.components.metrics.write(means)
+        if run.components.recorder is not None:
+            run.components.recorder.logged(step, means)
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

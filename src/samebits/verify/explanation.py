@@ -7,7 +7,7 @@ element. A file cannot be run again; its norms show how far away it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from samebits.launcher.trials.trials import Trial, Trials
@@ -15,7 +15,7 @@ from samebits.protocol.recording import AT_END
 from samebits.verify.cause import Symptoms, usual_cause
 from samebits.verify.comparison import Difference, Side
 from samebits.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence, readable
-from samebits.verify.lane_order import LaneOrder, Order, carried_tensor, not_tried
+from samebits.verify.lane_order import LaneOrder, Order, not_tried
 from samebits.verify.result import Deviation, Explained, constant_ratio, deviation, read_values
 
 
@@ -65,13 +65,9 @@ def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) 
         first_nan=next((one.evidence.first_nan for one in sides if one.evidence.first_nan), None),
         since=sides[1].label if sides[1].trial is None else "",
         facts=scene.facts,
+        hands_on=scene.lane_order.found is Order.DIFFERS,
+        handed_on=scene.lane_order.handed_on,
     )
-    # The loss parts although the samples are the same.
-    if repeatable and symptoms.may_be_carried:
-        order = scene.lane_order
-        hands_on = order.found is Order.DIFFERS
-        carried = order.carried if hands_on else carried_tensor(scene.trials, scene.lanes, difference.place.step)
-        symptoms = replace(symptoms, carried=carried, hands_on=hands_on)
     return Explained(
         difference=difference,
         left=_side(difference, difference.left, compared),

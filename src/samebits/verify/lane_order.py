@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from samebits.launcher.trials.trials import Trials
-from samebits.protocol.recording import CarriedTensor, read_carried_tensor
+from samebits.launcher.trials.trials import Trial, Trials
+from samebits.protocol.run_folder import read_json
 from samebits.verify.cause import ADVICE
 from samebits.verify.comparison import comparable, first_difference
 from samebits.verify.evidence import Evidence, Place, read_evidence
-
-WATCHED_STEPS = 3
-"""With fewer steps two lanes would not pass a tensor on often enough to be sure."""
 
 
 class Order(StrEnum):
@@ -40,8 +37,8 @@ class LaneOrder:
     """Why it was not tried, or how the script failed."""
     place: Place | None = None
     """Where the first difference is."""
-    carried: CarriedTensor | None = None
-    """The tensor that lanes pass on, if one was seen."""
+    handed_on: tuple[str, ...] = ()
+    """What a look saw lanes hand on, each with its line."""
 
     @property
     def speaks_against(self) -> bool:
@@ -51,8 +48,8 @@ class LaneOrder:
     def sentence(self) -> str:
         """What was found; empty for nothing that a person must know."""
         if self.found is Order.DIFFERS:
-            what = f"; {self.carried.sentence}" if self.carried is not None else ""
-            return f"lanes in another order: the bits differ from {self.place} on, so lanes hand something on{what}. {ADVICE}"
+            what = ", ".join(self.handed_on) or "something"
+            return f"lanes in another order: the bits differ from {self.place} on, so lanes hand on {what}. {ADVICE}"
         if self.found is Order.FAILS:
             return f"lanes in another order: the script fails, so a lane needs what the one before it left. {ADVICE}\n{self.why}"
         return ""
@@ -82,13 +79,9 @@ def try_another_order(trials: Trials, lanes: int, wanted: Mapping[str, Any], ref
     difference = first_difference(comparable([reference, evidence]))
     if difference is None:
         return LaneOrder(Order.SAME)
-    return LaneOrder(Order.DIFFERS, place=difference.place, carried=carried_tensor(trials, lanes))
+    return LaneOrder(Order.DIFFERS, place=difference.place, handed_on=_seen(trial))
 
 
-def carried_tensor(trials: Trials, lanes: int, steps: int = WATCHED_STEPS) -> CarriedTensor | None:
-    """The tensor that lanes of one rank pass on within these steps, if there is one.
-
-    Lanes that pass a tensor on do so on one rank too, where each lane follows the one before it.
-    """
-    wanted = {"steps": max(steps, WATCHED_STEPS), "watch": True}
-    return read_carried_tensor(trials.run("1 rank, watched", 1, lanes, wanted).folder.carried(0))
+def _seen(trial: Trial) -> tuple[str, ...]:
+    found = read_json(trial.folder.result).get("handed_on")
+    return tuple(map(str, found)) if isinstance(found, list) else ()

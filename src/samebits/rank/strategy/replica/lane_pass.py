@@ -157,8 +157,6 @@ class LanePass(Pass):
         self._losses: list[Tensor] = []
 
     def begin_lane(self, lane: int) -> ReplicaLane:
-        for observer in self.setting.observers:
-            observer.begins(lane)
         self.setting.look_at_others()
         opened = self.open_lane(lane)
         opened.range, opened.stop_listening = (
@@ -388,8 +386,6 @@ class ReplicaLane(OpenLane, Listener):
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
-        for observer in setting.observers:
-            observer.has_loss(loss)
         check_loss(loss, weight)
         self.weigh(weight)
         lane.check_untouched()

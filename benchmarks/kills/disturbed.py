@@ -98,8 +98,10 @@ class Training:
         strategies = ["auto"]
         if self.script == "layered":
             strategies = ["auto", "zero1", "model_parallel", "pipeline"]
-        elif self.script not in ("adversarial", "gpt", *INTEGRATED):
+        elif self.script not in ("adversarial", "penalized", "taught", "gpt", *INTEGRATED):
             strategies = ["auto", "auto", "zero1"]
+        if self.script == "layered" and ranks == 4 and self.chance.random() < 0.3:
+            strategies, words = ["auto"], [*words, "--mesh", "pipeline=2,ddp=2"]
         if (strategy := self.chance.choice(strategies)) != "auto" and ranks > 1:
             words += ["--strategy", strategy]
         if names or self.chance.random() < 0.4:

@@ -2,8 +2,8 @@
 
 samebits run -n 2 examples/recipes/carried_state.py
 
-The states of all streams are one tensor in `run.state`, the same on every rank: so each saved state holds them, and a run
-that has lost a rank goes on with the same bits. A variable of the script would begin anew.
+`run.per_lane` keeps the states of each lane's streams, and every rank knows those of all: so each saved state holds them, and a
+run that has lost a rank goes on with the same bits. A variable of the script would go from lane to lane, and begin anew.
 """
 
 import inspect
@@ -43,17 +43,14 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 order = [[stream * num_windows + k for stream in range(STREAMS)] for k in range(num_windows)]
 model, optimizer, loader = run.prepare(model, optimizer, DataLoader(streams, batch_sampler=order))
 
+carried = run.per_lane(lambda: None)  # a GRU takes None for a state of zeros
 for _epoch in run.epochs(2):
-    run.state.carried = torch.zeros(1, STREAMS, 64)
+    carried.reset()
     for step in run.steps(loader):
-        made = []  # by each lane: its own streams' states, and zeros, which change no sum
         for windows in step:
-            mine = slice(step.lane * len(windows), (step.lane + 1) * len(windows))
-            scores, state = model(windows[:, :-1], run.state.carried[:, mine])
-            made.append(torch.zeros(1, STREAMS, 64))
-            made[-1][:, mine] = state.detach()
+            scores, state = model(windows[:, :-1], carried.value)
+            carried.value = state.detach()
             run.backward(F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten()))
-        run.state.carried = run.lane_sum(made)
         run.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

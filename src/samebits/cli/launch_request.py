@@ -85,7 +85,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     check_saving(own["name"], own["save_every"], own["keep"], own["states"])
     check_program(own["script"], own["module"], "run")
     check_trackers(own["track"])
-    trace_steps = _trace_steps(own["trace"])
+    trace_steps = steps_from("--trace", own["trace"])
     source = source_of(own["script"], own["module"])
     folder, base, saving = _folders(own, place)
     context = click.get_current_context(silent=True)
@@ -123,7 +123,7 @@ PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
 OWN_OPTIONS = (
     *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "save_every", "keep", "states"),
     *("resume_nonfinite", "grace", "recover", "shrink", "on_failure", "on_damage", "on_stall", "stall_after"),
-    *("check_every", "max_restarts", "snapshots", "track", "trace", "log_dir", "fresh", "full_traceback"),
+    *("check_every", "max_restarts", "snapshots", "track", "trace", "prove", "log_dir", "fresh", "full_traceback"),
     *("quiet", "verbose", "strategy", "mesh", "schedule", "precision", "numerics", "allow", "backend", "module"),
     *("nnodes", "key_file", "use_env", "script", "args"),
 )
@@ -244,10 +244,11 @@ def _entry(own: dict[str, Any], source: str | None) -> EntryPoint:
     )
 
 
-def _trace_steps(text: str | None) -> int:
+def steps_from(option: str, text: str | None) -> int:
+    """Return the number in `20steps`; 0 for None. Raises `UsageError` for anything else."""
     found = re.fullmatch(r"([1-9]\d{0,5})( ?steps?)?", text) if text is not None else None
     if text is not None and found is None:
-        raise UsageError(f"--trace {text!r} is not a number of steps.", "Write 20steps.")
+        raise UsageError(f"{option} {text!r} is not a number of steps.", f"Write {option} 20steps.")
     return int(found[1]) if found is not None else 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from samebits.cli.launch_request import OLD_RECOVERY, old_options, request_from
+from samebits.cli.launch_request import OLD_RECOVERY, old_options, request_from, steps_from
 from samebits.cli.run_command import GroupedHelp, TakesProjectDefaults
 from samebits.cli.script_words import strays
 from samebits.cli.shared_options import (
@@ -70,6 +70,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
             ),
             "States": ("name", "save_every", "keep", "states", "grace", "resume_nonfinite"),
             "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
+            "Proof": ("prove",),
             "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
         }
     )
@@ -183,6 +184,12 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     metavar="TRACKER",
     help="tensorboard or wandb: give it every value of run.log, once, through kills and resumes.",
 )
+@click.option(
+    "--prove",
+    metavar="STEPS",
+    default=None,
+    help="Before the run, prove its bits by short runs on 1 and 2 ranks: 3steps. [default: no]",
+)
 @click.option("--trace", metavar="STEPS", default=None, help="Record the first steps for Perfetto: 20steps.")
 @click.option(
     "--full-traceback", "--full_traceback", is_flag=True, help="Show the frames inside torch and samebits too."
@@ -201,7 +208,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
-    old = old_options(options)
+    old, steps = old_options(options), steps_from("--prove", options["prove"])
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.entry.module is not None) if request.entry.args else None
@@ -213,6 +220,10 @@ def run(**options: Any) -> int:
         Console(terminal).line(Line("note", sentence))
     if request.placement.crowded and request.output.verbosity is not Verbosity.QUIET:
         Console(terminal).line(Line("note", request.placement.crowded))
+    if steps:
+        from samebits.cli.prove import prove_first  # noqa: PLC0415 - other runs need nothing of `verify`
+
+        request = prove_first(request, steps, terminal)
     outcome = launch(request, terminal)
     if request.output.trace_steps:
         written = write_trace(RunFolder(request.output.run_folder))

@@ -26,6 +26,7 @@ from samebits.rank.data.stream import PreparedStream
 from samebits.rank.run.loop.step import Step
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run import Run
+from samebits.rank.run.run_state import RunState
 
 ENDLESS = 1 << 40
 """More epochs than any script has: how many there are is known only to the script."""
@@ -56,7 +57,7 @@ class LaneLoop:
 
     def __init__(self, run: Run, set_sync: Callable[[bool], None], optimizers: Callable[[], Iterable[Any]]) -> None:
         _newest[:] = [weakref.ref(self)]
-        run._run.loop_state.follow_a_library()
+        _follow_a_library(run._run)
         self._run, self._set_sync, self._optimizers = run, set_sync, optimizers
         self.states, self.rates = AskedStates(run), Rates(lambda: optimizers() if run.num_lanes > 1 else ())
         self.evaluates = False
@@ -327,6 +328,13 @@ class LaneLoop:
         extra = next(lanes, _END)
         assert extra is _END, "a rank's lanes are as many as its step says"
         self.earlier.add()
+
+
+def _follow_a_library(run: RunState) -> None:
+    run.loop_state.follow_a_library()
+    if run.components.recorder is not None:
+        # Where the last lane is, and what a library counts, is in the loop's order.
+        run.components.recorder.reverses = False
 
 
 def check_updates(stepped: Sequence[set[int]]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
 from samebits.protocol.arithmetic import Arithmetic
+from samebits.protocol.claims import Proved
 from samebits.protocol.journal.failure import Failure
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.meeting_place import Restart, Seat
@@ -153,6 +154,8 @@ class Computation:
     """After how many steps ranks compare what all of them hold; empty: the script decides."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
+    proved: Proved | None = None
+    """What was proved of the script before this run."""
 
 
 @dataclass(frozen=True)

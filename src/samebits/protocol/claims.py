@@ -15,6 +15,22 @@ MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
+class Proved:
+    """What was proved of a script before the run, by short runs of it."""
+
+    steps: int
+    ranks: Sequence[int]
+    lanes: int
+    threads: int
+
+    def of(self, result: Mapping[str, Any]) -> str:
+        """What that says of a run; empty where it had other lanes or threads. `result`: what is in its `result.json`."""
+        if (self.lanes, self.threads) != (result.get("lanes"), result.get("threads")):
+            return ""
+        return f"over {_count(self.steps, 'step')} on {' and '.join(map(str, self.ranks))} ranks"
+
+
+@dataclass(frozen=True)
 class BitsFacts:
     """What is known at the end of a run; the defaults are those of a run of which nothing is."""
 

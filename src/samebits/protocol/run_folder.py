@@ -65,10 +65,6 @@ class RunFolder:
         """How far `rank` came after the last step that it recorded (JSON); absent while steps are missing."""
         return self.path / "evidence" / f"ending-{rank:05d}.json"
 
-    def carried(self, rank: int) -> Path:
-        """What lanes of `rank` passed to later lanes, for `samebits verify` (JSON)."""
-        return self.path / "evidence" / f"carried-{rank:05d}.json"
-
     def measured(self, rank: int) -> Path:
         """What `rank` measured for `samebits bench` (JSON)."""
         return self.path / "evidence" / f"measured-{rank:05d}.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from samebits.protocol.recording import AT_END, CarriedTensor
+from samebits.protocol.recording import AT_END
 from samebits.verify.evidence import Kind, Place
 
 NOT_REPEATABLE = (
@@ -41,10 +41,15 @@ INITIAL = (
     "the models are built differently: after random numbers that depend on the number of ranks, or with a seed, a "
     "width or a file that does. Build them right after samebits.init(), without using `world_size`."
 )
-CARRIED = (
-    "{what}. Which lane comes before depends on the number of ranks. Begin each lane without it; what must last from "
-    "step to step belongs in a parameter or a buffer, or must come from all lanes."
+ADVICE = (
+    "On other numbers of ranks a lane follows another one, or none. Take what all lanes made behind them (run.lane_sum, "
+    "run.lane_cat, run.tally), or keep a value for each lane in run.per_lane."
 )
+HANDED_ON = (
+    "lanes hand on {what}: one rank gives other bits too where a step's lanes come in another order. Draw from the global "
+    "streams, or seed with run.seed(...). " + ADVICE
+)
+SOMETHING = "something, in a variable or in a random generator of the script's own"
 ONLY_NAN = (
     "both are NaN, and only the NaN's bits differ: its sign and payload depend on which operand comes first, and mean "
     "nothing. The first NaN is at {first}. Find what makes it (torch.autograd.set_detect_anomaly(True)); nothing after "
@@ -94,8 +99,10 @@ class Symptoms:
     """The file, if the second side is one; empty for a run."""
     facts: tuple[str, ...] = ()
     """What differs between where the file was written and here."""
-    carried: CarriedTensor | None = None
-    """The tensor that lanes pass on."""
+    hands_on: bool = False
+    """Whether one rank gives other bits where its lanes come in another order."""
+    handed_on: tuple[str, ...] = ()
+    """What a look saw lanes hand on."""
 
     @property
     def kind(self) -> Kind:
@@ -103,8 +110,8 @@ class Symptoms:
         return self.place.kind
 
     @property
-    def may_be_carried(self) -> bool:
-        """Whether a tensor that lanes pass on could look like this; then one rank is watched."""
+    def may_be_handed_on(self) -> bool:
+        """Whether what lanes hand on could look like this."""
         of_lanes = self.kind in (Kind.LOSS, Kind.GRADIENT, Kind.NORM) and self.place.step != AT_END
         return of_lanes and not (
             self.among_replicas or self.only_one_side or self.only_nan or self.since or _scaled("", self)
@@ -120,8 +127,8 @@ def usual_cause(symptoms: Symptoms) -> str:
         return ONLY_NAN.format(first=symptoms.first_nan or symptoms.place)
     if symptoms.since:
         return _since(symptoms)
-    if symptoms.carried is not None:
-        return CARRIED.format(what=symptoms.carried.sentence)
+    if symptoms.hands_on and symptoms.may_be_handed_on:
+        return HANDED_ON.format(what=", ".join(symptoms.handed_on) or SOMETHING)
     if symptoms.only_one_side or symptoms.kind is Kind.AGAIN:
         return REMEMBERS if symptoms.kind is Kind.AGAIN else ONE_SIDED
     found = _AMONG_REPLICAS[symptoms.kind] if symptoms.among_replicas else _between_runs(symptoms)

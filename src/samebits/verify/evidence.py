@@ -98,6 +98,8 @@ class End:
     """Whether the script reached its end."""
     why: str = ""
     """Why not, if a rank knows."""
+    is_reversed: bool = False
+    """Whether it went through its lanes backwards."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,8 @@ def _end(folder: RunFolder, num_ranks: int) -> End:
     record = [json.loads(path.read_text()) for path in map(folder.ending, range(num_ranks)) if path.exists()]
     whole = len(record) == num_ranks
     why = next((one["why"] for one in record if one["why"]), "")
-    return End(over=whole, reached=whole and all(one["reached"] for one in record), why=why)
+    is_reversed = whole and all(one["reversed"] for one in record)
+    return End(over=whole, reached=whole and all(one["reached"] for one in record), why=why, is_reversed=is_reversed)
 
 
 def with_samples_of_all(ranks: Sequence[Recorded]) -> list[Recorded]:

@@ -7,18 +7,16 @@ element. A file cannot be run again; its norms show how far away it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from samebits.launcher.trials.trials import Trial, Trials
-from samebits.protocol.recording import AT_END, CarriedTensor, read_carried_tensor
+from samebits.protocol.recording import AT_END
 from samebits.verify.cause import Symptoms, usual_cause
 from samebits.verify.comparison import Difference, Side
 from samebits.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence, readable
+from samebits.verify.lane_order import LaneOrder, Order, not_tried
 from samebits.verify.result import Deviation, Explained, constant_ratio, deviation, read_values
-
-WATCHED_STEPS = 3
-"""With fewer steps two lanes would not pass it on often enough to be sure."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class Scene:
     """What the runs were asked to record."""
     facts: tuple[str, ...] = ()
     """What differs between where the file was written and here."""
+    lane_order: LaneOrder = field(default_factory=lambda: not_tried(""))
+    """What became of one rank's bits where its lanes came in another order."""
 
 
 def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) -> Explained:
@@ -65,12 +65,9 @@ def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) 
         first_nan=next((one.evidence.first_nan for one in sides if one.evidence.first_nan), None),
         since=sides[1].label if sides[1].trial is None else "",
         facts=scene.facts,
+        hands_on=scene.lane_order.found is Order.DIFFERS,
+        handed_on=scene.lane_order.handed_on,
     )
-    # [Note: why one rank is watched]
-    # The loss parts although the samples are the same. Lanes that pass a tensor on do so on one rank too, where each lane
-    # follows the one before it.
-    if repeatable and symptoms.may_be_carried:
-        symptoms = replace(symptoms, carried=_carried(difference, scene))
     return Explained(
         difference=difference,
         left=_side(difference, difference.left, compared),
@@ -122,12 +119,6 @@ def _agrees_up_to(step: int, first: Evidence, again: Evidence) -> bool:
         and all(theirs.get(place) == value for place, value in ours.items() if place.step == step and place in theirs)
         for ours, theirs in zip(first.ranks, again.ranks, strict=True)
     )
-
-
-def _carried(difference: Difference, scene: Scene) -> CarriedTensor | None:
-    wanted = {"steps": max(difference.place.step, WATCHED_STEPS), "watch": True}
-    folder = scene.trials.run("1 rank, watched", 1, scene.lanes, wanted).folder
-    return read_carried_tensor(folder.carried(0))
 
 
 def _deviation(difference: Difference, again: Mapping[int, Trial]) -> Deviation | None:

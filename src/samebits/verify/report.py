@@ -11,6 +11,7 @@ from rich.text import Text
 
 from samebits.machine.visible import visible
 from samebits.verify.comparison import Row
+from samebits.verify.lane_order import Order
 from samebits.verify.plain import Agreement, Plain, sentence
 from samebits.verify.result import Against, Deviation, Explained, Failed, Result
 
@@ -89,6 +90,11 @@ def table(result: Result) -> Table:
         drawn.add_column("saved")
     if result.plain is not None:
         drawn.add_row("plain", _plain_cell(result.plain, result.accepts_plain))
+    if result.lane_order is not None:
+        order = result.lane_order
+        at = f" at {order.place.when}" if order.place is not None else ""
+        style = BAD if order.speaks_against else GOOD if order.found is Order.SAME else ""
+        drawn.add_row("other lane order", Text(f"{order.found}{at}", style=style))
     for row in result.rows:
         style = EXPECTED if result.not_exact else BAD
         drawn.add_row(row.title, *(cell_text(row, number, style) for number in range(len(row.cells))))
@@ -134,6 +140,9 @@ def sentences(result: Result) -> Iterator[tuple[str, str]]:
         if plain.batch_norms:
             layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
             yield f"{layers}: each lane normalizes its own samples, as a data-parallel rank does.", ""
+    # With a difference among ranks it is part of the cause.
+    if result.lane_order is not None and result.lane_order.speaks_against and result.difference is None:
+        yield result.lane_order.sentence, BAD
     if not result.lanes_named and result.usual_lanes != {result.lanes}:
         yield (
             (

@@ -14,6 +14,7 @@ from samebits.protocol.recording import AT_END
 from samebits.protocol.run_folder import RunFolder
 from samebits.verify.comparison import END, Difference, Row
 from samebits.verify.evidence import Place
+from samebits.verify.lane_order import LaneOrder, Order
 from samebits.verify.plain import Plain, sentence
 
 T = TypeVar("T", int, float)
@@ -197,6 +198,8 @@ class Result:
     """What of `ACCEPTABLE` a person accepts: they do not make the exit code 1."""
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    lane_order: LaneOrder | None = None
+    """What became of the bits where the lanes came in another order."""
     first_nan: Place | None = None
     """Where a NaN appears first."""
     difference: Explained | None = None
@@ -251,6 +254,8 @@ class Result:
     @property
     def proved(self) -> bool:
         """Whether nothing speaks against the script."""
+        if self.lane_order is not None and self.lane_order.speaks_against:
+            return False
         return self.same_bits and self.plain is not None and (self.plain.agrees or self.accepts_plain)
 
     @property
@@ -281,10 +286,16 @@ class Result:
                 for name in self.allow
             ),
             f"lanes other than {self.lanes}, threads other than {self.threads}, another batch size",
+            *self._other_orders(),
             *self._elsewhere(),
             "code that was not reached in these steps" + (" and after them" if self.reached_end else ""),
             "what has no state_dict: printed text, files, counters of the script",
         ]
+
+    def _other_orders(self) -> list[str]:
+        order = self.lane_order
+        untried = order is not None and order.found is Order.NOT_TRIED and self.lanes > 1
+        return [f"lanes in another order: {order.why}"] if untried and order is not None and order.why else []
 
     def _elsewhere(self) -> list[str]:
         """What was not run on: of other CPUs it knows how they could be shown."""
@@ -331,6 +342,9 @@ class Result:
             "reached_end": self.reached_end,
             "plain": {**asdict(self.plain), "agrees": self.plain.agrees, "says": sentence(self.plain)}
             if self.plain is not None
+            else None,
+            "lane_order": {**asdict(self.lane_order), "place": str(self.lane_order.place or "") or None}
+            if self.lane_order is not None
             else None,
             "runs": [asdict(run) for run in self.runs],
             "accepted": list(self.accepted),

@@ -18,6 +18,7 @@ from samebits.protocol.layout.mesh import choose_mesh, launched, on_ranks
 from samebits.verify.comparison import comparable, first_difference, rows_of
 from samebits.verify.evidence import Evidence, read_evidence
 from samebits.verify.explanation import Compared, Scene, expected, explain
+from samebits.verify.lane_order import LaneOrder, not_tried, try_another_order
 from samebits.verify.plain import Agreement, Lanes, Plain, elements_for, judge, read_lanes
 from samebits.verify.result import SCRIPT, Against, Failed, Result, Run
 from samebits.verify.saved_bits import SavedBits, fact_differences, facts, name_of, to_save, write_saved
@@ -92,6 +93,8 @@ class Proof:
     """Where to write the bits, if all ranks have the same."""
     against: tuple[Path, SavedBits] | None = None
     """A file of bits, which the runs must have too."""
+    default_lanes: int = 0
+    """Those of the run that follows where nobody names any; 0: those of `verify`."""
 
     def __post_init__(self) -> None:
         if self.lanes is not None:
@@ -118,7 +121,7 @@ class Proof:
     def lanes_without_the_script(self, usual: int) -> int:
         """The lanes where neither the script nor a person names any; `usual` is what the script has then."""
         then = int(self.against[1].facts["lanes"]) if self.against is not None else 0
-        return self.lanes or max(then or usual, *self.ranks)
+        return self.lanes or self.default_lanes or max(then or usual, *self.ranks)
 
     def usual_lanes(self) -> set[int]:
         """The lanes of `samebits run` on these numbers of ranks where nobody names any."""
@@ -152,10 +155,20 @@ def verify(proof: Proof, trials: Trials) -> Result:
     except RunError as error:
         result.failed = error.failed
         return result
+    result.lane_order = _lane_order(proof, trials, result, compared)
     _compare(proof, trials, result, compared)
     if proof.save is not None:
         _save(proof, proof.save, result, compared[0])
     return result
+
+
+def _lane_order(proof: Proof, trials: Trials, result: Result, compared: Sequence[Compared]) -> LaneOrder:
+    if result.not_exact:
+        return not_tried("")
+    alone = next((one for one in compared if one.num_ranks == 1), compared[0])
+    if alone.num_ranks != 1 and first_difference(comparable([one.evidence for one in compared])) is not None:
+        return not_tried("the bits differ already")
+    return try_another_order(trials, result.lanes, proof.wanted, alone.evidence)
 
 
 def _save(proof: Proof, path: Path, result: Result, first: Compared) -> None:
@@ -180,7 +193,9 @@ def _compare(proof: Proof, trials: Trials, result: Result, made: Sequence[Compar
     if result.not_exact:
         result.difference = expected(difference, compared, result.not_exact)
     else:
-        scene = Scene(trials, result.lanes, proof.wanted, result.against.facts if result.against else ())
+        facts = result.against.facts if result.against else ()
+        assert result.lane_order is not None
+        scene = Scene(trials, result.lanes, proof.wanted, facts, lane_order=result.lane_order)
         result.difference = explain(difference, compared, scene)
     if result.against is not None:
         same = all(cell.differs_at is None for row in result.rows for cell in row.cells[-1:])
@@ -243,7 +258,7 @@ def _plain_row(proof: Proof, trials: Trials, result: Result) -> Plain:
         raise RunError(Failed(first.label, nothing_recorded(first), 2))
     decided = json.loads(first.folder.decided.read_text())
     own, result.threads = int(decided["lanes"]), int(decided["threads"])
-    result.lanes_named, result.usual_lanes = bool(decided["lanes_named"]), proof.usual_lanes()
+    result.lanes_named, result.usual_lanes = bool(decided["lanes_named"] or proof.default_lanes), proof.usual_lanes()
     result.not_exact = decided["not_exact"]
     result.numerics = str(decided["arithmetic"]["numerics"])
     result.allow = tuple(decided["arithmetic"]["allow"])

@@ -122,6 +122,7 @@ def test_verify_proves_a_script_of_the_trainer(tmp_path: Path) -> None:
     result = json.loads(ended.stdout)
     assert result["proved"]
     assert result["plain"]["agreement"] == "agrees"
+    assert result["lane_order"]["found"] == "not tried"
 
 
 @pytest.mark.thorough

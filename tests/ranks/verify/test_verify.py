@@ -44,7 +44,7 @@ def test_noise_seeded_from_the_rank_is_named(verified: Verifier) -> None:
         )
     )
     assert (item, step) == ("loss", 1)
-    assert "depend on the rank" in cause
+    assert "lanes hand on noise (train.py:" in cause
 
 
 @pytest.mark.thorough

@@ -4,11 +4,9 @@ from itertools import product
 
 import pytest
 
-from samebits.protocol.recording import AT_END, CarriedTensor
+from samebits.protocol.recording import AT_END
 from samebits.verify.cause import Symptoms, usual_cause
 from samebits.verify.evidence import Kind, Place
-
-CARRIED = CarriedTensor((1, 8), "float32", "train.py:9", "train.py:8", "h")
 
 
 def cause(kind: Kind, **known: object) -> str:
@@ -45,8 +43,8 @@ def cause(kind: Kind, **known: object) -> str:
         (Kind.AGAIN, {}, "the data set remembers earlier samples"),
         (
             Kind.LOSS,
-            {"carried": CARRIED},
-            "a tensor `h` (float32, 1 x 8) that one lane made (line train.py:9) is used by",
+            {"hands_on": True, "handed_on": ("h (train.py:9)",)},
+            "lanes hand on h (train.py:9): one rank gives other bits too",
         ),
         (
             Kind.SCRIPT,
@@ -82,9 +80,9 @@ def test_every_combination_has_a_sentence() -> None:
         assert "{" not in said
 
 
-def test_one_rank_is_watched_only_where_lanes_may_hand_something_on() -> None:
+def test_only_what_may_come_from_lanes_is_blamed_on_them() -> None:
     def asks(kind: Kind, step: int = 2, **known: object) -> bool:
-        return Symptoms(Place(step, f"{kind} x"), (1, 2), **known).may_be_carried  # type: ignore[arg-type]
+        return Symptoms(Place(step, f"{kind} x"), (1, 2), **known).may_be_handed_on  # type: ignore[arg-type]
 
     assert asks(Kind.LOSS)
     assert asks(Kind.GRADIENT)

@@ -301,7 +301,9 @@ def end_lines(
     lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
     is_detailed = request.output.verbosity is Verbosity.DETAILED
     if result.get("bits"):
-        lines += [Line(*one) for one in claims(BitsFacts.of(result, decided), is_detailed=is_detailed)]
+        proved = request.computation.proved
+        facts = BitsFacts.of({**result, "proved": proved.of(result) if proved is not None else ""}, decided)
+        lines += [Line(*one) for one in claims(facts, is_detailed=is_detailed)]
     if not decided and request.computation.arithmetic.numerics == "portable":
         lines.append(Line("numerics", "nothing was checked: the script calls no samebits.init"))
     if told.shares:

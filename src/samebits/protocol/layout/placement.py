@@ -86,11 +86,14 @@ class Placement:
         return max(1, *(self._most_held(rank) for rank in range(self.num_ranks)))
 
     def _most_held(self, rank: int) -> int:
-        subtrees, held, most = self.subtrees(rank), 0, 0
+        subtrees, most = self.subtrees(rank), 0
+        held: set[Node] = set()
         for lane in self.lanes(rank):
-            held += 1
-            most = max(most, held)
-            held -= len(merges_after(lane, subtrees))
+            held.add((lane, lane + 1))
+            most = max(most, len(held))
+            for left, right in merges_after(lane, subtrees, held):
+                held -= {left, right}
+                held.add((left[0], right[1]))
         return most
 
 

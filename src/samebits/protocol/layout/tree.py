@@ -9,7 +9,7 @@ finish the sum with the same bits.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -58,20 +58,28 @@ def fold(node: Node, values: Mapping[Node, T], add: Callable[[T, T], T]) -> T:
     return add(fold(left, values, add), fold(right, values, add))
 
 
-def merges_after(lane: int, subtrees: Sequence[Node]) -> list[tuple[Node, Node]]:
-    """Which pairs of finished nodes merge into one after `lane` is computed, smallest first.
+def merges_after(lane: int, subtrees: Sequence[Node], finished: Container[Node]) -> list[tuple[Node, Node]]:
+    """Which pairs of nodes, left and right, merge into one after `lane` is computed, smallest first.
 
-    The lanes of each subtree are computed in order. Doing all merges of all lanes leaves exactly `subtrees`; at any
-    time at most log2 of the lanes are waiting.
+    A node is there when both its children are, so lanes may be computed in any order. Doing all merges of all lanes
+    leaves exactly `subtrees`; in ascending or descending order at most log2 of the lanes are waiting at any time.
+
+    Args:
+        lane: the one that is computed now.
+        subtrees: the nodes to leave.
+        finished: the nodes that are there and not merged, without `lane` or with it.
     """
     node = next(node for node in subtrees if node[0] <= lane < node[1])
-    merges = []
+    pairs = []
     while node[1] - node[0] > 1:
-        left, right = children(node)
-        if node[1] == lane + 1:
-            merges.append((left, right))
-        node = left if lane < left[1] else right
-    return merges[::-1]
+        pairs.append(children(node))
+        node = pairs[-1][lane >= pairs[-1][0][1]]
+    merges = []
+    for left, right in reversed(pairs):
+        if (right if lane < left[1] else left) not in finished:
+            break
+        merges.append((left, right))
+    return merges
 
 
 def merged(lanes: Mapping[int, T], subtrees: Sequence[Node], add: Callable[[T, T], T] = operator.add) -> list[T]:
@@ -79,7 +87,7 @@ def merged(lanes: Mapping[int, T], subtrees: Sequence[Node], add: Callable[[T, T
     values: dict[Node, T] = {}
     for lane, value in lanes.items():
         values[lane, lane + 1] = value
-        for left, right in merges_after(lane, subtrees):
+        for left, right in merges_after(lane, subtrees, values):
             values[left[0], right[1]] = add(values.pop(left), values.pop(right))
     return [values[node] for node in subtrees]
 

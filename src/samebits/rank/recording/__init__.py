@@ -2,7 +2,6 @@
 
 after each step:    hashes of samples, gradients, parameters, ...  recorder, evidence_file
 first pass:         each lane's gradients, for the row `plain`     evidence_file; calm switches noise off
-one run, watched:   tensors that lanes pass to each other          lane_watch
 bench:              when each step began and ended                 meter
 --trace:            phases, lanes, buckets and waits               trace
 """

@@ -117,11 +117,6 @@ def calm() -> None:
     F.batch_norm = _running_statistics(F.batch_norm)
     _watch_autocast()
     # A compiled graph draws its own random numbers.
-    compile_nothing()
-
-
-def compile_nothing() -> None:
-    """Let `torch.compile` return the model as it is."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     if (settings := if_imported("compiler_settings")) is not None:
         settings.disable = True

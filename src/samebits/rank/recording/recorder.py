@@ -55,9 +55,9 @@ class Recorder:
     Args:
         wanted: `steps` (record this many); `to_the_end` (then let the loops end as if the data were over, and record
             the end too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture`
-            (write the values of one item at one step); `norms` (write the norm of each tensor too); `watch` (look for
-            tensors that lanes pass on, see `lane_watch`); `stops` (end the run when its first state is saved); `goes_on`
-            (record what the step after this one begins with).
+            (write the values of one item at one step); `norms` (write the norm of each tensor too); `reversed` (go
+            through each step's lanes backwards); `stops` (end the run when its first state is saved); `goes_on` (record
+            what the step after this one begins with).
     """
 
     def __init__(self, folder: RunFolder, rank: int, wanted: Mapping[str, Any]) -> None:
@@ -68,7 +68,10 @@ class Recorder:
         self._last_step: int = wanted.get("steps", sys.maxsize) - self._recorder.steps_before
         self.to_the_end = bool(wanted.get("to_the_end"))
         self.lanes = LaneGradients(folder.evidence(rank).parent) if wanted.get("plain") else None
-        self.watches = bool(wanted.get("watch"))
+        self.reverses = bool(wanted.get("reversed"))
+        """Whether loops go through a step's lanes from the last to the first. Others than `Step` that rely on the order switch it
+        off."""
+        self.has_reversed = False
         self.stops = bool(wanted.get("stops"))
         self.goes_on: int | None = wanted.get("goes_on")
         self.over = self._last_step <= 0
@@ -186,7 +189,7 @@ class Recorder:
 
     def note_ending(self, *, reached: bool, why: str = "") -> None:
         """Note how far the script came after its last step."""
-        self._ending.write_text(json.dumps({"reached": reached, "why": why}))
+        self._ending.write_text(json.dumps({"reached": reached, "why": why, "reversed": self.has_reversed}))
 
     def _place(self, step: int) -> int:
         """The step among those of all runs that this script makes."""

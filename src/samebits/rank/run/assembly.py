@@ -69,8 +69,8 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     components.strategy.precision = precision
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
-    if recorder is not None and folder is not None:
-        observe(recorder, folder.carried(rank), components, loop_state)
+    if recorder is not None:
+        observe(recorder, components, loop_state)
     config = Config(
         environment=environment,
         folder=folder,

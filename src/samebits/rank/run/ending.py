@@ -115,8 +115,9 @@ def _write_result(run: RunState) -> None:
 def _found(loop_state: LoopState) -> dict[str, list[str]]:
     """What takes the claim away, or what it is not of."""
     looks, prepared = loop_state.looks, loop_state.prepared
+    of_lanes = set(map(id, prepared.per_lane))
     uncovered = [type(one).__name__ for one in prepared.taken if is_average(one)]
-    uncovered += [f"{name} (tracked)" for name in prepared.tracked]
+    uncovered += [f"{name} (tracked)" for name, one in prepared.tracked.items() if id(one) not in of_lanes]
     uncovered += ["evaluations"] if loop_state.evaluation.digest else []
     found = {
         "handed_on": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.handed_on],

@@ -64,6 +64,8 @@ class Prepared:
     """What `run.track` named, by name."""
     within_tracked: list[Any] = field(default_factory=list)
     """Objects whose state is a part of that of a tracked one: callbacks of the Trainer."""
+    per_lane: list[Any] = field(default_factory=list)
+    """What `run.per_lane` made: tracked, and written by lanes."""
     began_infinite: set[tuple[int, str]] = field(default_factory=set)
     """Buffers and frozen parameters that were not finite when `prepare` took their model, by its identity and their name; tracked
     modules with such, by identity and no name."""

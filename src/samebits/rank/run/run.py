@@ -21,6 +21,7 @@ from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally
 from samebits.rank.run.loop.counts import take_losses
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
 from samebits.rank.run.loop.loss_gauge import say_idle
+from samebits.rank.run.loop.per_lane import PerLane, per_lane
 from samebits.rank.run.loop.recording import is_over, settle
 from samebits.rank.run.loop.tally import Agreed, Tally
 from samebits.rank.run.loop.training import Steps, StepsOfEpochs, checked_loader
@@ -311,6 +312,23 @@ class Run:
             UsageError: on every rank, as for `lane_sum`, and for tensors without a dimension.
         """
         return lane_cat(self._run, made)
+
+    def per_lane(self, make: Callable[[], Any]) -> PerLane:
+        """Return a value for each lane, `hidden.value` in the lanes, which a lane hands on to itself in the next step.
+
+        Collective: call it on every rank, before the first epoch or step and before `run.load_state`. A hidden state that goes
+        from batch to batch, an environment, recent samples: the bits are the same on any number of ranks. The values are in
+        every state, and outlive the rank that made them; ranks exchange what their lanes wrote behind each step's lanes.
+
+        Args:
+            make: returns a lane's first value: numbers, texts, switches, None, tensors without a graph, and tuples, lists,
+                sets and dictionaries of them. Called in the lane, so that what it draws is the lane's own.
+
+        Raises:
+            UsageError: where the model is cut into stages, under hogwild, and as for `run.track`; where a lane leaves another
+                kind of value.
+        """
+        return per_lane(self._run, make)
 
     def mean(self, value: float | Tensor) -> Any:
         """Return the mean over ranks, each counting the same. Collective: call it on every rank.

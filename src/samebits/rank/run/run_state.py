@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ from samebits.rank.run.position.step_timer import StepTimer
 from samebits.rank.strategy.contract import Strategy
 from samebits.rank.strategy.precision import LossScale
 from samebits.rank.transport.contract import Transport
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,17 @@ class RunState:
         """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
         mesh, holder = self.config.mesh, self.components.strategy.holder_of(tensor)
         return holder is None or mesh.stage(holder) == mesh.stage(self.components.transport.rank)
+
+    def in_loop_order(self, items: Sequence[T]) -> Sequence[T]:
+        """`items` of this rank's lanes, in the order in which loops go through them, or back from it into that of the lanes.
+
+        `verify` may go through them backwards.
+        """
+        recorder = self.components.recorder
+        if recorder is None or not recorder.reverses:
+            return items
+        recorder.has_reversed = True
+        return items[::-1]
 
     @property
     def is_users_main(self) -> bool:

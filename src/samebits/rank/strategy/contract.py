@@ -42,12 +42,6 @@ class PassResult:
 class LaneObserver:
     """An observer of what lanes compute, for `samebits verify`. It changes nothing."""
 
-    def begins(self, lane: int) -> None:
-        """Called before a lane's forward."""
-
-    def has_loss(self, loss: Tensor) -> None:
-        """Called before the backward of `loss`."""
-
     def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
         """Called when a lane is over.
 

@@ -13,7 +13,7 @@ from samebits.protocol.layout.chunks import ALIGNMENT, aligned_offsets, chunks_o
 from samebits.protocol.layout.cut import Cut, num_steps, steps_of
 from samebits.protocol.layout.placement import place, place_shares
 from samebits.protocol.layout.stream_key import Domain, stream_key
-from samebits.protocol.layout.tree import children, fold, maximal_subtrees, merges_after, split, tree_sum
+from samebits.protocol.layout.tree import children, fold, maximal_subtrees, merged, merges_after, split, tree_sum
 
 LANES = st.integers(1, 40)
 
@@ -94,24 +94,38 @@ def test_the_trees_value_does_not_depend_on_the_placement(values, data):
         held = {}
         for lane in range(start, end):
             held[lane, lane + 1] = values[lane]
-            for left, right in merges_after(lane, subtrees):
+            for left, right in merges_after(lane, subtrees, held):
                 held[left[0], right[1]] = held.pop(left) + held.pop(right)
         assert sorted(held) == subtrees
         partials |= held
     assert fold((0, num_lanes), partials, lambda a, b: a + b) == tree_sum(values)
 
 
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40), st.data())
+def test_lanes_may_be_added_in_any_order(values, data):
+    subtrees = maximal_subtrees(len(values), 0, data.draw(st.integers(1, len(values))))
+    order = data.draw(st.permutations(range(subtrees[-1][1])))
+    in_order = merged({lane: values[lane] for lane in sorted(order)}, subtrees)
+    assert merged({lane: values[lane] for lane in order}, subtrees) == in_order
+
+
 @given(LANES)
 def test_a_rank_holds_few_unmerged_nodes(num_lanes):
-    held, most = set(), 0
-    for lane in range(num_lanes):
+    assert most_held(range(num_lanes)) <= math.log2(num_lanes) + 2
+    assert most_held(range(num_lanes)[::-1]) <= math.log2(num_lanes) + 2
+
+
+def most_held(lanes):
+    """As the lanes of a whole tree are computed in this order."""
+    num_lanes, held, most = len(lanes), set(), 0
+    for lane in lanes:
         held.add((lane, lane + 1))
         most = max(most, len(held))
-        for left, right in merges_after(lane, [(0, num_lanes)]):
+        for left, right in merges_after(lane, [(0, num_lanes)], held):
             held -= {left, right}
             held.add((left[0], right[1]))
     assert held == {(0, num_lanes)}
-    assert most <= math.log2(num_lanes) + 2
+    return most
 
 
 @given(LANES, st.data())

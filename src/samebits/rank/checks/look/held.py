@@ -36,7 +36,9 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
         # The counters of Accelerate and the Trainer change in a lane by design.
         tracked = prepared.tracked if loop_state.looks.counts_lanes else {}
         others += [
-            (f"{name}, which is tracked", dictionary_of(one)) for name, one in tracked.items() if name not in modules
+            (f"{name}, which is tracked", dictionary_of(one))
+            for name, one in tracked.items()
+            if name not in modules and not any(one is kept for kept in prepared.per_lane)
         ]
     else:
         held += values.values()

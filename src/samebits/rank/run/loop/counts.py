@@ -154,7 +154,7 @@ def _divided(kept: Mapping[str, Sequence[Tensor]]) -> Tensor:
 
 def terms_of_counted(run: RunState) -> dict[int, Tensor | None]:
     """What each lane of this rank that kept losses calls backward on. Collective: call it on every rank."""
-    kept, run.loop_state.open_pass.counted = run.loop_state.open_pass.counted, {}
+    kept, run.loop_state.open_pass.counted = dict(sorted(run.loop_state.open_pass.counted.items())), {}
     terms = terms_over_batch(run, list(kept.values()), _divided, (FROM_LOOP, "losses"))
     return dict(zip(kept, terms, strict=True))
 

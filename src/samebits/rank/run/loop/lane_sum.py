@@ -224,12 +224,12 @@ def lane_cat(run: RunState, made: Sequence[Tensor]) -> Tensor:
     device = next((one for one in (*(one.device for one in made), run.config.device) if one.type == device), device)
     padded = torch.zeros((max(counts), *shape), dtype=dtype, device=device)
     if made:
-        padded[: counts[transport.rank]] = torch.cat([one.detach() for one in made])
+        padded[: counts[transport.rank]] = torch.cat([one.detach() for one in run.in_loop_order(made)])
     return torch.cat([part[:count] for part, count in zip(transport.all_gather(padded), counts, strict=True)])
 
 
 def _lanes_of(run: RunState, made: Sequence[Tensor], call: str) -> list[int]:
-    """This rank's lanes that have samples; `UsageError` where the call may not be made, or `made` is something else."""
+    """This rank's lanes that have samples, in the loop's order; `UsageError` where the call may not be made, or `made` is something else."""
     run.loop_state.position.require_same_on_every_rank(call)
     _refuse_places(run, call)
     if not isinstance(made, (list, tuple)) or not all(isinstance(one, Tensor) for one in made):
@@ -238,7 +238,7 @@ def _lanes_of(run: RunState, made: Sequence[Tensor], call: str) -> list[int]:
             f"Collect them:\n{FORM.format(call)}",
         )
     samples = run.loop_state.position.lane_samples
-    return [lane for lane in run.config.lanes if samples[lane]]
+    return [*run.in_loop_order([lane for lane in run.config.lanes if samples[lane]])]
 
 
 def _refuse_places(run: RunState, call: str) -> None:

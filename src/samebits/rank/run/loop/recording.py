@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +26,7 @@ from samebits.protocol.run_folder import RunFolder
 from samebits.rank.data.lane_dataset import LaneIndices
 from samebits.rank.data.loader import LanePart, PreparedLoader
 from samebits.rank.data.order import EpochPlan
-from samebits.rank.recording.calm import calm, calm_random_numbers, compile_nothing
-from samebits.rank.recording.lane_watch import LaneWatch
+from samebits.rank.recording.calm import calm, calm_random_numbers
 from samebits.rank.recording.meter import Meter
 from samebits.rank.recording.recorder import Recorder, Taken
 from samebits.rank.recording.trace import Trace
@@ -184,16 +182,13 @@ def _taken(run: RunState) -> Taken:
     )
 
 
-def observe(recorder: Recorder, carried: Path, components: Components, loop_state: LoopState) -> None:
+def observe(recorder: Recorder, components: Components, loop_state: LoopState) -> None:
     """Let the observers that `verify` wants see the lanes."""
+    # A pipeline has an order of its own.
+    recorder.reverses = recorder.reverses and not components.strategy.is_ordered
     if recorder.lanes is not None:
         components.strategy.observers.append(recorder.lanes)
         calm_random_numbers(loop_state.position, components.streams)
-    if recorder.watches:
-        compile_nothing()
-        watch = LaneWatch(loop_state.position, loop_state.prepared.models, carried)
-        components.strategy.observers.append(watch.observer)
-        watch.begin()
 
 
 def make_recorder(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:

@@ -21,6 +21,7 @@ from samebits.rank.data.loader import Batches, LanePart, StepPlan
 from samebits.rank.run.loop.counts import WITH_LOSSES, CountedLoss, refuse_whole_batch, terms_of_counted, totals_of
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
 from samebits.rank.run.loop.loss_gauge import take_loss
+from samebits.rank.run.loop.per_lane import forget_open, share_values
 from samebits.rank.run.loop.replicas import COUNTED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.run.loop.tally import Agreed
 from samebits.rank.run.position.moment import Region
@@ -42,7 +43,7 @@ class Step:
         self.index = index
         """The step's number in its epoch, from 0, also where a resumed run continues in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
-        self.lanes = tuple(part.lane for part in plan.parts)
+        self.lanes = tuple(part.lane for part in run.in_loop_order(plan.parts))
         """The numbers of this rank's lanes that have samples: as many batches as an iteration has."""
         self._batches: list[Any] = []
         self._passes, self._closed, self._result = 0, result is not None, result
@@ -134,14 +135,14 @@ class Step:
             return
         with self._pass(is_look=True) as current:
             lanes = [LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current)]
-        terms = terms_over_batch(run, lanes, loss_of)
+        terms = terms_over_batch(run, run.in_loop_order(lanes), loss_of)
         self._backward_terms({part.lane: term for part, term in zip(self._lanes, terms, strict=True)})
 
     def _backward_terms(self, terms: dict[int, Tensor | None]) -> None:
         """A pass in which each lane has the backward of its term, if it has one."""
         with self._pass() as current:
-            for part, (lane, _) in zip(self._lanes, self._batches_of(current), strict=True):
-                if (term := terms.get(part.lane)) is not None:
+            for number, (lane, _) in zip(self.lanes, self._batches_of(current), strict=True):
+                if (term := terms.get(number)) is not None:
                     lane.backward(term, 1.0)
 
     def _in_order(self, current: OrderedPass, loss_of: Callable[[Any], Tensor]) -> None:
@@ -165,7 +166,7 @@ class Step:
     def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:
         """Open each lane of a pass and yield it with its batch."""
         assert isinstance(current, Pass)
-        for position, part in enumerate(self._lanes):
+        for position, part in self._run.in_loop_order([*enumerate(self._lanes)]):
             batch = self._fetch(position)
             lane = self._enter_lane(part, current)
             yield lane, batch
@@ -193,6 +194,7 @@ class Step:
         _refuse_pass(run, self._closed)
         note_gradients(run)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
+        forget_open(run)
         current = run.components.strategy.begin_pass(self._cut, where())
         # What the script drew since the last look: ranks compare it when this pass ends.
         seen = run.components.streams.look()
@@ -221,13 +223,13 @@ class Step:
             self._current.abandon()
 
     def _fetch(self, position: int) -> Any:
-        """The batch of a lane, by its position among this rank's."""
+        """The batch of a lane, by its position among this rank's; those before it are fetched first."""
         run = self._run
-        if position == len(self._batches):
+        while position >= len(self._batches):
             run.components.step_timer.enter(Phase.DATA, "fetch")
             self._batches.append(self._next())
             if run.components.recorder is not None:
-                run.components.recorder.samples(self._lanes[position].lane, self._batches[position])
+                run.components.recorder.samples(self._lanes[len(self._batches) - 1].lane, self._batches[-1])
         return self._batches[position]
 
     def _next(self) -> Any:
@@ -274,6 +276,7 @@ class Step:
         run.components.step_timer.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
         _receive(run, result.notes)
+        share_values(run)
         run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
         run.loop_state.open_pass.broken = None
         if result.apart:
@@ -329,15 +332,6 @@ def _record_pass(run: RunState, step: int, number: int, result: PassResult) -> N
         run.components.recorder.after_pass(step, number, (result.loss, norm), models)
 
 
-def _log(run: RunState, step: int, notes: dict[int, Any]) -> None:
-    """Write what the lanes logged."""
-    if any(logs for logs, _ in notes.values()):
-        means = _means({lane: logs for lane, (logs, _) in notes.items()}, run.config.placement.num_lanes)
-        run.components.metrics.write(means)
-        if run.components.recorder is not None:
-            run.components.recorder.logged(step, means)
-
-
 def _refuse_pass(run: RunState, is_over: bool) -> None:
     """Raise `UsageError` where no pass may begin."""
     if is_over:
@@ -383,6 +377,15 @@ def _receive(run: RunState, notes: dict[int, Any]) -> None:
         run.loop_state.checkpointing.snapshots.hear()
     run.loop_state.open_pass.is_counted = bool(notes.pop(COUNTED, 0))
     run.loop_state.tallies.receive(notes)
+
+
+def _log(run: RunState, step: int, notes: dict[int, Any]) -> None:
+    """Write what the lanes logged."""
+    if any(logs for logs, _ in notes.values()):
+        means = _means({lane: logs for lane, (logs, _) in notes.items()}, run.config.placement.num_lanes)
+        run.components.metrics.write(means)
+        if run.components.recorder is not None:
+            run.components.recorder.logged(step, means)
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

@@ -246,7 +246,7 @@ class PartialSums:
     def add(
         self, lane: int, buffer: GradientBuffer | None, weight: float, rows: Mapping[int, Rows] | None = None
     ) -> None:
-        """Add finished lane `lane` with its gradients. Lanes must come in order.
+        """Add finished lane `lane` with its gradients. Lanes may come in any order.
 
         Args:
             buffer: the lane's, but for `rows`; None: zeros, of an empty lane.
@@ -254,7 +254,7 @@ class PartialSums:
             rows: by number, the tables of which the lane has rows.
         """
         self._keep((lane, lane + 1), buffer, weight, rows or {})
-        for left, right in merges_after(lane, self._subtrees):
+        for left, right in merges_after(lane, self._subtrees, self._buffers):
             self._merge(left, right)
 
     def _keep(self, node: Node, buffer: GradientBuffer | None, weight: float, rows: Mapping[int, Rows]) -> None:

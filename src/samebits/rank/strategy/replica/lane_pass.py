@@ -144,7 +144,8 @@ class LanePass(Pass):
         """The lanes' losses, where the device keeps them."""
         self._buffers = BufferPass(layout.bank, cut, delays_losses=setting.delays_losses)
         self.reduction = Reduction(peers, placement, layout.pool.buckets, layout.name_of)
-        self._next_lane = setting.lanes.start
+        self._lanes_left = dict.fromkeys(setting.lanes)
+        """The rank's lanes that have no gradient yet, in order."""
         self._marks = layout.arena.marks_as_laid()
         self._open: ReplicaLane | None = None
         self._only: OnlyLane | None = None
@@ -156,8 +157,6 @@ class LanePass(Pass):
         self._losses: list[Tensor] = []
 
     def begin_lane(self, lane: int) -> ReplicaLane:
-        for observer in self.setting.observers:
-            observer.begins(lane)
         self.setting.look_at_others()
         opened = self.open_lane(lane)
         opened.range, opened.stop_listening = (
@@ -178,7 +177,6 @@ class LanePass(Pass):
         # Torch counts every write to a parameter but those through `.data`. Only bits find these, and a script that makes
         # them makes them from the start, so the first lanes are enough and later ones pay nothing.
         checksums = layout.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
-        self._skip_lanes_before(lane)
         gradients = _gradients_of(lane, setting)
         self._open = ReplicaLane(self, gradients, checksums, knows_lack=knows_lack or self.may_lack is _never)
         return self._open
@@ -243,18 +241,17 @@ class LanePass(Pass):
             self._only = lane
         elif isinstance(lane, BufferedLane):
             self._sums.add(lane.number, lane.buffer, weight, rows)
-        self._next_lane = lane.number + 1
+        del self._lanes_left[lane.number]
 
-    def _skip_lanes_before(self, end: int) -> None:
-        """Count the lanes before `end` that are empty in this step as zeros, on any rank."""
+    def _count_empty_lanes(self) -> None:
+        """Count the lanes that are empty in this step as zeros, on any rank."""
         # The tree has a leaf for every lane, empty or not: its shape must not depend on the data.
-        for lane in range(self._next_lane, end):
-            if not self.setting.has_one_lane:
+        if not self.setting.has_one_lane:
+            for lane in self._lanes_left:
                 self._sums.add(lane, None, 0.0)
-        self._next_lane = max(self._next_lane, end)
 
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
-        self._skip_lanes_before(self.setting.lanes.stop)
+        self._count_empty_lanes()
         report = self._report
         if self._delayed is None:
             report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
@@ -389,8 +386,6 @@ class ReplicaLane(OpenLane, Listener):
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
-        for observer in setting.observers:
-            observer.has_loss(loss)
         check_loss(loss, weight)
         self.weigh(weight)
         lane.check_untouched()

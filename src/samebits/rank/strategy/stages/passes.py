@@ -130,8 +130,6 @@ class PipelinePass(OrderedPass):
 
     def _forward(self, lane: int, loss_of: Callable[[], Tensor], runner: StageRunner) -> None:
         began, setting = time.monotonic(), self._staged.inner.setting
-        for observer in setting.observers:
-            observer.begins(lane)
         runner.publishes, self._stages.is_in_lane = False, True
         loss: Tensor | None = None
         setting.precision.enter()

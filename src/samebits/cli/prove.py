@@ -1,0 +1,99 @@
+"""`samebits run --prove 3steps`: before the run, its first steps on one rank, on two, and with the lanes in another order."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn
+
+from samebits.cli.under_way import UnderWay, screen
+from samebits.cli.verify import Progress
+from samebits.errors import UsageError
+from samebits.launcher.request import LaunchRequest, Verbosity
+from samebits.launcher.terminal.report import Line
+from samebits.launcher.terminal.terminal import Console, Terminal
+from samebits.launcher.trials.trials import Files, Program, Trials
+from samebits.protocol.claims import Proved
+from samebits.protocol.layout.mesh import choose_mesh
+from samebits.verify.report import show
+from samebits.verify.result import PLAIN, Result
+from samebits.verify.verify import Proof, verify
+
+RANKS = (1, 2)
+
+
+def prove_first(request: LaunchRequest, steps: int, terminal: Terminal) -> LaunchRequest:
+    """Prove the script of `request`, and return the request with what was proved; end here where it is not proved.
+
+    Raises:
+        UsageError: where there is nothing to prove.
+    """
+    if not request.nodes.place.is_one_node:
+        _give_up_folder(request)
+        raise UsageError(
+            "--prove makes its runs on one node.", "Leave it out, and run `samebits verify` on one node before."
+        )
+    began = time.monotonic()
+    result = _result(request, steps)
+    if result.not_exact:
+        _give_up_folder(request)
+        raise UsageError(f"--prove: {result.not_exact}", "Leave it out.")
+    if not result.proved:
+        show(result, screen())
+        _refuse(request, result)
+    if request.output.verbosity is not Verbosity.QUIET:
+        text = (
+            f"{steps} steps on 1 and 2 ranks, and with the lanes in another order, in {time.monotonic() - began:.1f} s"
+        )
+        Console(terminal).line(Line("proved", text))
+    proved = Proved(result.num_steps, RANKS, result.lanes, result.threads)
+    return replace(request, computation=replace(request.computation, proved=proved))
+
+
+def _result(request: LaunchRequest, steps: int) -> Result:
+    computation, placement = request.computation, request.placement
+    program = Program(
+        script=request.entry.script,
+        module=request.entry.module,
+        args=request.entry.args,
+        threads=placement.threads,
+        threads_given=placement.threads_given,
+        device=placement.device,
+        device_given=placement.device_given,
+        form=computation.form,
+        arithmetic=computation.arithmetic,
+    )
+    # What is a mean over something else than samples is the script's own choice, and no reason not to run.
+    lanes = choose_mesh(computation.form, placement.ranks).default_lanes()
+    proof = Proof(program, RANKS, computation.lanes, steps, accepted=(PLAIN,), default_lanes=lanes)
+    under_way = UnderWay(is_quiet=request.output.verbosity is Verbosity.QUIET)
+    progress = Progress(under_way)
+    try:
+        with Trials(program, progress.watch, files=Files(note=under_way.note)) as trials:
+            try:
+                return verify(proof, trials)
+            finally:
+                trials.remove()
+    except (KeyboardInterrupt, SystemExit) as ending:
+        _give_up_folder(request)
+        code = ending.code if isinstance(ending, SystemExit) else 130
+        progress.say_stopped(int(code or 1))
+        sys.exit(code)
+    except BaseException:
+        _give_up_folder(request)
+        raise
+
+
+def _refuse(request: LaunchRequest, result: Result) -> NoReturn:
+    _give_up_folder(request)
+    line = "--prove: nothing was started. `samebits verify` shows more; without --prove the script runs all the same."
+    print(line, file=sys.stderr)
+    sys.exit(result.exit_code or 1)
+
+
+def _give_up_folder(request: LaunchRequest) -> None:
+    """The run folder was taken already; nothing is in it."""
+    with suppress(OSError):
+        request.output.run_folder.rmdir()

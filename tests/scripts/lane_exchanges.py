@@ -130,6 +130,17 @@ def _own_group():
     return dist.new_group(backend="gloo")
 
 
+def asks_for_the_size_too():
+    def loss(model, batch):
+        if dist.is_initialized():
+            size = dist.get_world_size()
+            if size > 1 or dist.get_world_size() > 0:
+                dist.all_reduce(batch[0])
+        return _loss(model, batch)
+
+    _train(loss)
+
+
 def of_an_own_group():
     def loss(model, batch):
         boxes = torch.tensor([float(len(batch[0]))])
@@ -173,11 +184,13 @@ def beside_lanes():
 
 
 def outside_lanes():
-    """A main process that logs in its lanes, and an exchange after them."""
+    """A main process that logs in its lanes, a switch that is off, and an exchange after them."""
 
-    def loss(model, batch):
+    def loss(model, batch, *, sync=False):
         if is_main():
             assert len(batch)
+        if dist.is_initialized() and sync:
+            dist.all_reduce(batch[0])
         return _loss(model, batch)
 
     def after():
@@ -194,6 +207,7 @@ INSIDE = {
     without_a_question: "all_reduce",
     in_a_loss_over_the_batch: "broadcast",
     in_a_hook: "all_reduce",
+    asks_for_the_size_too: "all_reduce",
     of_an_own_group: "A call of a process group",
     functional: "A call of a process group",
     own_group_in_a_loss_over_the_batch: "A call of a process group",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import FrameType
 
@@ -25,6 +25,8 @@ from samebits.rank.run.position.moment import LoopPosition, Region
 _SYNCHRONISED_NORM = f"{TORCH}nn/modules/_functions.py"
 _DEPTH = 4
 """Functions between the question whether there is a group and the collective: torch's examples have two."""
+_OF_GROUPS = ("world", "rank", "group", "dist", "initialized", "available")
+"""Parts of names in conditions about the group: on several ranks they let the collective through."""
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS")
 
 
@@ -143,4 +145,18 @@ def _collective_behind(frame: FrameType) -> str:
     branch = [one for one in rest[place + 1 :] if one.offset < jump.argval]
     if branch and branch[-1].opname in _RETURNS:
         branch = rest[place + 1 :]
-    return next((str(one.argval) for one in branch if one.argval in names), "")
+    behind = next((place for place, one in enumerate(branch) if one.argval in names), None)
+    return "" if behind is None or _asks_more(branch[: behind + 1]) else str(branch[behind].argval)
+
+
+def _asks_more(branch: Sequence[dis.Instruction]) -> bool:
+    """Whether something that does not concern the group decides too whether the last instruction is reached: a script's own switch."""
+    words: list[str] = []
+    for one in branch[:-1]:
+        words.append(str(one.argval).lower())
+        if "JUMP" in one.opname:
+            skips = "_IF_" in one.opname and isinstance(one.argval, int) and one.argval > branch[-1].offset
+            if skips and not any(part in word for word in words for part in _OF_GROUPS):
+                return True
+            words.clear()
+    return False

@@ -97,6 +97,11 @@ class OpenPass:
     losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
     """Those of the last passes that no gauge shows yet, each with its step."""
 
+    def forget(self) -> None:
+        """Forget what lanes left in a pass that is given up."""
+        self.lane_logs.clear()
+        self.counted.clear()
+
 
 @dataclass
 class Evaluated:

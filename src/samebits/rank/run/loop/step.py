@@ -213,8 +213,7 @@ class Step:
         """Drop a pass that will not be finished."""
         self._current = None
         current.abandon()
-        self._run.loop_state.open_pass.lane_logs.clear()
-        self._run.loop_state.open_pass.counted.clear()
+        self._run.loop_state.open_pass.forget()
         self._leave_lane_region()
 
     def _undo(self) -> None:
@@ -289,13 +288,12 @@ class Step:
             run.loop_state.checkpointing.last.leave_pass()
         if is_look:
             run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
-            _log(run, self.number, result.notes)
-            return
-        self._passes += 1
-        run.components.streams.enter(Domain.STEP, self.number, self._passes)
-        _record_pass(run, self.number, self._passes, result)
+        else:
+            self._passes += 1
+            run.components.streams.enter(Domain.STEP, self.number, self._passes)
+            _record_pass(run, self.number, self._passes, result)
+            run.components.step_timer.enter(Phase.UPDATE, "optimizer")
         _log(run, self.number, result.notes)
-        run.components.step_timer.enter(Phase.UPDATE, "optimizer")
 
     def close(self) -> None:
         """End the step; abandon a pass whose iterator the script still holds."""

@@ -275,6 +275,18 @@ NAMED = {
         "class Cfg:\n    n = 1.0\ndef hook(module, args, out):\n    Cfg.n *= 0.9\n    return out * Cfg.n\n"
         "model.register_forward_hook(hook)",
     ),
+    "an object that only a hook holds": (
+        "",
+        "factor = 1.0",
+        "class H:\n    n = 1.0\n    def go(self, module, args, out):\n        self.n *= 0.9\n        return out * self.n\n"
+        "model.register_forward_hook(functools.partial(H().go))",
+    ),
+    "a variable that only an optimizer's hook sees": (
+        "",
+        "factor = 1.0",
+        "def make():\n    n = [1.0]\n    def hook(optimizer, *a):\n        n[0] *= 0.9\n        optimizer.param_groups[0]['lr'] = n[0]\n"
+        "    return hook\noptimizer.register_step_post_hook(make())",
+    ),
     "forward stores to self": (
         "",
         "factor = 1.0",

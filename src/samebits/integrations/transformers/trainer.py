@@ -110,6 +110,11 @@ class Progress:
         trainer._total_loss_scalar, trainer._globalstep_last_logged = saved["logged"]
         self._began = trainer._initial_global_step = saved["began"]
 
+    def calls(self) -> list[Any]:
+        """What the Trainer calls of the script and no state holds: callbacks, functions, and itself where it is a class of the script's."""
+        own = [one for one in self._trainer.callback_handler.callbacks if not isinstance(one, ExportableState)]
+        return [*own, self._trainer.compute_loss_func, self._trainer.data_collator, self._trainer]
+
 
 class TrainerMixin:
     """Put it before a Trainer: `class SFTTrainer(TrainerMixin, trl.SFTTrainer)`.
@@ -223,7 +228,9 @@ class TrainerMixin:
             require_own(Path(resume_from_checkpoint), "Trainer")
         model, loader = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.accelerator.run.prepare(self.lr_scheduler)
-        self.accelerator.run.track(trainer=Progress(self))
+        progress = Progress(self)
+        self.accelerator.run.track(trainer=progress)
+        self.accelerator.run._run.loop_state.prepared.of_library = progress.calls
         if resume_from_checkpoint is not None:
             self.accelerator.load_samebits(Path(resume_from_checkpoint))
         return model, loader

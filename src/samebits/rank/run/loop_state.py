@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,8 @@ class Prepared:
     """Handles on the optimizers' steps, removed when the run ends."""
     even_lanes: bool = False
     """Whether each rank must have as many lanes as the others: the script has the loop of another library."""
+    of_library: Callable[[], list[Any]] = list
+    """What the loop of another library calls of the script, for looks at it."""
     members: Members = field(init=False)
     """Those of `models`."""
 

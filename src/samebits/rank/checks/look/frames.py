@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from inspect import CO_GENERATOR, CO_OPTIMIZED
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from samebits.errors import UsageError
@@ -38,8 +40,31 @@ def is_the_users(file: str) -> bool:
 
 def is_a_class_of_the_users(kind: type) -> bool:
     """Whether the script, or a module beside it, defines a class."""
+    return type.__getattribute__(kind, "__module__") == "__main__" or is_the_users(file_of_class(kind))
+
+
+def is_a_thing_of_the_users(value: object) -> bool:
+    """Whether it is a function of the user's, or an object of a class of the user's."""
+    kind = type(value)
+    return is_the_users(value.__code__.co_filename) if kind is FunctionType else is_a_class_of_the_users(kind)  # type: ignore[attr-defined]
+
+
+def file_of_class(kind: type) -> str:
+    """The source file of a class's module; empty where there is none."""
     module = type.__getattribute__(kind, "__module__")
-    return module == "__main__" or is_the_users(_file_of(sys.modules.get(module) if isinstance(module, str) else None))
+    return _file_of(sys.modules.get(module) if isinstance(module, str) else None)
+
+
+@functools.lru_cache(64)
+def stored_by_libraries(kind: Any) -> frozenset[str]:
+    """Attributes that methods of a class's libraries store: their own. Read from the code's words: `dis` takes ten times as long."""
+    theirs = [one for one in type.__dict__["__mro__"].__get__(kind) if not is_a_class_of_the_users(one)]
+    parts = [part for one in theirs for part in type.__dict__["__dict__"].__get__(one).values()]
+    codes, stores = [part.__code__ for part in parts if type(part) is FunctionType], dis.opmap["STORE_ATTR"]
+    words = [
+        (code.co_names, *word) for code in codes for word in zip(code.co_code[::2], code.co_code[1::2], strict=True)
+    ]
+    return frozenset(names[number] for names, word, number in words if word == stores and number < len(names))
 
 
 def variables_of(frame: FrameType) -> Mapping[str, Any]:

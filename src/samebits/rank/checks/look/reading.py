@@ -235,11 +235,11 @@ _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     np.random.Generator: lambda one: [one.bit_generator.state],
     np.random.RandomState: lambda one: [one.get_state(legacy=False)],
     types.FunctionType: lambda one: [
-        [_contents(cell) for cell in one.__closure__ or ()], one.__defaults__, one.__kwdefaults__, one.__dict__, one.__code__,
+        [contents_of(cell) for cell in one.__closure__ or ()], one.__defaults__, one.__kwdefaults__, one.__dict__, one.__code__,
     ],
     types.MethodType: lambda one: [one.__self__, one.__func__],
     functools.partial: lambda one: [one.func, one.args, one.keywords],
-    types.CellType: lambda one: [_contents(one)],
+    types.CellType: lambda one: [contents_of(one)],
     property: lambda one: [one.fget],
     staticmethod: lambda one: [one.__func__],
     classmethod: lambda one: [one.__func__],
@@ -281,7 +281,7 @@ def dictionary_of(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _contents(cell: types.CellType) -> Any:
+def contents_of(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -14,12 +14,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from samebits.rank.checks.look.frames import (
+    file_of_class,
     is_a_class_of_the_users,
     modules_of_the_script,
     script_frames,
+    stored_by_libraries,
     variables_of,
 )
-from samebits.rank.checks.look.reading import Reader, classes_of, dictionary_of, has_state_in_c
+from samebits.rank.checks.look.reading import Reader, classes_of, contents_of, dictionary_of, has_state_in_c
 
 LONGEST_S = 0.05
 """Of a look, by the thread's own time."""
@@ -88,12 +90,14 @@ class Prepared:
         models: by label; of their modules the attributes are looked at that no state holds.
         optimizers: the same.
         others: objects that are looked at as a whole: what is tracked, `run.state`, data sets.
+        owned: what something prepared, or a library's loop, holds of the script: callbacks, hooks, functions of losses.
     """
 
     held: frozenset[int]
     models: tuple[tuple[str, nn.Module], ...]
     optimizers: tuple[tuple[str, Optimizer], ...]
     others: tuple[tuple[str, Any], ...]
+    owned: tuple[Any, ...] = ()
 
 
 def look(prepared: Prepared, most_s: float) -> Snapshot:
@@ -103,7 +107,8 @@ def look(prepared: Prepared, most_s: float) -> Snapshot:
     reader = Reader(prepared.held, time.thread_time, until_s)
     names: dict[Key, Seen] = {}
     is_cut = False
-    for root in itertools.chain(_variables(frames, prepared), _attributes(prepared), _of_modules(frames, prepared)):
+    variables, modules = _variables(frames, prepared), _of_modules(frames, prepared)
+    for root in itertools.chain(_owned(prepared), variables, _attributes(prepared), modules):
         if is_cut := time.thread_time() > until_s:
             break
         key = root.path, root.file, root.code
@@ -126,6 +131,20 @@ def _variables(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:
                 yield from _roots(
                     name, value, frame.f_code if frame.f_code.co_name == "<module>" else None, file, prepared
                 )
+
+
+def _owned(prepared: Prepared) -> Iterator[Root]:
+    """Attributes of objects that no variable may name, and variables that functions share with those around them."""
+    for number, one in enumerate(prepared.owned):
+        kind, like = type(one), sum(type(other) is type(one) for other in prepared.owned[:number])
+        if kind is FunctionType:
+            for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+                yield from _roots(name, contents_of(cell), None, one.__code__.co_filename, prepared)
+        elif id(one) not in prepared.held and (attributes := dictionary_of(one)) is not None:
+            own, label = stored_by_libraries(kind), kind.__name__ + (f" {like + 1}" if like else "")  # type: ignore[arg-type]
+            for key, part in list(attributes.items()):
+                if key not in own and id(part) not in prepared.held and not _is_ours(type(part)):
+                    yield Root(f"self.{key} of {label}", None, file_of_class(kind), part, (id(one), key))
 
 
 def _of_modules(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:

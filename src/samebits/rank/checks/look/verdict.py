@@ -68,7 +68,9 @@ def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
                     raise TimeoutError
                 words = _words(path)
                 body = [one for loop in _loops(snapshot.places) for one in loop.body]
-                is_read = len(words) == 1 or any(uses(word, body).is_read for word in words if word != "self")
+                is_read = (
+                    len(words) == 1 or " " in path or any(uses(word, body).is_read for word in words if word != "self")
+                )
                 if is_read and (named := _named(path, seen, snapshot.places)) is not None:
                     found[path] = named
     return [*found.values()]
@@ -84,7 +86,8 @@ def counted(snapshot: Snapshot) -> list[Named]:
 
 
 def _words(path: str) -> list[str]:
-    return path.split(".")
+    """Those of `self.shadow of Ema` are the first two: a library holds the object, and no variable has to."""
+    return path.partition(" ")[0].split(".")
 
 
 def _loops(places: Sequence[Place]) -> Iterator[Loop]:

@@ -275,6 +275,14 @@ NAMED = {
         "class Cfg:\n    n = 1.0\ndef hook(module, args, out):\n    Cfg.n *= 0.9\n    return out * Cfg.n\n"
         "model.register_forward_hook(hook)",
     ),
+    "an attribute of a parameter": (
+        "for p in model.parameters(): p.momentum_buf = torch.zeros_like(p)",
+        "for p in model.parameters(): p.momentum_buf.mul_(0.9).add_(1)\n        factor = float(model.bias.momentum_buf)",
+    ),
+    "a gradient of a tensor that nobody prepared": (
+        "w = torch.ones(1, requires_grad=True)",
+        "w.square().sum().backward()\n        factor = float(w.grad)",
+    ),
     "an object that only a hook holds": (
         "",
         "factor = 1.0",

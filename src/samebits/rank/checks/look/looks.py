@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import torch
+
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
 from samebits.rank.checks.look.verdict import Named, changed, counted, unread
 
@@ -101,7 +103,9 @@ class Looks:
     def _look(self, prepared: Callable[[], Prepared]) -> Snapshot | None:
         began_s = time.thread_time()
         try:
-            return look(prepared(), MOST_S - self._spent_s)
+            # Not through what the script has put between itself and torch: that would be its code.
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # noqa: SLF001 - there is no public way
+                return look(prepared(), MOST_S - self._spent_s)
         except Exception:  # noqa: BLE001 - what only labels never ends a run
             return None
         finally:

@@ -15,6 +15,7 @@ import decimal
 import fractions
 import functools
 import hashlib
+import itertools
 import marshal
 import pathlib
 import random
@@ -128,7 +129,9 @@ class Reader:
 
     def _parts(self, value: Any, kind: type, depth: int) -> bytes:
         if kind in _TENSORS:
-            return self._tensor(value)
+            # What the script hangs on it, and a gradient that it keeps.
+            more = [one for one in (dictionary_of(value), value.grad if value.is_leaf else None) if one is not None]
+            return self._tensor(value) + self._all(more, depth)
         if kind is np.ndarray:
             return self._array(value)
         if kind in _CONTAINERS:
@@ -182,7 +185,7 @@ class Reader:
             if (size := storage.nbytes()) <= MOST_BYTES:
                 words = repr([*head, value.storage_offset(), value.stride()]).encode()
                 return words + (ctypes.string_at(storage.data_ptr(), size) if size else b"")
-        return repr([id(value), *head, None if value.is_inference() else value._version]).encode()  # noqa: SLF001
+        return repr([_number_of(value), *head, None if value.is_inference() else value._version]).encode()  # noqa: SLF001
 
     def _array(self, value: np.ndarray[Any, Any]) -> bytes:
         head = repr((value.dtype.str, value.shape)).encode()
@@ -286,6 +289,18 @@ def contents_of(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _number_of(value: Tensor) -> int:
+    """Its own in this process: the address of a tensor that is gone may be another one's."""
+    kept = _NUMBERED.get(id(value))
+    if kept is None or kept[0]() is not value:
+        kept = _NUMBERED[id(value)] = weakref.ref(value), next(_NUMBERS)
+    return kept[1]
+
+
+_NUMBERED: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+_NUMBERS = itertools.count()
 
 
 def _plain(value: Any, kind: type) -> bytes:

@@ -196,19 +196,25 @@ def _attributes(prepared: Prepared) -> Iterator[Root]:
     """What prepared things keep that is in no state."""
     for label, model in prepared.models:
         for place, module in model.named_modules():
-            own = object.__getattribute__(module, "__dict__")
-            where = f"{label}.{place}" if place else label
-            for key, value in list(own.items()):
-                if not (key in _OF_MODULES or issubclass(type(value), nn.Module) or callable(value)):
-                    yield Root(f"{where}.{key}", None, "", value, is_held=True)
-            for key in own.get("_non_persistent_buffers_set", ()):
-                yield Root(f"{where}.{key}", None, "", own["_buffers"].get(key), is_held=True)
+            yield from _of_module(f"{label}.{place}" if place else label, module)
     for label, optimizer in prepared.optimizers:
         for key, value in list(object.__getattribute__(optimizer, "__dict__").items()):
             if not (key in _OF_OPTIMIZERS or callable(value)):
                 yield Root(f"{label}.{key}", None, "", value, is_held=True)
     for label, other in prepared.others:
         yield Root(label, None, "", other, is_held=True)
+
+
+def _of_module(label: str, module: nn.Module) -> Iterator[Root]:
+    own = object.__getattribute__(module, "__dict__")
+    for key, value in list(own.items()):
+        if not (key in _OF_MODULES or issubclass(type(value), nn.Module) or callable(value)):
+            yield Root(f"{label}.{key}", None, "", value, is_held=True)
+    for key in own.get("_non_persistent_buffers_set", ()):
+        yield Root(f"{label}.{key}", None, "", own["_buffers"].get(key), is_held=True)
+    for key, tensor in [*own["_parameters"].items(), *own["_buffers"].items()]:
+        for name, value in (dictionary_of(tensor) or {}).items() if tensor is not None else ():
+            yield Root(f"{label}.{key}.{name}", None, "", value, is_held=True)
 
 
 def _is_ours(kind: type) -> bool:

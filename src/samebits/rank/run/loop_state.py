@@ -218,11 +218,6 @@ class LoopState:
         made = [one.here for one in self.schedulers.here()]
         return [*self.prepared.taken, *self.prepared.stateful.values(), *self.prepared.tracked.values(), *made]
 
-    def holds(self, thing: Any) -> bool:
-        """Whether every state of the run holds what a variable of the script names."""
-        known = (*self.prepared.taken, *self.prepared.tracked.values(), self.values)
-        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
-
     @property
     def lacks(self) -> list[str]:
         """Names of what a state of this run lacks, and of what those lacked from which it comes."""

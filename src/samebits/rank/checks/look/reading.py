@@ -233,6 +233,18 @@ class Reader:
 
 
 _CONTAINERS = _SEQUENCES | _SETS | _MAPPINGS
+
+
+def is_container(value: Any) -> bool:
+    """Whether it is exactly one of Python's."""
+    return type(value) in _CONTAINERS
+
+
+def parts_of_container(value: Any) -> list[Any]:
+    """What it contains; of a mapping the values."""
+    return list(dict.values(value)) if type(value) in _MAPPINGS else list(value)
+
+
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     random.Random: lambda one: [one.getstate()],
     np.random.Generator: lambda one: [one.bit_generator.state],

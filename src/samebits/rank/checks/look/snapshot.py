@@ -21,7 +21,15 @@ from samebits.rank.checks.look.frames import (
     stored_by_libraries,
     variables_of,
 )
-from samebits.rank.checks.look.reading import Reader, classes_of, contents_of, dictionary_of, has_state_in_c
+from samebits.rank.checks.look.reading import (
+    Reader,
+    classes_of,
+    contents_of,
+    dictionary_of,
+    has_state_in_c,
+    is_container,
+    parts_of_container,
+)  # fmt: skip
 
 LONGEST_S = 0.05
 """Of a look, by the thread's own time."""
@@ -56,6 +64,8 @@ class Seen:
     file: str
     owner: tuple[int, str]
     is_held: bool
+    adds: tuple[bool, bool] = (True, True)
+    """Whether methods such as `update` only add: of the object whose attribute it is, and of itself."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,9 @@ def look(prepared: Prepared, most_s: float) -> Snapshot:
         key = root.path, root.file, root.code
         if key not in names:
             bits, is_whole = reader.read(root.value)
-            names[key] = Seen(bits, is_whole, type(root.value) is int, root.code, root.file, root.owner, root.is_held)
+            is_count, adds = type(root.value) is int, not holds_weights(root.value)
+            own = adds, adds or is_container(root.value)
+            names[key] = Seen(bits, is_whole, is_count, root.code, root.file, root.owner, root.is_held, own)
     return Snapshot(names, tuple(Place(frame.f_code, frame.f_lineno) for frame in frames), is_cut)
 
 
@@ -215,6 +227,25 @@ def _of_module(label: str, module: nn.Module) -> Iterator[Root]:
     for key, tensor in [*own["_parameters"].items(), *own["_buffers"].items()]:
         for name, value in (dictionary_of(tensor) or {}).items() if tensor is not None else ():
             yield Root(f"{label}.{key}.{name}", None, "", value, is_held=True)
+
+
+MOST_PARTS = 200
+
+
+def holds_weights(value: Any) -> bool:
+    """Whether it has floating tensors with a dimension, as an average of weights has, and a meter of numbers not."""
+    found = [value]
+    for one in found:
+        kind = type(one)
+        if issubclass(kind, torch.Tensor) and one.is_floating_point() and one.dim():
+            return True
+        parts = parts_of_container(one) if is_container(one) else list((dictionary_of(one) or {}).values())
+        if issubclass(kind, nn.Module) and not is_a_class_of_the_users(kind):
+            parts = [one.__dict__["_parameters"], one.__dict__["_modules"]]  # a metric's own tensors are no weights
+        elif not (is_container(one) or is_a_class_of_the_users(kind)):
+            parts = [part for part in parts if is_container(part) or issubclass(type(part), torch.Tensor)]
+        found += parts[:20] if len(found) < MOST_PARTS else []
+    return False
 
 
 def _is_ours(kind: type) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from samebits.rank.caller import short
 from samebits.rank.checks.look.snapshot import Place, Seen, Snapshot
 from samebits.rank.checks.look.source import (
     Loop,
+    Word,
     assigned_first,
     counters,
     functions_beside,
@@ -66,11 +67,9 @@ def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
             if not seen.is_whole and not seen.is_held and path not in found:
                 if time.thread_time() > until_s:
                     raise TimeoutError
-                words = _words(path)
                 body = [one for loop in _loops(snapshot.places) for one in loop.body]
-                is_read = (
-                    len(words) == 1 or " " in path or any(uses(word, body).is_read for word in words if word != "self")
-                )
+                words = _as_written(path, seen)
+                is_read = "." not in path or " " in path or any(uses(word, body).is_read for word in words)
                 if is_read and (named := _named(path, seen, snapshot.places)) is not None:
                     found[path] = named
     return [*found.values()]
@@ -85,9 +84,15 @@ def counted(snapshot: Snapshot) -> list[Named]:
     return [Named(f"the count of {name}", short(place.code.co_filename, loop.lineno)) for name in counters(loop)]
 
 
-def _words(path: str) -> list[str]:
-    """Those of `self.shadow of Ema` are the first two: a library holds the object, and no variable has to."""
-    return path.partition(" ")[0].split(".")
+def _as_written(path: str, seen: Seen) -> list[Word]:
+    """The words of a path as code has them: a function's variable is never behind a dot, and an attribute always.
+
+    Those of `self.shadow of Ema` are the first two: a library holds the object, and no variable has to.
+    """
+    texts, code = path.partition(" ")[0].split("."), seen.code
+    words = [Word(text, (ast.Attribute,), seen.adds[number == len(texts)]) for number, text in enumerate(texts, 1)]
+    words[0] = replace(words[0], kinds=(ast.Name, ast.Attribute) if code is None else (ast.Name,))
+    return words if texts[0] != "self" else words[1:]
 
 
 def _loops(places: Sequence[Place]) -> Iterator[Loop]:
@@ -101,11 +106,11 @@ def _named(path: str, seen: Seen, places: Sequence[Place]) -> Named | None:
     if seen.is_held:
         return Named(path, "")
     loops = list(_loops(places))
-    words = _words(path)
+    words = _as_written(path, seen)
     own = [
         one for place in places if place.code is seen.code and (one := loop_around(place.code, place.line)) is not None
     ]
-    if len(words) == 1 and any(words[0] in assigned_first(loop) for loop in own or loops):
+    if "." not in path and any(path in assigned_first(loop) for loop in own or loops):
         return None
     files = list(dict.fromkeys([seen.file, *(place.code.co_filename for place in places)]))
     if any(tree(file) is None for file in files):
@@ -120,11 +125,12 @@ def _named(path: str, seen: Seen, places: Sequence[Place]) -> Named | None:
         file: functions_beside(file, loops[0] if loops else None, bodies[0][0] if bodies else "") for file in files
     }
     functions = [one for found in beside.values() for one in found]
-    found = [uses(words[0], [*body, *functions_that_see(words[0], seen.code, functions)])] if words[0] != "self" else []
-    found += [uses(word, [*body, *functions]) for word in words[1:]]
+    by_name = ast.Name in words[0].kinds
+    seeing = functions_that_see(words[0].text, seen.code, functions) if by_name else functions
+    found = [uses(word, [*body, *(functions if number else seeing)]) for number, word in enumerate(words)]
     # [Note: why each word must be read]
     # A meter that is only updated and printed decides nothing, however its own methods read what it holds.
-    in_loop = [uses(word, body) for word in words[:-1] if word != "self"]
+    in_loop = [uses(word, body) for word in words[:-1]]
     if not all(one.is_read for one in found) or not all(one.is_read or not one.line for one in in_loop):
         return None
     for file in files:

@@ -229,7 +229,7 @@ class LoopState:
             # A state whose run had looked says what it lacks: the same script lacks it here.
             is_known = self.resumption.has_resumed and NOT_YET not in earlier
             names = [*(() if is_known else (NOT_YET,)), *earlier]
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys([*names, *(one.name for one in looks.behind)]))
 
     @property
     def loop_has_begun(self) -> bool:

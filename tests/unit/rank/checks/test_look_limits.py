@@ -1,7 +1,9 @@
 """What a look must never do: take long, fail the script, or take what it could not see for the same."""
 
 import ast
+import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +11,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from samebits.errors import UsageError
 from samebits.rank.checks.look import looks as when
 from samebits.rank.checks.look.held import prepared_of
+from samebits.rank.checks.look.labels import refuse_loop_without_turn
 from samebits.rank.checks.look.looks import Looks
 from samebits.rank.checks.look.reading import Reader
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot
 from samebits.rank.checks.look.source import assigned_first
+from samebits.rank.checks.look.verdict import Named
 from samebits.rank.run.loop_state import LoopState
 from tests.unit.rank.checks.test_looks import read
 
@@ -43,6 +48,23 @@ def test_a_look_that_comes_to_no_end_compares_nothing(monkeypatch):
     looks = Looks()
     assert [looks.after_step(lambda: NOTHING) for _ in range(3)] == [False, False, True]
     assert not looks.has_compared
+
+
+def test_ranks_put_together_what_each_has_found():
+    ours, theirs = Looks(is_over=True, _compared=2), Looks(is_over=True, _compared=1)
+    ours.carried, theirs.carried = [Named("a", "x.py:1")], [Named("a", "x.py:1"), Named("b", "")]
+    gathered = [json.loads(json.dumps(one.found())) for one in (ours, theirs)]
+    for one in (ours, theirs):
+        one.share(gathered)
+        assert (one.carried, one.handed_on, one._compared) == ([Named("a", "x.py:1"), Named("b", "")], [], 1)
+        assert one.found() == []
+
+
+@pytest.mark.parametrize("gathered", [[[], ["tally"]], [["tally"], []]])
+def test_a_loop_without_a_turn_is_refused_on_every_rank_alike(gathered):
+    transport = SimpleNamespace(all_gather_object=lambda *_: gathered)
+    with pytest.raises(UsageError, match="reads 'tally'"):
+        refuse_loop_without_turn(SimpleNamespace(components=SimpleNamespace(transport=transport)))
 
 
 def test_a_look_that_fails_compares_nothing():

@@ -10,7 +10,6 @@ from inspect import CO_GENERATOR, CO_OPTIMIZED
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from samebits.errors import UsageError
 from samebits.protocol.script_files import PACKAGE, running_script
 from samebits.rank.checks.look.source import read_behind, scope_of, tree, writes_uncounted
 
@@ -113,16 +112,6 @@ def read_behind_its_loop() -> frozenset[str]:
         if not frame.f_code.co_flags & CO_GENERATOR:
             break
     return frozenset()
-
-
-def refuse_loop_without_turn() -> None:
-    """Raise `UsageError` where a run resumes behind the last turn of a loop whose names the script reads there, and lacks."""
-    names = read_behind_its_loop() - {""}
-    if names:
-        raise UsageError(
-            f"The run resumes after the last iteration of a loop, where the script reads {min(names)!r}, which no state has.",
-            "Keep it in run.state, or choose another name for a new run.",
-        )
 
 
 _FOREIGN: set[str] = set()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
 import torch
 
@@ -38,6 +39,10 @@ class Looks:
     """What a lane changes and something reads."""
     unread: list[Named] = field(default_factory=list)
     """What the loop reads and could not be looked at whole."""
+    behind: list[Named] = field(default_factory=list)
+    """What the script reads behind a loop that is over, and no state holds: a run that resumes in a later one lacks it."""
+    behind_last: list[Named] = field(default_factory=list)
+    """The same of the last loop, while there is no later one."""
     has_begun: bool = False
     """Whether the first step has."""
     is_over: bool = False
@@ -46,6 +51,8 @@ class Looks:
     """Whether an int that a lane changes is handed on; not where a library counts its batches in lanes by design."""
     accumulates: bool = False
     """Whether a pass has begun with gradients of an earlier step, to which it adds."""
+    is_shared: bool = False
+    """Whether it is what all ranks have found."""
     _steps: list[Snapshot | None] = field(default_factory=list)
     """None of a look that failed."""
     _lane: Snapshot | None = None
@@ -84,6 +91,22 @@ class Looks:
             self.unread = unread(seen, until_s)
             self.carried = list(dict.fromkeys([*(one for first in seen[:1] for one in counted(first)), *carried]))
             self._compared = 0 if any(one.is_cut for one in seen) else len(pairs)
+
+    def found(self) -> list[Any]:
+        """What this rank has found, for the others; empty while there are more looks, and where they know it."""
+        if self.is_shared or not self.is_over:
+            return []
+        return [self._compared, *([astuple(one) for one in found] for found in self._lists)]
+
+    def share(self, gathered: Sequence[list[Any]]) -> None:
+        """Take what the ranks have found; where one could not compare, it is not known what a state lacks."""
+        self.is_shared, self._compared = True, min(found[0] for found in gathered)
+        for own, *others in zip(self._lists, *(found[1:] for found in gathered), strict=True):
+            own[:] = dict.fromkeys(Named(*one) for found in others for one in found)
+
+    @property
+    def _lists(self) -> tuple[list[Named], ...]:
+        return self.carried, self.handed_on, self.unread
 
     def enter_lane(self, prepared: Callable[[], Prepared]) -> None:
         """A lane begins; only that of a start's second step is looked at."""

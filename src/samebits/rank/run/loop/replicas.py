@@ -85,7 +85,9 @@ SAVE_SIGNAL = -1
 SNAPSHOT = -2
 """That a snapshot is due."""
 CHECKED = -3
-"""Rank 0's bits; rank r has `CHECKED - r`, so nothing else may be below."""
+"""Rank 0's bits; rank r has `CHECKED - r`."""
+LOOKED = -(1 << 30)
+"""What rank 0's looks have found; rank r has `LOOKED - r`."""
 
 
 def begin_checks(run: RunState) -> None:

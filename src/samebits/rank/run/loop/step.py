@@ -16,12 +16,12 @@ from samebits.protocol.layout.schedule import Kind
 from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
-from samebits.rank.checks.look.labels import look_around_lane, note_gradients
+from samebits.rank.checks.look.labels import look_around_lane, note_gradients, share_looks
 from samebits.rank.data.loader import Batches, LanePart, StepPlan
 from samebits.rank.run.loop.counts import CountedLoss, refuse_whole_batch, totals_of
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
 from samebits.rank.run.loop.loss_gauge import take_loss
-from samebits.rank.run.loop.replicas import SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
+from samebits.rank.run.loop.replicas import LOOKED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.run.loop.tally import Agreed
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
@@ -340,6 +340,8 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
         notes[SAVE_SIGNAL] = asked
     if run.loop_state.checkpointing.snapshots.is_due:
         notes[SNAPSHOT] = 1
+    if found := run.loop_state.looks.found():
+        notes[LOOKED - run.components.transport.rank] = found
     return {**notes, **report_bits(run, is_first=number == 1)} if number else notes
 
 
@@ -350,6 +352,8 @@ def _receive(run: RunState, notes: dict[int, Any]) -> None:
     run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
     if notes.pop(SNAPSHOT, 0):
         run.loop_state.checkpointing.snapshots.hear()
+    if not run.loop_state.looks.is_shared:
+        share_looks(run, [notes.pop(LOOKED - rank, []) for rank in range(run.components.transport.world_size)])
     run.loop_state.tallies.receive(notes)
 
 

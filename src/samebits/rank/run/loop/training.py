@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
-from samebits.rank.checks.look.frames import refuse_loop_without_turn
-from samebits.rank.checks.look.labels import begin_looks, look_after_step
+from samebits.rank.checks.look.labels import (
+    begin_looks,
+    leave_loop,
+    look_after_step,
+    refuse_loop_without_turn,
+)
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
@@ -113,7 +117,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     step_timer.step_in_epoch, step_timer.steps_per_epoch = steps.done, steps.length or 0
     if step_timer.num_epochs == 0:
         step_timer.epoch = loader.epochs_begun
-    if not run.loop_state.looks.has_begun and not steps.is_over:
+    if not steps.is_over:
         begin_looks(run)
     while has_next(run, steps):
         number = steps.done
@@ -153,6 +157,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     say_idle(run)
     run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
     run.loop_state.epochs.end_steps()
+    leave_loop(run, is_inner=run.loop_state.epochs.in_body)
 
 
 def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
@@ -211,7 +216,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     loop_state.epoch.reading = weakref.ref(steps)
     loop_state.checkpointing.snapshots.enter_steps()
     if steps.is_over:
-        refuse_loop_without_turn()
+        refuse_loop_without_turn(run)
     loop_state.checkpointing.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 

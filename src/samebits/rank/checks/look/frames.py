@@ -42,12 +42,6 @@ def is_a_class_of_the_users(kind: type) -> bool:
     return type.__getattribute__(kind, "__module__") == "__main__" or is_the_users(file_of_class(kind))
 
 
-def is_a_thing_of_the_users(value: object) -> bool:
-    """Whether it is a function of the user's, or an object of a class of the user's."""
-    kind = type(value)
-    return is_the_users(value.__code__.co_filename) if kind is FunctionType else is_a_class_of_the_users(kind)  # type: ignore[attr-defined]
-
-
 def file_of_class(kind: type) -> str:
     """The source file of a class's module; empty where there is none."""
     module = type.__getattribute__(kind, "__module__")

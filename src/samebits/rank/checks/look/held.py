@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from samebits.rank.checks.look.frames import is_a_thing_of_the_users
 from samebits.rank.checks.look.reading import dictionary_of
 from samebits.rank.checks.look.snapshot import Prepared
 from samebits.rank.run.loop_state import LoopState
@@ -56,22 +55,16 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
     )
 
 
-def _owned(prepared: Any, things: Sequence[Any]) -> Iterator[Any]:
+def _owned(prepared: Any, things: Sequence[Any]) -> list[Any]:
     """What prepared things, and a library's loop around them, call of the script: objects and functions, each once."""
     hooks = [one for thing in things for key, one in vars(thing).items() if key.endswith("_hooks") and one]
     called = [*prepared.of_library(), *(one.collate_fn for one in prepared.loaders)]
     called += [one for of_kind in hooks for one in of_kind.values()]
-    bound = [one for root in called for one in _bound(root) if is_a_thing_of_the_users(one)]
-    yield from {id(one): one for one in bound}.values()
-
-
-def _bound(root: Any) -> Iterator[Any]:
-    """What a call of it has: the object of a method, what a partial binds, else itself."""
-    if type(root) is functools.partial:
-        for one in (root.func, *root.args, *root.keywords.values()):
-            yield from _bound(one)
-    else:
-        yield root.__self__ if type(root) is MethodType else root
+    parts = [
+        (one.func, *one.args, *one.keywords.values()) if type(one) is functools.partial else (one,) for one in called
+    ]
+    bound = [one.__self__ if type(one) is MethodType else one for found in parts for one in found]
+    return [*{id(one): one for one in bound}.values()]
 
 
 _GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # noqa: SLF001

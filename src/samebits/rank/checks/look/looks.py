@@ -26,6 +26,7 @@ VERDICT_S = 0.1
 """Of the comparison of what they saw."""
 NOT_YET = "what it keeps, which is looked at in its first 3 steps"
 """In place of names, in the states of these steps."""
+FOUND = "carried", "handed_on", "unread"
 GRADIENTS = Named("the gradients left at the end of an epoch", "")
 
 
@@ -96,17 +97,13 @@ class Looks:
         """What this rank has found, for the others; empty while there are more looks, and where they know it."""
         if self.is_shared or not self.is_over:
             return []
-        return [self._compared, *([astuple(one) for one in found] for found in self._lists)]
+        return [self._compared, *([astuple(one) for one in getattr(self, name)] for name in FOUND)]
 
     def share(self, gathered: Sequence[list[Any]]) -> None:
         """Take what the ranks have found; where one could not compare, it is not known what a state lacks."""
         self.is_shared, self._compared = True, min(found[0] for found in gathered)
-        for own, *others in zip(self._lists, *(found[1:] for found in gathered), strict=True):
-            own[:] = dict.fromkeys(Named(*one) for found in others for one in found)
-
-    @property
-    def _lists(self) -> tuple[list[Named], ...]:
-        return self.carried, self.handed_on, self.unread
+        for name, *lists in zip(FOUND, *(found[1:] for found in gathered), strict=True):
+            setattr(self, name, [*dict.fromkeys(Named(*one) for found in lists for one in found)])
 
     def enter_lane(self, prepared: Callable[[], Prepared]) -> None:
         """A lane begins; only that of a start's second step is looked at."""

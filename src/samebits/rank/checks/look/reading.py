@@ -170,11 +170,7 @@ class Reader:
         if kind in _MAPPINGS:
             items = list(dict.items(value))
             return head + self._all([one for item in items for one in item], depth)
-        found = (
-            [self._of(one, depth) for one in value.copy()]
-            if kind is not tuple
-            else [self._of(one, depth) for one in value]
-        )
+        found = [self._of(one, depth) for one in (value if kind is tuple else value.copy())]
         return head + b"|".join(sorted(found) if kind in _SETS else found)
 
     def _tensor(self, value: Tensor) -> bytes:
@@ -190,9 +186,8 @@ class Reader:
     def _array(self, value: np.ndarray[Any, Any]) -> bytes:
         head = repr((value.dtype.str, value.shape)).encode()
         if value.dtype.hasobject:
-            return head + (
-                self._of(self._held(value.tolist()), 1) if value.size <= MOST_ITEMS // 10 else self._not(value)
-            )
+            is_short = value.size <= MOST_ITEMS // 10
+            return head + (self._of(self._held(value.tolist()), 1) if is_short else self._not(value))
         return head + (value.tobytes() if value.nbytes <= MOST_BYTES else self._not(value))
 
     def _instance(self, value: Any, kind: type, depth: int) -> bytes:
@@ -220,31 +215,12 @@ class Reader:
         """What an instance of a subclass of a container holds as such, past what the subclass makes of it."""
         if base is types.SimpleNamespace:
             return b""
-        if base in _MAPPINGS:
-            items = list(dict.items(value))
-            return (
-                self._all([one for item in items for one in item], depth)
-                if len(items) < MOST_ITEMS // 10
-                else self._not(value)
-            )
-        if base.__len__(value) >= MOST_ITEMS // 10:  # type: ignore[attr-defined]
-            return self._not(value)
-        return self._all(base.__iter__(value), depth)  # type: ignore[attr-defined]
+        items = [one for item in dict.items(value) for one in item] if base in _MAPPINGS else base.__iter__(value)  # type: ignore[attr-defined]
+        parts = list(itertools.islice(items, MOST_ITEMS // 10))
+        return self._all(parts, depth) if len(parts) < MOST_ITEMS // 10 else self._not(value)
 
 
 _CONTAINERS = _SEQUENCES | _SETS | _MAPPINGS
-
-
-def is_container(value: Any) -> bool:
-    """Whether it is exactly one of Python's."""
-    return type(value) in _CONTAINERS
-
-
-def parts_of_container(value: Any) -> list[Any]:
-    """What it contains; of a mapping the values."""
-    return list(dict.values(value)) if type(value) in _MAPPINGS else list(value)
-
-
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     random.Random: lambda one: [one.getstate()],
     np.random.Generator: lambda one: [one.bit_generator.state],
@@ -260,6 +236,15 @@ _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     classmethod: lambda one: [one.__func__],
 }  # fmt: skip
 """Of what is no container: what it is made of."""
+
+
+def contained_in(value: Any, most: int) -> list[Any] | None:
+    """The first parts of what is exactly one of Python's containers, of a mapping the values; None of anything else."""
+    if type(value) not in _CONTAINERS:
+        return None
+    return list(itertools.islice(dict.values(value) if type(value) in _MAPPINGS else value, most))
+
+
 _HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: classes that Python code made, and those of newer C extensions."""
 
@@ -283,6 +268,11 @@ def _of_class(name: str, kind: type) -> Any:
 def classes_of(kind: type) -> tuple[type, ...]:
     """The class and its bases."""
     return _of_class("__mro__", kind)  # type: ignore[no-any-return]
+
+
+def has_more(kind: type) -> bool:
+    """Whether instances have a state beside their dictionary: slots, or what a container or a class in C holds."""
+    return any("__slots__" in _DICT.__get__(one) or has_state_in_c(one) for one in classes_of(kind)[:-1])
 
 
 def dictionary_of(value: Any) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -16,20 +17,13 @@ from torch.optim import Optimizer
 from samebits.rank.checks.look.frames import (
     file_of_class,
     is_a_class_of_the_users,
+    is_the_users,
     modules_of_the_script,
     script_frames,
     stored_by_libraries,
     variables_of,
 )
-from samebits.rank.checks.look.reading import (
-    Reader,
-    classes_of,
-    contents_of,
-    dictionary_of,
-    has_state_in_c,
-    is_container,
-    parts_of_container,
-)  # fmt: skip
+from samebits.rank.checks.look.reading import Reader, contained_in, contents_of, dictionary_of, has_more
 
 LONGEST_S = 0.05
 """Of a look, by the thread's own time."""
@@ -53,19 +47,25 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one look saw of a name; it keeps no object."""
+class Seen(Root):
+    """What one look saw of a name; it keeps no object: its `value` is None."""
 
-    bits: bytes
-    is_whole: bool
-    is_count: bool
+    bits: bytes = b""
+    is_whole: bool = True
+    is_count: bool = False
     """Whether it is an exact int, as counters are."""
-    code: CodeType | None
-    file: str
-    owner: tuple[int, str]
-    is_held: bool
     adds: tuple[bool, bool] = (True, True)
     """Whether methods such as `update` only add: of the object whose attribute it is, and of itself."""
+
+    @classmethod
+    def of(cls, root: Root, reader: Reader) -> Seen:
+        """Read it."""
+        value, (bits, is_whole) = root.value, reader.read(root.value)
+        adds = False
+        with suppress(Exception):  # another thread may change it
+            adds = not holds_weights(value)
+        place = root.path, root.code, root.file, None, root.owner, root.is_held
+        return cls(*place, bits, is_whole, type(value) is int, (adds, adds or contained_in(value, 0) is not None))
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,7 @@ def look(prepared: Prepared, most_s: float) -> Snapshot:
             break
         key = root.path, root.file, root.code
         if key not in names:
-            bits, is_whole = reader.read(root.value)
-            is_count, adds = type(root.value) is int, not holds_weights(root.value)
-            own = adds, adds or is_container(root.value)
-            names[key] = Seen(bits, is_whole, is_count, root.code, root.file, root.owner, root.is_held, own)
+            names[key] = Seen.of(root, reader)
     return Snapshot(names, tuple(Place(frame.f_code, frame.f_lineno) for frame in frames), is_cut)
 
 
@@ -149,12 +146,12 @@ def _owned(prepared: Prepared) -> Iterator[Root]:
     """Attributes of objects that no variable may name, and variables that functions share with those around them."""
     for number, one in enumerate(prepared.owned):
         kind, like = type(one), sum(type(other) is type(one) for other in prepared.owned[:number])
-        if kind is FunctionType:
+        if kind is FunctionType and is_the_users(one.__code__.co_filename):
             for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
                 yield from _roots(name, contents_of(cell), None, one.__code__.co_filename, prepared)
-        elif id(one) not in prepared.held and (attributes := dictionary_of(one)) is not None:
+        elif is_a_class_of_the_users(kind) and id(one) not in prepared.held:
             own, label = stored_by_libraries(kind), kind.__name__ + (f" {like + 1}" if like else "")  # type: ignore[arg-type]
-            for key, part in list(attributes.items()):
+            for key, part in list((dictionary_of(one) or {}).items()):
                 if key not in own and id(part) not in prepared.held and not _is_ours(type(part)):
                     yield Root(f"self.{key} of {label}", None, file_of_class(kind), part, (id(one), key))
 
@@ -188,15 +185,8 @@ def _roots(name: str, value: Any, code: CodeType | None, file: str, prepared: Pr
     for key, part in list(attributes.items()):
         if id(part) not in prepared.held and not _is_ours(type(part)):
             yield Root(f"{name}.{key}", code, file, part, (id(value), key))
-    if _has_more(kind):
+    if has_more(kind):
         yield Root(name, code, file, value, (id(value), ""))
-
-
-def _has_more(kind: type) -> bool:
-    """Whether instances have a state beside their dictionary: slots, or what a container or a class in C holds."""
-    return any(
-        "__slots__" in type.__dict__["__dict__"].__get__(one) or has_state_in_c(one) for one in classes_of(kind)[:-1]
-    )
 
 
 _OF_MODULES = frozenset(vars(nn.Module()))
@@ -229,23 +219,21 @@ def _of_module(label: str, module: nn.Module) -> Iterator[Root]:
             yield Root(f"{label}.{key}.{name}", None, "", value, is_held=True)
 
 
-MOST_PARTS = 200
-
-
 def holds_weights(value: Any) -> bool:
     """Whether it has floating tensors with a dimension, as an average of weights has, and a meter of numbers not."""
     found = [value]
     for one in found:
-        kind = type(one)
-        if issubclass(kind, torch.Tensor) and one.is_floating_point() and one.dim():
+        if issubclass(type(one), torch.Tensor) and one.is_floating_point() and one.dim():
             return True
-        parts = parts_of_container(one) if is_container(one) else list((dictionary_of(one) or {}).values())
-        if issubclass(kind, nn.Module) and not is_a_class_of_the_users(kind):
-            parts = [one.__dict__["_parameters"], one.__dict__["_modules"]]  # a metric's own tensors are no weights
-        elif not (is_container(one) or is_a_class_of_the_users(kind)):
-            parts = [part for part in parts if is_container(part) or issubclass(type(part), torch.Tensor)]
-        found += parts[:20] if len(found) < MOST_PARTS else []
+        if (parts := contained_in(one, MOST_PARTS)) is None:
+            parts = [*(dictionary_of(one) or {}).values()][:MOST_PARTS]
+            if not is_a_class_of_the_users(type(one)):  # a progress bar holds a loader
+                parts = [part for part in parts if issubclass(type(part), (torch.Tensor, dict, list, tuple))]
+        found += parts if len(found) < MOST_PARTS else []
     return False
+
+
+MOST_PARTS = 50
 
 
 def _is_ours(kind: type) -> bool:

@@ -174,15 +174,14 @@ def writes_uncounted(node: ast.AST) -> bool:
     return any(_writes(one) for one in ast.walk(node))
 
 
+_CHANGES = ADDS | {"fill", "sort", "resize"}
+
+
 def _writes(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         if node.attr in ("data", "numpy"):
             return isinstance(node.ctx, ast.Store)
-        is_change = (
-            node.attr in ADDS
-            or node.attr in ("fill", "sort", "resize")
-            or (node.attr.endswith("_") and node.attr[0] != "_")
-        )
+        is_change = node.attr in _CHANGES or (node.attr.endswith("_") and node.attr[0] != "_")
         return node.attr in UNCOUNTED or (is_change and _is_data(node.value))
     if isinstance(node, ast.Subscript):
         return isinstance(node.ctx, ast.Store) and _is_data(node.value)

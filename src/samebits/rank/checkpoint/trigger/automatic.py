@@ -132,8 +132,7 @@ class Automatic(NoStates):
         else:
             if self._trigger.schedule.epoch:
                 self._warn_once(
-                    f"{where()}: --save-every epoch saves nothing here, because behind this loop the script reads names that it "
-                    "assigns. Use run.epochs for the loop over epochs, or keep them in run.state."
+                    f"{where()}: --save-every epoch saves nothing here, because behind this loop the script reads names that it assigns. Use run.epochs for the loop over epochs, or keep them in run.state."
                 )
             self._end_if_asked(None)
 

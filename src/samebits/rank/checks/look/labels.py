@@ -41,7 +41,9 @@ def begin_looks(run: RunState) -> None:
 
 def leave_loop(run: RunState, *, is_inner: bool = False) -> None:
     """The turns of a loop are over; `is_inner`: in the body of another one, which has more. Not collective."""
-    if not is_inner:
+    if not (
+        is_inner or run.loop_state.prepared.even_lanes
+    ):  # a library's loop says itself what happens behind its epochs
         run.loop_state.looks.behind_last = [Named(name, where()) for name in sorted(read_behind_its_loop() - {""})]
 
 
@@ -67,8 +69,7 @@ def refuse_loop_without_turn(run: RunState) -> None:
     found = run.components.transport.all_gather_object(names, "names behind the loop", where())
     if any(found):
         raise UsageError(
-            f"The run resumes after the last iteration of a loop, where the script reads {min(filter(None, found))[0]!r}, "
-            "which no state has.",
+            f"The run resumes after the last iteration of a loop, where the script reads {min(filter(None, found))[0]!r}, which no state has.",
             "Keep it in run.state, or choose another name for a new run.",
         )
 

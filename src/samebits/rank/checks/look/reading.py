@@ -36,6 +36,9 @@ MOST_BYTES = 1 << 20
 MOST_ITEMS = 20_000
 """Of a container of plain values; of any other a tenth. Longer ones hold data."""
 MOST_DEEP = 60
+_NUMBERED: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+_NUMBERS = itertools.count()
+"""Of large tensors."""
 
 _BY_REPR = frozenset({
     range, slice, type(NotImplemented), dt.date, dt.datetime, dt.time, dt.timedelta, decimal.Decimal, fractions.Fraction,
@@ -240,9 +243,8 @@ _PARTS: dict[type, Callable[[Any], list[Any]]] = {
 
 def contained_in(value: Any, most: int) -> list[Any] | None:
     """The first parts of what is exactly one of Python's containers, of a mapping the values; None of anything else."""
-    if type(value) not in _CONTAINERS:
-        return None
-    return list(itertools.islice(dict.values(value) if type(value) in _MAPPINGS else value, most))
+    parts = dict.values(value) if type(value) in _MAPPINGS else value
+    return list(itertools.islice(parts, most)) if type(value) in _CONTAINERS else None
 
 
 _HEAP = 1 << 9
@@ -299,10 +301,6 @@ def _number_of(value: Tensor) -> int:
     if kept is None or kept[0]() is not value:
         kept = _NUMBERED[id(value)] = weakref.ref(value), next(_NUMBERS)
     return kept[1]
-
-
-_NUMBERED: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-_NUMBERS = itertools.count()
 
 
 def _plain(value: Any, kind: type) -> bytes:

@@ -25,6 +25,8 @@ from samebits.rank.checks.look.frames import (
 )
 from samebits.rank.checks.look.reading import Reader, contained_in, contents_of, dictionary_of, has_more
 
+MOST_PARTS = 50
+"""Of one thing that is searched for weights, and nearly so many of all."""
 LONGEST_S = 0.05
 """Of a look, by the thread's own time."""
 
@@ -231,9 +233,6 @@ def holds_weights(value: Any) -> bool:
                 parts = [part for part in parts if issubclass(type(part), (torch.Tensor, dict, list, tuple))]
         found += parts if len(found) < MOST_PARTS else []
     return False
-
-
-MOST_PARTS = 50
 
 
 def _is_ours(kind: type) -> bool:

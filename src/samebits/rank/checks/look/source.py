@@ -26,6 +26,7 @@ SHOWS = frozenset({
     "set_description", "set_postfix", "set_postfix_str", "warning", "write",
 })  # fmt: skip
 """Functions and methods that only show what they get."""
+_CHANGES = ADDS | {"fill", "sort", "resize"}
 CLOCKS = frozenset({
     "monotonic", "monotonic_ns", "now", "perf_counter", "perf_counter_ns", "process_time", "time", "time_ns",
 })  # fmt: skip
@@ -172,9 +173,6 @@ def _own_names(function: ast.AST) -> frozenset[str]:
 def writes_uncounted(node: ast.AST) -> bool:
     """Whether some statement may write to a tensor past its counter of writes: `p.data.mul_(2)`, `p.data = other`, `a.numpy()[0] = 1`."""
     return any(_writes(one) for one in ast.walk(node))
-
-
-_CHANGES = ADDS | {"fill", "sort", "resize"}
 
 
 def _writes(node: ast.AST) -> bool:

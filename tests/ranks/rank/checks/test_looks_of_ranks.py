@@ -91,3 +91,40 @@ def test_epochs_of_the_scripts_own_that_read_behind_their_steps_are_told_why_not
     assert ended.code == 0, ended.err
     assert ended.err.count("--save-every epoch saves nothing here") == 1
     assert ended.err.count("the script reads step behind this loop") == 1
+
+
+FOLDS = """
+import os, torch, torch.nn.functional as F, samebits
+from torch.utils.data import DataLoader, Subset, TensorDataset
+run = samebits.init(seed=0, lanes=4, threads=1)
+x = torch.randn(64, 8)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+{start}
+for fold in range(2):
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.02)
+    rows = [one for one in range(64) if one % 2 != fold]
+    model, optimizer, loader, rest = run.prepare(model, optimizer, DataLoader(Subset(data, rows), batch_size=8), DataLoader(data, batch_size=16))
+    for epoch in run.epochs(2):
+        for step in run.steps(loader):
+            for a, b in step: run.backward(F.mse_loss(model(a), b))
+            optimizer.step(); optimizer.zero_grad()
+            {kill}
+        tally = run.tally()
+        for a, b in rest: tally.add(loss=F.mse_loss(model(a), b).item())
+        {inside}
+    {behind}
+run.print("all", sum({scores}))
+"""  # fmt: skip
+
+
+def test_folds_that_keep_their_scores_by_fold_go_on_and_others_are_told_before_a_kill(tmp_path: Path) -> None:
+    kept = {"start": "run.state.scores = {}", "inside": "run.state.scores[fold] = tally.mean()['loss']", "behind": "", "scores": "run.state.scores.values()"}  # fmt: skip
+    whole = run_script(tmp_path, FOLDS.format(kill="", **kept), "-n", "2")
+    killed = run_script(tmp_path, FOLDS.format(kill=KILL.format(14), **kept), "-n", "2")
+    assert "restart  " in killed.err
+    assert (killed.bits, killed.out.splitlines()[-1]) == (whole.bits, whole.out.splitlines()[-1])
+    assert "behind this loop" not in killed.err
+    own = {"start": "scores = []", "inside": "", "behind": "scores.append(tally.mean()['loss'])", "scores": "scores"}
+    told = run_script(tmp_path, FOLDS.format(kill="", **own), "-n", "2")
+    assert told.err.count("the script reads tally behind this loop and no state holds it") == 1

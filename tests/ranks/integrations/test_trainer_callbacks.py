@@ -13,6 +13,7 @@ pytestmark = pytest.mark.ranks
 
 TRAIN = """
     import os, signal, sys, torch, transformers as T
+    from transformers.trainer_callback import ExportableState
     from samebits.integrations.transformers import Trainer
 
     kill, kinds = int(sys.argv[1]), sys.argv[2:]
@@ -41,6 +42,19 @@ TRAIN = """
         def load_state_dict(self, state):
             self.shadow = state
 
+    class Exports(T.TrainerCallback, ExportableState):
+        def __init__(self, factor):
+            self.factor, self.average, self.beside = factor, 1.0, 1.0
+        def on_step_end(self, args, state, control, **named):
+            self.average = self.factor * self.average + 1
+            if "beside" in kinds:
+                self.beside = 0.5 * self.beside + 1
+        def state(self):
+            return {"args": {"factor": self.factor}, "attributes": {"average": self.average}}
+        def on_train_end(self, args, state, control, **named):
+            if args.process_index == 0:
+                print("averages", self.factor, self.average)
+
     class Collator:
         def __init__(self):
             self.drawn = torch.Generator().manual_seed(1)
@@ -67,6 +81,8 @@ TRAIN = """
 
     ema = Ema()
     callbacks = [Kill(), *([ema] if "ema" in kinds or "tracked" in kinds else [])]
+    if "exports" in kinds:
+        callbacks += [Exports(0.5), Exports(0.9)]
     if "hook" in kinds:
         model.lm_head.register_forward_hook(hook_of([1.0]))
     arguments = T.TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=2, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no")
@@ -100,6 +116,15 @@ def test_what_the_trainer_calls_and_no_state_holds_is_named_before_a_kill_and_be
     assert f"resumed   without {name}, which no state holds" in behind
     assert "of Kill" not in ended.err
     assert "losses of Own" not in ended.err
+
+
+def test_callbacks_of_one_class_export_their_own_states_and_what_they_do_not_export_is_named(tmp_path: Path) -> None:
+    whole, killed = run(tmp_path, 0, "exports", "beside"), run(tmp_path, 8, "exports", "beside")
+    averages = [line for line in whole.out.splitlines() if line.startswith("averages")]
+    assert len(averages) == 2
+    assert [line for line in killed.out.splitlines() if line.startswith("averages")] == averages
+    assert "resumed   without self.beside of Exports, self.beside of Exports 2, which no state holds" in killed.err
+    assert "self.average" not in killed.err
 
 
 def test_a_callback_that_is_tracked_goes_on_and_is_not_named(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ class Progress:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._began = trainer, 0
+        self._exported: dict[int, frozenset[str]] = {}
+        """By identity of a callback, attributes of it that every state holds."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -81,11 +83,7 @@ class Progress:
             "log_history": [
                 {name: value for name, value in line.items() if not name.endswith(TIMED)} for line in state.log_history
             ],
-            "callbacks": {
-                type(one).__name__: one.state()
-                for one in trainer.callback_handler.callbacks
-                if isinstance(one, ExportableState)
-            },
+            "callbacks": self._states(),
             "began": self._began,
             "loss": float(getattr(trainer, "_tr_loss", 0.0)),
             "logged": [
@@ -101,19 +99,34 @@ class Progress:
             if name in saved:
                 setattr(state, name, saved[name])
         state.log_history = list(saved["log_history"])
-        for one in trainer.callback_handler.callbacks:
-            kept = saved["callbacks"].get(type(one).__name__)
-            if kept is not None:
-                for name, value in kept.get("attributes", {}).items():
-                    setattr(one, name, value)
+        for label, one in self._exporting().items():
+            for name, value in saved["callbacks"].get(label, {}).get("attributes", {}).items():
+                setattr(one, name, value)
         trainer._tr_loss = torch.tensor(saved["loss"], device=trainer.args.device)
         trainer._total_loss_scalar, trainer._globalstep_last_logged = saved["logged"]
         self._began = trainer._initial_global_step = saved["began"]
 
-    def calls(self) -> list[Any]:
-        """What the Trainer calls of the script and no state holds: callbacks, functions, and itself where it is a class of the script's."""
-        own = [one for one in self._trainer.callback_handler.callbacks if not isinstance(one, ExportableState)]
-        return [*own, self._trainer.compute_loss_func, self._trainer.data_collator, self._trainer]
+    def _exporting(self) -> dict[str, ExportableState]:
+        """Callbacks by their classes; those of one class are numbered from the second on."""
+        found: dict[str, ExportableState] = {}
+        for one in self._trainer.callback_handler.callbacks:
+            if isinstance(one, ExportableState):
+                name, like = type(one).__name__, sum(type(other) is type(one) for other in found.values())
+                found[f"{name} {like + 1}" if like else name] = one
+        return found
+
+    def _states(self) -> dict[str, Any]:
+        states = {name: one.state() for name, one in self._exporting().items()}
+        self._exported = {
+            id(one): frozenset(states[name].get("attributes", ())) for name, one in self._exporting().items()
+        }
+        return states
+
+    def calls(self) -> list[tuple[Any, frozenset[str]]]:
+        """What the Trainer calls of the script: callbacks, functions, and itself; each with its attributes that states hold."""
+        trainer = self._trainer
+        called = [*trainer.callback_handler.callbacks, trainer.compute_loss_func, trainer.data_collator, trainer]
+        return [(one, self._exported.get(id(one), frozenset())) for one in called]
 
 
 class TrainerMixin:

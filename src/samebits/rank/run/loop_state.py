@@ -69,8 +69,8 @@ class Prepared:
     """Handles on the optimizers' steps, removed when the run ends."""
     even_lanes: bool = False
     """Whether each rank must have as many lanes as the others: the script has the loop of another library."""
-    of_library: Callable[[], list[Any]] = list
-    """What the loop of another library calls of the script, for looks at it."""
+    of_library: Callable[[], list[tuple[Any, frozenset[str]]]] = list
+    """What the loop of another library calls of the script, each with names of its attributes that every state holds."""
     members: Members = field(init=False)
     """Those of `models`."""
 
@@ -228,7 +228,7 @@ class LoopState:
         else:
             # A state whose run had looked says what it lacks: the same script lacks it here.
             is_known = self.resumption.has_resumed and NOT_YET not in earlier
-            names = [*(() if is_known else (NOT_YET,)), *earlier]
+            names = [*(one.name for one in looks.carried), *(() if is_known else (NOT_YET,)), *earlier]
         return list(dict.fromkeys([*names, *(one.name for one in looks.behind)]))
 
     @property

@@ -53,6 +53,7 @@ def stored_by_libraries(kind: Any) -> frozenset[str]:
     """Attributes that methods of a class's libraries store: their own. Read from the code's words: `dis` takes ten times as long."""
     theirs = [one for one in type.__dict__["__mro__"].__get__(kind) if not is_a_class_of_the_users(one)]
     parts = [part for one in theirs for part in type.__dict__["__dict__"].__get__(one).values()]
+    parts += [part.fset for part in parts if type(part) is property]
     codes, stores = [part.__code__ for part in parts if type(part) is FunctionType], dis.opmap["STORE_ATTR"]
     words = [
         (code.co_names, *word) for code in codes for word in zip(code.co_code[::2], code.co_code[1::2], strict=True)

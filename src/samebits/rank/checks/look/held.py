@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -55,18 +55,19 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
     )
 
 
-def _owned(prepared: Any, things: Sequence[Any]) -> list[Any]:
-    """What prepared things, and a library's loop around them, call of the script: objects and functions, each once."""
+def _owned(prepared: Any, things: Sequence[Any]) -> list[tuple[Any, frozenset[str]]]:
+    """What prepared things, and a library's loop around them, call of the script, each once, with attributes that states hold."""
     hooks = [one for thing in things for key, one in vars(thing).items() if key.endswith("_hooks") and one]
-    called = [*prepared.of_library(), *(one.collate_fn for one in prepared.loaders)]
-    called += [one for of_kind in hooks for one in of_kind.values()]
-    parts = [
-        (one.func, *one.args, *one.keywords.values()) if type(one) is functools.partial else (one,) for one in called
-    ]
-    bound = [one.__self__ if type(one) is MethodType else one for found in parts for one in found]
-    return [*{id(one): one for one in bound}.values()]
+    called = [one.collate_fn for one in prepared.loaders] + [one for of_kind in hooks for one in of_kind.values()]
+    called = [*prepared.of_library(), *((one, frozenset()) for one in called)]
+    bound = [(part, names) for one, names in called for part in _PARTS_OF_CALLS.get(type(one), lambda one: [one])(one)]
+    return [*{id(one): (one, names) for one, names in bound}.values()]
 
 
+_PARTS_OF_CALLS: dict[type, Callable[[Any], list[Any]]] = {
+    functools.partial: lambda one: [getattr(one.func, "__self__", one.func), *one.args, *one.keywords.values()],
+    MethodType: lambda one: [one.__self__],
+}
 _GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # noqa: SLF001
 """Every state holds these."""
 

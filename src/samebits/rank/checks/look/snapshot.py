@@ -102,14 +102,14 @@ class Prepared:
         models: by label; of their modules the attributes are looked at that no state holds.
         optimizers: the same.
         others: objects that are looked at as a whole: what is tracked, `run.state`, data sets.
-        owned: what something prepared, or a library's loop, holds of the script: callbacks, hooks, functions of losses.
+        owned: what something prepared, or a library's loop, calls of the script, each with names of attributes that states hold.
     """
 
     held: frozenset[int]
     models: tuple[tuple[str, nn.Module], ...]
     optimizers: tuple[tuple[str, Optimizer], ...]
     others: tuple[tuple[str, Any], ...]
-    owned: tuple[Any, ...] = ()
+    owned: tuple[tuple[Any, frozenset[str]], ...] = ()
 
 
 def look(prepared: Prepared, most_s: float) -> Snapshot:
@@ -132,27 +132,25 @@ def look(prepared: Prepared, most_s: float) -> Snapshot:
 def _variables(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:
     seen: set[int] = set()
     for frame in frames:
-        file = frame.f_code.co_filename
-        if frame.f_code.co_name != "<module>":
+        file, is_module = frame.f_code.co_filename, frame.f_code.co_name == "<module>"
+        if not is_module:
             for name, value in variables_of(frame).items():
                 yield from _roots(name, value, frame.f_code, file, prepared)
         if id(frame.f_globals) not in seen:
             seen.add(id(frame.f_globals))
             for name, value in list(frame.f_globals.items()):
-                yield from _roots(
-                    name, value, frame.f_code if frame.f_code.co_name == "<module>" else None, file, prepared
-                )
+                yield from _roots(name, value, frame.f_code if is_module else None, file, prepared)
 
 
 def _owned(prepared: Prepared) -> Iterator[Root]:
     """Attributes of objects that no variable may name, and variables that functions share with those around them."""
-    for number, one in enumerate(prepared.owned):
-        kind, like = type(one), sum(type(other) is type(one) for other in prepared.owned[:number])
+    for number, (one, held) in enumerate(prepared.owned):
+        kind, like = type(one), sum(type(other) is type(one) for other, _ in prepared.owned[:number])
         if kind is FunctionType and is_the_users(one.__code__.co_filename):
             for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
                 yield from _roots(name, contents_of(cell), None, one.__code__.co_filename, prepared)
         elif is_a_class_of_the_users(kind) and id(one) not in prepared.held:
-            own, label = stored_by_libraries(kind), kind.__name__ + (f" {like + 1}" if like else "")  # type: ignore[arg-type]
+            own, label = held | stored_by_libraries(kind), kind.__name__ + (f" {like + 1}" if like else "")  # type: ignore[arg-type]
             for key, part in list((dictionary_of(one) or {}).items()):
                 if key not in own and id(part) not in prepared.held and not _is_ours(type(part)):
                     yield Root(f"self.{key} of {label}", None, file_of_class(kind), part, (id(one), key))
@@ -184,7 +182,8 @@ def _roots(name: str, value: Any, code: CodeType | None, file: str, prepared: Pr
     if attributes is None:
         yield Root(name, code, file, value, (id(value), ""))
         return
-    for key, part in list(attributes.items()):
+    is_owned = any(one is value for one, _ in prepared.owned)
+    for key, part in list(attributes.items()) if not is_owned else ():
         if id(part) not in prepared.held and not _is_ours(type(part)):
             yield Root(f"{name}.{key}", code, file, part, (id(value), key))
     if has_more(kind):

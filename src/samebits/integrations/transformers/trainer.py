@@ -72,8 +72,7 @@ class Progress:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._began = trainer, 0
-        self._exported: dict[int, frozenset[str]] = {}
-        """By identity of a callback, attributes of it that every state holds."""
+        self._exported: dict[str, frozenset[str]] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -109,24 +108,21 @@ class Progress:
     def _exporting(self) -> dict[str, ExportableState]:
         """Callbacks by their classes; those of one class are numbered from the second on."""
         found: dict[str, ExportableState] = {}
-        for one in self._trainer.callback_handler.callbacks:
-            if isinstance(one, ExportableState):
-                name, like = type(one).__name__, sum(type(other) is type(one) for other in found.values())
-                found[f"{name} {like + 1}" if like else name] = one
+        for one in (each for each in self._trainer.callback_handler.callbacks if isinstance(each, ExportableState)):
+            like = sum(type(other) is type(one) for other in found.values())
+            found[type(one).__name__ + (f" {like + 1}" if like else "")] = one
         return found
 
     def _states(self) -> dict[str, Any]:
         states = {name: one.state() for name, one in self._exporting().items()}
-        self._exported = {
-            id(one): frozenset(states[name].get("attributes", ())) for name, one in self._exporting().items()
-        }
+        self._exported = {name: frozenset(state.get("attributes", ())) for name, state in states.items()}
         return states
 
     def calls(self) -> list[tuple[Any, frozenset[str]]]:
         """What the Trainer calls of the script: callbacks, functions, and itself; each with its attributes that states hold."""
-        trainer = self._trainer
+        trainer, own = self._trainer, {id(one): name for name, one in self._exporting().items()}
         called = [*trainer.callback_handler.callbacks, trainer.compute_loss_func, trainer.data_collator, trainer]
-        return [(one, self._exported.get(id(one), frozenset())) for one in called]
+        return [(one, self._exported.get(own.get(id(one), ""), frozenset())) for one in called]
 
 
 class TrainerMixin:
@@ -241,8 +237,7 @@ class TrainerMixin:
             require_own(Path(resume_from_checkpoint), "Trainer")
         model, loader = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.accelerator.run.prepare(self.lr_scheduler)
-        progress = Progress(self)
-        self.accelerator.run.track(trainer=progress)
+        self.accelerator.run.track(trainer=(progress := Progress(self)))
         self.accelerator.run._run.loop_state.prepared.of_library = progress.calls
         if resume_from_checkpoint is not None:
             self.accelerator.load_samebits(Path(resume_from_checkpoint))

@@ -55,10 +55,8 @@ def stored_by_libraries(kind: Any) -> frozenset[str]:
     parts = [part for one in theirs for part in type.__dict__["__dict__"].__get__(one).values()]
     parts += [part.fset for part in parts if type(part) is property]
     codes, stores = [part.__code__ for part in parts if type(part) is FunctionType], dis.opmap["STORE_ATTR"]
-    words = [
-        (code.co_names, *word) for code in codes for word in zip(code.co_code[::2], code.co_code[1::2], strict=True)
-    ]
-    return frozenset(names[number] for names, word, number in words if word == stores and number < len(names))
+    words = [(code.co_names, zip(code.co_code[::2], code.co_code[1::2], strict=True)) for code in codes]
+    return frozenset(names[at] for names, pairs in words for word, at in pairs if word == stores and at < len(names))
 
 
 def variables_of(frame: FrameType) -> Mapping[str, Any]:

@@ -41,9 +41,8 @@ class Looks:
     unread: list[Named] = field(default_factory=list)
     """What the loop reads and could not be looked at whole."""
     behind: list[Named] = field(default_factory=list)
-    """What the script reads behind a loop that is over, and no state holds: a run that resumes in a later one lacks it."""
     behind_last: list[Named] = field(default_factory=list)
-    """The same of the last loop, while there is no later one."""
+    """What the script reads behind a loop, and no state holds: a run that resumes in a later one lacks it; of the last loop."""
     has_begun: bool = False
     """Whether the first step has."""
     is_over: bool = False

@@ -108,9 +108,8 @@ class Reader:
         self._read[id(value)] = b""
         was_whole, self._is_whole = self._is_whole, True
         try:
-            self._read[id(value)] = found = hashlib.blake2b(
-                self._parts(value, kind, depth + 1), digest_size=16
-            ).digest()
+            read = hashlib.blake2b(self._parts(value, kind, depth + 1), digest_size=16)
+            self._read[id(value)] = found = read.digest()
         except BaseException:
             self._unread.add(id(value))
             raise

@@ -185,9 +185,8 @@ def _writes(node: ast.AST) -> bool:
         return isinstance(node.ctx, ast.Store) and _is_data(node.value)
     if isinstance(node, ast.Name):
         return node.id in UNCOUNTED
-    return isinstance(node, (ast.Assign, ast.AugAssign)) and _is_data(
-        node.value if isinstance(node, ast.Assign) else node.target
-    )
+    is_assigned = isinstance(node, ast.Assign)
+    return isinstance(node, (ast.Assign, ast.AugAssign)) and _is_data(node.value if is_assigned else node.target)  # type: ignore[union-attr]
 
 
 def _is_data(node: ast.AST) -> bool:
@@ -276,19 +275,16 @@ def _in_order(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]
         source = node.iter if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) else node.value
         fields = [*([source] if source is not None else []), *(one for one in fields if one is not source)]
     elif isinstance(node, ast.AugAssign):
-        yield from (
-            (ast.copy_location(ast.Name(one.id, ast.Load()), one), sure)
-            for one, sure in _in_order(node.target, is_sure=is_sure)
-        )
+        for one, sure in _in_order(node.target, is_sure=is_sure):
+            yield ast.copy_location(ast.Name(one.id, ast.Load()), one), sure
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
         fields = [*node.generators, *(one for one in fields if one not in node.generators)]
     if isinstance(node, ast.If):
         yield from _branches(node, is_sure=is_sure)
         return
     for field in fields:
-        yield from _in_order(
-            field, is_sure=is_sure and (field is getattr(node, "test", None) or not isinstance(node, _MAYBE))
-        )
+        comes = not isinstance(node, _MAYBE) or field is getattr(node, "test", None)
+        yield from _in_order(field, is_sure=is_sure and comes)
 
 
 def _branches(node: ast.If, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:

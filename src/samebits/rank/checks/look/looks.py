@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
-import torch
-
+from samebits.machine.torch_private import DisableTorchFunction, dispatching
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
 from samebits.rank.checks.look.verdict import Named, changed, counted, unread
 
@@ -123,7 +122,7 @@ class Looks:
         began_s = time.thread_time()
         try:
             # Not through what the script has put between itself and torch: that would be its code.
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # noqa: SLF001 - there is no public way
+            with DisableTorchFunction(), dispatching._disable_current_modes():  # noqa: SLF001 - there is no public way
                 return look(prepared(), MOST_S - self._spent_s)
         except Exception:  # noqa: BLE001 - what only labels never ends a run
             return None

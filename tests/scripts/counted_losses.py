@@ -31,7 +31,7 @@ def collated(rows):
 
 
 def wanted(targets):
-    classes = torch.full((len(targets), 6), 4)
+    classes = torch.full((len(targets), 6), 4, device=targets[0][0].device)
     for row, (labels, _) in zip(classes, targets, strict=True):
         row[: len(labels)] = labels
     return classes
@@ -39,7 +39,10 @@ def wanted(targets):
 
 def counts(batch):
     _, targets = batch
-    return {"weight": WEIGHT[wanted(targets)].sum(), "boxes": sum(len(labels) for labels, _ in targets)}
+    return {
+        "weight": WEIGHT.to(targets[0][0].device)[wanted(targets)].sum(),
+        "boxes": sum(len(labels) for labels, _ in targets),
+    }
 
 
 def sums(model, batch):
@@ -48,7 +51,9 @@ def sums(model, batch):
     distance = boxes.sum() * 0
     for found, (labels, places) in zip(boxes, targets, strict=True):
         distance = distance + F.l1_loss(found[: len(labels)], places, reduction="sum")
-    return F.cross_entropy(logits.transpose(1, 2), wanted(targets), WEIGHT, reduction="sum"), distance
+    # With a dimension more it would not be deterministic on a GPU.
+    marks, weight = wanted(targets).flatten(), WEIGHT.to(images.device)
+    return F.cross_entropy(logits.flatten(0, 1), marks, weight, reduction="sum"), distance
 
 
 def loss(model, batch, totals):

@@ -275,6 +275,36 @@ NAMED = {
         "class Cfg:\n    n = 1.0\ndef hook(module, args, out):\n    Cfg.n *= 0.9\n    return out * Cfg.n\n"
         "model.register_forward_hook(hook)",
     ),
+    "an attribute of a parameter": (
+        "for p in model.parameters(): p.momentum_buf = torch.zeros_like(p)",
+        "for p in model.parameters(): p.momentum_buf.mul_(0.9).add_(1)\n        factor = float(model.bias.momentum_buf)",
+    ),
+    "a gradient of a tensor that nobody prepared": (
+        "w = torch.ones(1, requires_grad=True)",
+        "w.square().sum().backward()\n        factor = float(w.grad)",
+    ),
+    "an average of the script's own": (
+        "class Ema:\n    def __init__(self): self.shadow = {}\n    @torch.no_grad()\n    def update(self, m):\n        for k, p in m.named_parameters():\n"
+        "            self.shadow[k] = 0.9 * self.shadow.get(k, p) + 0.1 * p\nema = Ema()",
+        "factor = 1.0\n        ema.update(model)",
+    ),
+    "an average that is a module of the script's own": (
+        "import copy\nclass Ema(nn.Module):\n    def __init__(self, m): super().__init__(); self.module = copy.deepcopy(m)\n    @torch.no_grad()\n"
+        "    def update(self, m):\n        for a, p in zip(self.parameters(), m.parameters()): a.lerp_(p.detach() + 1, 0.1)\nema = Ema(model)",
+        "factor = 1.0\n        ema.update(model)",
+    ),
+    "an object that only a hook holds": (
+        "",
+        "factor = 1.0",
+        "class H:\n    n = 1.0\n    def go(self, module, args, out):\n        self.n *= 0.9\n        return out * self.n\n"
+        "model.register_forward_hook(functools.partial(H().go))",
+    ),
+    "a variable that only an optimizer's hook sees": (
+        "",
+        "factor = 1.0",
+        "def make():\n    n = [1.0]\n    def hook(optimizer, *a):\n        n[0] *= 0.9\n        optimizer.param_groups[0]['lr'] = n[0]\n"
+        "    return hook\noptimizer.register_step_post_hook(make())",
+    ),
     "forward stores to self": (
         "",
         "factor = 1.0",
@@ -570,6 +600,19 @@ SAVED = {
         "class Config(dict):\n    def __getattr__(self, k): return self[k]\n"
         "    def __setattr__(self, k, v): self[k] = v\nc = Config(a=1)",
         "factor = c.get('a'); c.items()",
+    ),
+    "a count that decides when to print": (
+        "n = 0",
+        "factor = 1.0\n        n += 1\n        if n % 2 == 0: print(step.number)",
+    ),
+    "a variable that has the name of an attribute": (
+        "n = 0\nclass C:\n    def __init__(self): self.n = 2.0\nc = C()",
+        "factor = c.n\n        n += 1",
+    ),
+    "a metric that is only updated and shown": (
+        "class Metric:\n    def __init__(self): self.all, self.seen = {}, torch.zeros(3, dtype=torch.long)\n"
+        "    def update(self, **v):\n        self.seen[0] += 1\n        for k, x in v.items(): self.all.setdefault(k, []).append(x)\nmetric = Metric()",
+        "factor = 1.0\n        metric.update(loss=float(step.number))\n        print(metric.all)",
     ),
     "a subclass of a logger": (
         "class L(logging.LoggerAdapter):\n    def process(self, m, k): self.extra['n'] = 1; return m, k\n"

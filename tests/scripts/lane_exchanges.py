@@ -42,7 +42,7 @@ def _train(loss_of, after=lambda: None, prepared=lambda: None, **how):
         after()
         optimizer.step()
         optimizer.zero_grad()
-    bits = hashlib.sha256(model.weight.detach().numpy().tobytes()).hexdigest()
+    bits = hashlib.sha256(model.weight.detach().cpu().numpy().tobytes()).hexdigest()
     samebits.finish()
     return bits
 

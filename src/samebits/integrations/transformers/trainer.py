@@ -77,6 +77,7 @@ class Progress:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._began = trainer, 0
+        self._exported: dict[str, frozenset[str]] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -86,7 +87,7 @@ class Progress:
             "log_history": [
                 {name: value for name, value in line.items() if not name.endswith(TIMED)} for line in state.log_history
             ],
-            "callbacks": {type(one).__name__: one.state() for one in exportable(trainer)},
+            "callbacks": self._states(),
             "began": self._began,
             "loss": float(getattr(trainer, "_tr_loss", 0.0)),
             "logged": [
@@ -102,14 +103,31 @@ class Progress:
             if name in saved:
                 setattr(state, name, saved[name])
         state.log_history = list(saved["log_history"])
-        for one in trainer.callback_handler.callbacks:
-            kept = saved["callbacks"].get(type(one).__name__)
-            if kept is not None:
-                for name, value in kept.get("attributes", {}).items():
-                    setattr(one, name, value)
+        for label, one in self._exporting().items():
+            for name, value in saved["callbacks"].get(label, {}).get("attributes", {}).items():
+                setattr(one, name, value)
         trainer._tr_loss = torch.tensor(saved["loss"], device=trainer.args.device)
         trainer._total_loss_scalar, trainer._globalstep_last_logged = saved["logged"]
         self._began = trainer._initial_global_step = saved["began"]
+
+    def _exporting(self) -> dict[str, ExportableState]:
+        """Callbacks by their classes; those of one class are numbered from the second on."""
+        found: dict[str, ExportableState] = {}
+        for one in (each for each in self._trainer.callback_handler.callbacks if isinstance(each, ExportableState)):
+            like = sum(type(other) is type(one) for other in found.values())
+            found[type(one).__name__ + (f" {like + 1}" if like else "")] = one
+        return found
+
+    def _states(self) -> dict[str, Any]:
+        states = {name: one.state() for name, one in self._exporting().items()}
+        self._exported = {name: frozenset(state.get("attributes", ())) for name, state in states.items()}
+        return states
+
+    def calls(self) -> list[tuple[Any, frozenset[str]]]:
+        """What the Trainer calls of the script: callbacks, functions, and itself; each with its attributes that states hold."""
+        trainer, own = self._trainer, {id(one): name for name, one in self._exporting().items()}
+        called = [*trainer.callback_handler.callbacks, trainer.compute_loss_func, trainer.data_collator, trainer]
+        return [(one, self._exported.get(own.get(id(one), ""), frozenset())) for one in called]
 
 
 class TrainerMixin:
@@ -224,8 +242,8 @@ class TrainerMixin:
             require_own(Path(resume_from_checkpoint), "Trainer")
         model, loader = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.accelerator.run.prepare(self.lr_scheduler)
-        self.accelerator.run.track(trainer=Progress(self))
-        self.accelerator.run._run.loop_state.prepared.within_tracked += exportable(self)
+        self.accelerator.run.track(trainer=(progress := Progress(self)))
+        self.accelerator.run._run.loop_state.prepared.of_library = progress.calls
         if resume_from_checkpoint is not None:
             self.accelerator.load_samebits(Path(resume_from_checkpoint))
         return model, loader

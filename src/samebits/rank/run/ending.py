@@ -19,7 +19,7 @@ from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
 from samebits.rank.checkpoint.state.tracking import is_average
-from samebits.rank.checks.look.labels import names_without
+from samebits.rank.checks.look.labels import names_without, share_looks
 from samebits.rank.init.default_group import leave
 from samebits.rank.init.device import is_shared
 from samebits.rank.run.loop.epoch import say_written
@@ -50,13 +50,13 @@ def end(run: RunState) -> bool:
                 run.components.metrics.earlier.keep_none()
             run.components.step_timer.end_trace()
             say_shares(run.components)
-            mine = [
-                bits_held(run),
-                run.components.written.take() if run.components.written is not None else {},
-            ]
+            written = run.components.written.take() if run.components.written is not None else {}
+            mine = [bits_held(run), written, run.loop_state.looks.found()]
             gathered = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
-            say_written(run.components, [paths for _, paths in gathered])
-            compare(run, [one for one, _ in gathered])
+            bits, paths, found = map(list, zip(*gathered, strict=True))
+            say_written(run.components, paths)
+            share_looks(run, found)
+            compare(run, bits)
             record_end(run)
             _write_result(run)
             run.loop_state.checkpointing.automatic.note_end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,8 +62,6 @@ class Prepared:
     """Objects of the run itself with a `state_dict` that belongs in `run.save_state`, by name: a gradient scaler."""
     tracked: dict[str, Any] = field(default_factory=dict)
     """What `run.track` named, by name."""
-    within_tracked: list[Any] = field(default_factory=list)
-    """Objects whose state is a part of that of a tracked one: callbacks of the Trainer."""
     per_lane: list[Any] = field(default_factory=list)
     """What `run.per_lane` made: tracked, and written by lanes."""
     began_infinite: set[tuple[int, str]] = field(default_factory=set)
@@ -73,6 +71,8 @@ class Prepared:
     """Handles on the optimizers' steps, removed when the run ends."""
     even_lanes: bool = False
     """Whether each rank must have as many lanes as the others: the script has the loop of another library."""
+    of_library: Callable[[], list[tuple[Any, frozenset[str]]]] = list
+    """What the loop of another library calls of the script, each with names of its attributes that every state holds."""
     members: Members = field(init=False)
     """Those of `models`."""
 
@@ -227,13 +227,8 @@ class LoopState:
     def known(self) -> list[Any]:
         """The objects besides models that every state of the run holds."""
         made = [one.here for one in self.schedulers.here()]
-        taken, within = self.prepared.taken, self.prepared.within_tracked
-        return [*taken, *self.prepared.stateful.values(), *self.prepared.tracked.values(), *within, *made]
-
-    def holds(self, thing: Any) -> bool:
-        """Whether every state of the run holds what a variable of the script names."""
-        known = (*self.prepared.taken, *self.prepared.tracked.values(), self.values)
-        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
+        taken = self.prepared.taken
+        return [*taken, *self.prepared.stateful.values(), *self.prepared.tracked.values(), *made]
 
     @property
     def lacks(self) -> list[str]:
@@ -245,8 +240,8 @@ class LoopState:
         else:
             # A state whose run had looked says what it lacks: the same script lacks it here.
             is_known = self.resumption.has_resumed and NOT_YET not in earlier
-            names = [*(() if is_known else (NOT_YET,)), *earlier]
-        return list(dict.fromkeys(names))
+            names = [*(one.name for one in looks.carried), *(() if is_known else (NOT_YET,)), *earlier]
+        return list(dict.fromkeys([*names, *(one.name for one in looks.behind)]))
 
     @property
     def loop_has_begun(self) -> bool:

@@ -15,8 +15,7 @@ from samebits.protocol.layout.stream_key import Domain, stream_key
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.tracking import is_average, take_averages, track
 from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_weights
-from samebits.rank.checks.look.frames import refuse_loop_without_turn
-from samebits.rank.checks.look.labels import label_gradients
+from samebits.rank.checks.look.labels import label_gradients, leave_loop, refuse_loop_without_turn
 from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally, over_ranks
 from samebits.rank.run.loop.counts import take_losses
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
@@ -180,7 +179,8 @@ class Run:
                 if is_over(self._run.components):
                     return
             if epoch < 0:
-                refuse_loop_without_turn()
+                refuse_loop_without_turn(self._run)
+            leave_loop(self._run)
         finally:
             # Also when the script leaves the loop.
             automatic.leave_loop()

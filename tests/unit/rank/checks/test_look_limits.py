@@ -1,16 +1,26 @@
 """What a look must never do: take long, fail the script, or take what it could not see for the same."""
 
 import ast
+import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from samebits.errors import UsageError
 from samebits.rank.checks.look import looks as when
+from samebits.rank.checks.look.held import prepared_of
+from samebits.rank.checks.look.labels import refuse_loop_without_turn
 from samebits.rank.checks.look.looks import Looks
 from samebits.rank.checks.look.reading import Reader
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot
 from samebits.rank.checks.look.source import assigned_first
+from samebits.rank.checks.look.verdict import Named
+from samebits.rank.run.loop_state import LoopState
 from tests.unit.rank.checks.test_looks import read
 
 NOTHING = Prepared(frozenset(), (), (), ())
@@ -38,6 +48,23 @@ def test_a_look_that_comes_to_no_end_compares_nothing(monkeypatch):
     looks = Looks()
     assert [looks.after_step(lambda: NOTHING) for _ in range(3)] == [False, False, True]
     assert not looks.has_compared
+
+
+def test_ranks_put_together_what_each_has_found():
+    ours, theirs = Looks(is_over=True, _compared=2), Looks(is_over=True, _compared=1)
+    ours.carried, theirs.carried = [Named("a", "x.py:1")], [Named("a", "x.py:1"), Named("b", "")]
+    gathered = [json.loads(json.dumps(one.found())) for one in (ours, theirs)]
+    for one in (ours, theirs):
+        one.share(gathered)
+        assert (one.carried, one.handed_on, one._compared) == ([Named("a", "x.py:1"), Named("b", "")], [], 1)
+        assert one.found() == []
+
+
+@pytest.mark.parametrize("gathered", [[[], ["tally"]], [["tally"], []]])
+def test_a_loop_without_a_turn_is_refused_on_every_rank_alike(gathered):
+    transport = SimpleNamespace(all_gather_object=lambda *_: gathered)
+    with pytest.raises(UsageError, match="reads 'tally'"):
+        refuse_loop_without_turn(SimpleNamespace(components=SimpleNamespace(transport=transport)))
 
 
 def test_a_look_that_fails_compares_nothing():
@@ -75,3 +102,63 @@ def test_a_part_that_could_not_be_read_is_not_whole_where_it_comes_again():
     assert not read([thing, thing])[1]
     reader = Reader(frozenset(), time.thread_time, time.thread_time() + 9)
     assert (reader.read(thing)[1], reader.read([thing])[1]) == (False, False)
+
+
+def test_a_large_tensor_at_the_address_of_one_that_is_gone_is_another_one():
+    seen, addresses = set(), set()
+    for _ in range(20):
+        tensor = torch.zeros(1 << 19)
+        addresses.add(id(tensor))
+        assert read(tensor) == read(tensor)
+        seen.add(read(tensor))
+        del tensor
+    assert len(addresses) < 20, "an address comes again"
+    assert len(seen) == 20
+
+
+def test_what_hangs_on_a_tensor_and_its_gradient_are_read():
+    tensor = torch.ones(1, requires_grad=True)
+    seen = {read(tensor)}
+    tensor.momentum_buf = torch.zeros(1)
+    seen.add(read(tensor))
+    tensor.momentum_buf.add_(1)
+    seen.add(read(tensor))
+    tensor.sum().backward()
+    seen.add(read(tensor))
+    tensor.grad.add_(1)
+    assert len({*seen, read(tensor)}) == 5
+
+
+class _Function(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        calls.append(function)
+        return function(*args, **kwargs or {})
+
+
+class _Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        calls.append(function)
+        return function(*args, **kwargs or {})
+
+
+calls = []
+
+
+@pytest.mark.parametrize("mode", [_Function, _Dispatch])
+def test_a_look_is_not_seen_by_modes_of_the_scripts(mode):
+    model, generator = torch.nn.Linear(2, 1), torch.Generator()
+    model(torch.ones(1, 2)).sum().backward()
+    values = [torch.zeros(1 << 19), torch.ones(2, requires_grad=True), model, generator]
+    looks, held = Looks(), LoopState()
+    held.prepared.models.append(torch.nn.Linear(2, 1))
+    with mode():
+        torch.ones(1).add(1)
+        assert calls
+        calls.clear()
+        for _ in range(2):
+            looks.after_step(lambda: prepared_of(None, held, between_lanes=False))
+        assert calls == []
+    kept = looks._steps[0]
+    assert kept is not None
+    assert values
+    assert any(key[0] == "values" for key in kept.names)

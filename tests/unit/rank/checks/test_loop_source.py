@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from samebits.rank.checks.look import source
-from samebits.rank.checks.look.source import assigned_first, read_behind, uses, writes_uncounted
+from samebits.rank.checks.look.source import Word, assigned_first, read_behind, uses, writes_uncounted
 
 LOOP = "for step in steps:\n    for x, y in step:\n        pass\n    loss = 1\n"
 
@@ -64,12 +64,24 @@ def test_names_that_each_turn_assigns_before_it_reads_them(body, names):
         ("a.step()", True),
         ("loss = loss * a", True),
         ("if a: pass", True),
+        ("if a % 10 == 0: print(b)", False),
+        ("if a % 10 == 0:\n    if b: run.log(loss=b)", False),
+        ("if a % 10 == 0: b = 1", True),
+        ("if a % 10 == 0: print(b)\nelse: c = 1", True),
         ("f(a)", True),
         ("b = a.append(1)", True),
     ],
 )
 def test_what_is_only_added_to_or_shown_is_not_read(line, is_read):
-    assert uses("a", ast.parse(line).body).is_read is is_read
+    assert uses(Word("a"), ast.parse(line).body).is_read is is_read
+
+
+def test_names_and_attributes_are_told_apart_and_an_average_is_not_only_added_to():
+    code = ast.parse("self.a = 2 * self.a\nb.update(a)\nc.update(1)").body
+    assert uses(Word("a", (ast.Name,)), code[:1]).line == 0
+    assert uses(Word("a", (ast.Attribute,)), code).is_read
+    assert uses(Word("c", adds=False), code).is_read
+    assert not uses(Word("c"), code).is_read
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,10 @@ class Automatic(NoStates):
         if may_resume_behind(self._run):
             self._save()
         else:
+            if self._trigger.schedule.epoch:
+                self._warn_once(
+                    f"{where()}: --save-every epoch saves nothing here, because behind this loop the script reads names that it assigns. Use run.epochs for the loop over epochs, or keep them in run.state."
+                )
             self._end_if_asked(None)
 
     def _prepare(self) -> None:

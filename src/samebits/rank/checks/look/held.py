@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -51,9 +53,23 @@ def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prep
         tuple(models),
         tuple((f"optimizer{number or ''}", one) for number, one in enumerate(optimizers)),
         tuple(others),
+        tuple(_owned(prepared, [*parts, *optimizers])),
     )
 
 
+def _owned(prepared: Any, things: Sequence[Any]) -> list[tuple[Any, frozenset[str]]]:
+    """What prepared things, and a library's loop around them, call of the script, each once, with attributes that states hold."""
+    hooks = [one for thing in things for key, one in vars(thing).items() if key.endswith("_hooks") and one]
+    called = [one.collate_fn for one in prepared.loaders] + [one for of_kind in hooks for one in of_kind.values()]
+    called = [*prepared.of_library(), *((one, frozenset()) for one in called)]
+    bound = [(part, names) for one, names in called for part in _PARTS_OF_CALLS.get(type(one), lambda one: [one])(one)]
+    return [*{id(one): (one, names) for one, names in bound}.values()]
+
+
+_PARTS_OF_CALLS: dict[type, Callable[[Any], list[Any]]] = {
+    functools.partial: lambda one: [getattr(one.func, "__self__", one.func), *one.args, *one.keywords.values()],
+    MethodType: lambda one: [one.__self__],
+}
 _GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # noqa: SLF001
 """Every state holds these."""
 

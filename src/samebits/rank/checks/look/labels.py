@@ -6,9 +6,13 @@ It blocks nothing: a state is saved and a run resumes all the same, but under `-
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
+from samebits.errors import UsageError
 from samebits.notices import say
-from samebits.rank.checks.look.frames import assigned_at
+from samebits.rank.caller import where
+from samebits.rank.checks.look.frames import assigned_at, read_behind_its_loop
 from samebits.rank.checks.look.held import prepared_of
 from samebits.rank.checks.look.looks import GRADIENTS, NOT_YET
 from samebits.rank.checks.look.verdict import Named
@@ -17,6 +21,7 @@ from samebits.rank.run.run_state import RunState
 
 MOST_SAID = 3
 CARRIED = "no state holds {}, so a resumed run begins with it anew; keep it in run.state, or give it to run.track."
+BEHIND = "the script reads {} behind this loop and no state holds it, so a run that resumes in a later loop ends here; keep it in run.state, of each loop under a name of its own."
 HANDED_ON = "lanes hand on {}: bits on other numbers of ranks are not proved; put it together behind the lanes (run.lane_sum, run.lane_cat), or run samebits verify."
 
 
@@ -27,20 +32,56 @@ COPIED = (
 
 
 def begin_looks(run: RunState) -> None:
-    """The first step is about to begin: until the looks are over, nobody knows what a state lacks. Not collective."""
-    run.loop_state.looks.has_begun = True
-    _keep(run)
+    """A loop's first step is about to begin. Not collective.
+
+    Until the looks are over nobody knows what a state lacks; it surely lacks what the script reads behind the loop before.
+    """
+    looks = run.loop_state.looks
+    new, looks.behind_last = [one for one in looks.behind_last if one not in looks.behind], []
+    if new or not looks.has_begun:
+        looks.has_begun = True
+        looks.behind += new
+        _keep(run)
+        _say_each(run, new, BEHIND, "the script reads {} behind loops too.")
+
+
+def leave_loop(run: RunState, *, is_inner: bool = False) -> None:
+    """The turns of a loop are over; `is_inner`: in the body of another one, which has more. Not collective."""
+    if not (
+        is_inner or run.loop_state.prepared.even_lanes
+    ):  # a library's loop says itself what happens behind its epochs
+        run.loop_state.looks.behind_last = [Named(name, where()) for name in sorted(read_behind_its_loop() - {""})]
 
 
 def look_after_step(run: RunState) -> None:
-    """Look between two steps, and say what was found after the last look. Not collective."""
+    """Look between two steps; what was found ranks tell each other in the next pass, or at the end. Not collective."""
     looks = run.loop_state.looks
     for one in run.loop_state.prepared.loaders:
         if one.changed and not looks.copied:
             looks.copied.append(f"the data set's {one.changed}")
             _say(run, _sentence(Named(looks.copied[0], assigned_at(one.changed)), COPIED))
-    if not looks.is_over and looks.after_step(lambda: prepared_of(run, run.loop_state, between_lanes=False)):
+    is_last = not looks.is_over and looks.after_step(lambda: prepared_of(run, run.loop_state, between_lanes=False))
+    if is_last and run.components.transport.world_size == 1:
+        share_looks(run, [looks.found()])
+
+
+def share_looks(run: RunState, gathered: Sequence[list[Any]]) -> None:
+    """Put together what the ranks have found, and say it once. Not collective."""
+    looks = run.loop_state.looks
+    if looks.has_begun and not looks.is_shared and (found := [one for one in gathered if one]):
+        looks.share(found)
         say_names(run)
+
+
+def refuse_loop_without_turn(run: RunState) -> None:
+    """Raise `UsageError` where a run resumes behind the last turn of a loop whose names a script reads there. Collective."""
+    names = sorted(read_behind_its_loop() - {""})
+    found = run.components.transport.all_gather_object(names, "names behind the loop", where())
+    if any(found):
+        raise UsageError(
+            f"The run resumes after the last iteration of a loop, where the script reads {min(filter(None, found))[0]!r}, which no state has.",
+            "Keep it in run.state, or choose another name for a new run.",
+        )
 
 
 def look_around_lane(run: RunState, *, is_end: bool) -> None:
@@ -103,7 +144,8 @@ def names_without(run: RunState) -> list[str]:
 def _keep(run: RunState) -> None:
     """Report to the launcher and to later starts of the ranks, on each node."""
     looks, lacks = run.loop_state.looks, run.loop_state.lacks
-    sentences = [_sentence(one, CARRIED) for one in looks.carried] or ([f"no state holds {NOT_YET}."] if lacks else [])
+    sentences = [_sentence(one, BEHIND) for one in looks.behind]
+    sentences += [_sentence(one, CARRIED) for one in looks.carried] or ([f"no state holds {NOT_YET}."] if lacks else [])
     if run.config.folder is not None and run.config.environment.position.local_rank == 0:
         keep(run.config.folder.unsaved, json.dumps({"names": lacks, "sentences": sentences}), run.components.step_timer)
 

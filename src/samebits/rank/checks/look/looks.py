@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
+from samebits.machine.torch_private import DisableTorchFunction, dispatching
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
 from samebits.rank.checks.look.verdict import Named, changed, counted, unread
 
@@ -23,6 +25,7 @@ VERDICT_S = 0.1
 """Of the comparison of what they saw."""
 NOT_YET = "what it keeps, which is looked at in its first 3 steps"
 """In place of names, in the states of these steps."""
+FOUND = "carried", "handed_on", "unread"
 GRADIENTS = Named("the gradients left at the end of an epoch", "")
 
 
@@ -38,6 +41,9 @@ class Looks:
     """What the loop reads and could not be looked at whole."""
     copied: list[str] = field(default_factory=list)
     """An attribute of a data set that the script has changed inside an epoch, where workers hold copies."""
+    behind: list[Named] = field(default_factory=list)
+    behind_last: list[Named] = field(default_factory=list)
+    """What the script reads behind a loop, and no state holds: a run that resumes in a later one lacks it; of the last loop."""
     has_begun: bool = False
     """Whether the first step has."""
     is_over: bool = False
@@ -46,6 +52,8 @@ class Looks:
     """Whether an int that a lane changes is handed on; not where a library counts its batches in lanes by design."""
     accumulates: bool = False
     """Whether a pass has begun with gradients of an earlier step, to which it adds."""
+    is_shared: bool = False
+    """Whether it is what all ranks have found."""
     _steps: list[Snapshot | None] = field(default_factory=list)
     """None of a look that failed."""
     _lane: Snapshot | None = None
@@ -85,6 +93,18 @@ class Looks:
             self.carried = list(dict.fromkeys([*(one for first in seen[:1] for one in counted(first)), *carried]))
             self._compared = 0 if any(one.is_cut for one in seen) else len(pairs)
 
+    def found(self) -> list[Any]:
+        """What this rank has found, for the others; empty while there are more looks, and where they know it."""
+        if self.is_shared or not self.is_over:
+            return []
+        return [self._compared, *([astuple(one) for one in getattr(self, name)] for name in FOUND)]
+
+    def share(self, gathered: Sequence[list[Any]]) -> None:
+        """Take what the ranks have found; where one could not compare, it is not known what a state lacks."""
+        self.is_shared, self._compared = True, min(found[0] for found in gathered)
+        for name, *lists in zip(FOUND, *(found[1:] for found in gathered), strict=True):
+            setattr(self, name, [*dict.fromkeys(Named(*one) for found in lists for one in found)])
+
     def enter_lane(self, prepared: Callable[[], Prepared]) -> None:
         """A lane begins; only that of a start's second step is looked at."""
         if not self.is_over and len(self._steps) == 1 and not self._lanes_seen:
@@ -103,7 +123,9 @@ class Looks:
     def _look(self, prepared: Callable[[], Prepared]) -> Snapshot | None:
         began_s = time.thread_time()
         try:
-            return look(prepared(), MOST_S - self._spent_s)
+            # Not through what the script has put between itself and torch: that would be its code.
+            with DisableTorchFunction(), dispatching._disable_current_modes():  # noqa: SLF001 - there is no public way
+                return look(prepared(), MOST_S - self._spent_s)
         except Exception:  # noqa: BLE001 - what only labels never ends a run
             return None
         finally:

@@ -15,6 +15,7 @@ import decimal
 import fractions
 import functools
 import hashlib
+import itertools
 import marshal
 import pathlib
 import random
@@ -35,6 +36,9 @@ MOST_BYTES = 1 << 20
 MOST_ITEMS = 20_000
 """Of a container of plain values; of any other a tenth. Longer ones hold data."""
 MOST_DEEP = 60
+_NUMBERED: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+_NUMBERS = itertools.count()
+"""Of large tensors."""
 
 _BY_REPR = frozenset({
     range, slice, type(NotImplemented), dt.date, dt.datetime, dt.time, dt.timedelta, decimal.Decimal, fractions.Fraction,
@@ -104,9 +108,8 @@ class Reader:
         self._read[id(value)] = b""
         was_whole, self._is_whole = self._is_whole, True
         try:
-            self._read[id(value)] = found = hashlib.blake2b(
-                self._parts(value, kind, depth + 1), digest_size=16
-            ).digest()
+            read = hashlib.blake2b(self._parts(value, kind, depth + 1), digest_size=16)
+            self._read[id(value)] = found = read.digest()
         except BaseException:
             self._unread.add(id(value))
             raise
@@ -128,7 +131,9 @@ class Reader:
 
     def _parts(self, value: Any, kind: type, depth: int) -> bytes:
         if kind in _TENSORS:
-            return self._tensor(value)
+            # What the script hangs on it, and a gradient that it keeps.
+            more = [one for one in (dictionary_of(value), value.grad if value.is_leaf else None) if one is not None]
+            return self._tensor(value) + self._all(more, depth)
         if kind is np.ndarray:
             return self._array(value)
         if kind in _CONTAINERS:
@@ -167,11 +172,7 @@ class Reader:
         if kind in _MAPPINGS:
             items = list(dict.items(value))
             return head + self._all([one for item in items for one in item], depth)
-        found = (
-            [self._of(one, depth) for one in value.copy()]
-            if kind is not tuple
-            else [self._of(one, depth) for one in value]
-        )
+        found = [self._of(one, depth) for one in (value if kind is tuple else value.copy())]
         return head + b"|".join(sorted(found) if kind in _SETS else found)
 
     def _tensor(self, value: Tensor) -> bytes:
@@ -182,14 +183,13 @@ class Reader:
             if (size := storage.nbytes()) <= MOST_BYTES:
                 words = repr([*head, value.storage_offset(), value.stride()]).encode()
                 return words + (ctypes.string_at(storage.data_ptr(), size) if size else b"")
-        return repr([id(value), *head, None if value.is_inference() else value._version]).encode()  # noqa: SLF001
+        return repr([_number_of(value), *head, None if value.is_inference() else value._version]).encode()  # noqa: SLF001
 
     def _array(self, value: np.ndarray[Any, Any]) -> bytes:
         head = repr((value.dtype.str, value.shape)).encode()
         if value.dtype.hasobject:
-            return head + (
-                self._of(self._held(value.tolist()), 1) if value.size <= MOST_ITEMS // 10 else self._not(value)
-            )
+            is_short = value.size <= MOST_ITEMS // 10
+            return head + (self._of(self._held(value.tolist()), 1) if is_short else self._not(value))
         return head + (value.tobytes() if value.nbytes <= MOST_BYTES else self._not(value))
 
     def _instance(self, value: Any, kind: type, depth: int) -> bytes:
@@ -217,16 +217,9 @@ class Reader:
         """What an instance of a subclass of a container holds as such, past what the subclass makes of it."""
         if base is types.SimpleNamespace:
             return b""
-        if base in _MAPPINGS:
-            items = list(dict.items(value))
-            return (
-                self._all([one for item in items for one in item], depth)
-                if len(items) < MOST_ITEMS // 10
-                else self._not(value)
-            )
-        if base.__len__(value) >= MOST_ITEMS // 10:  # type: ignore[attr-defined]
-            return self._not(value)
-        return self._all(base.__iter__(value), depth)  # type: ignore[attr-defined]
+        items = [one for item in dict.items(value) for one in item] if base in _MAPPINGS else base.__iter__(value)  # type: ignore[attr-defined]
+        parts = list(itertools.islice(items, MOST_ITEMS // 10))
+        return self._all(parts, depth) if len(parts) < MOST_ITEMS // 10 else self._not(value)
 
 
 _CONTAINERS = _SEQUENCES | _SETS | _MAPPINGS
@@ -235,16 +228,24 @@ _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     np.random.Generator: lambda one: [one.bit_generator.state],
     np.random.RandomState: lambda one: [one.get_state(legacy=False)],
     types.FunctionType: lambda one: [
-        [_contents(cell) for cell in one.__closure__ or ()], one.__defaults__, one.__kwdefaults__, one.__dict__, one.__code__,
+        [contents_of(cell) for cell in one.__closure__ or ()], one.__defaults__, one.__kwdefaults__, one.__dict__, one.__code__,
     ],
     types.MethodType: lambda one: [one.__self__, one.__func__],
     functools.partial: lambda one: [one.func, one.args, one.keywords],
-    types.CellType: lambda one: [_contents(one)],
+    types.CellType: lambda one: [contents_of(one)],
     property: lambda one: [one.fget],
     staticmethod: lambda one: [one.__func__],
     classmethod: lambda one: [one.__func__],
 }  # fmt: skip
 """Of what is no container: what it is made of."""
+
+
+def contained_in(value: Any, most: int) -> list[Any] | None:
+    """The first parts of what is exactly one of Python's containers, of a mapping the values; None of anything else."""
+    parts = dict.values(value) if type(value) in _MAPPINGS else value
+    return list(itertools.islice(parts, most)) if type(value) in _CONTAINERS else None
+
+
 _HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: classes that Python code made, and those of newer C extensions."""
 
@@ -270,6 +271,11 @@ def classes_of(kind: type) -> tuple[type, ...]:
     return _of_class("__mro__", kind)  # type: ignore[no-any-return]
 
 
+def has_more(kind: type) -> bool:
+    """Whether instances have a state beside their dictionary: slots, or what a container or a class in C holds."""
+    return any("__slots__" in _DICT.__get__(one) or has_state_in_c(one) for one in classes_of(kind)[:-1])
+
+
 def dictionary_of(value: Any) -> dict[str, Any] | None:
     """An instance's own dictionary; None where it has none, or its class gives something else in its place."""
     for one in classes_of(type(value)):
@@ -281,11 +287,19 @@ def dictionary_of(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _contents(cell: types.CellType) -> Any:
+def contents_of(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _number_of(value: Tensor) -> int:
+    """Its own in this process: the address of a tensor that is gone may be another one's."""
+    kept = _NUMBERED.get(id(value))
+    if kept is None or kept[0]() is not value:
+        kept = _NUMBERED[id(value)] = weakref.ref(value), next(_NUMBERS)
+    return kept[1]
 
 
 def _plain(value: Any, kind: type) -> bytes:

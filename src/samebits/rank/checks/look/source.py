@@ -16,45 +16,20 @@ Loop = ast.For | ast.AsyncFor | ast.While
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAYBE = (ast.Match, ast.While, ast.ExceptHandler)
 """What code may pass by; a loop over something is taken to have a turn."""
-ADDS = frozenset(
-    ["add", "add_", "append", "appendleft", "extend", "insert", "put", "record", "update", "write", "writerow"]
-)
+ADDS = frozenset({
+    "add", "add_", "append", "appendleft", "extend", "insert", "put", "record", "update", "write", "writerow",
+})  # fmt: skip
 """Methods that only add to what they are called on, where nobody takes their result."""
-SHOWS = frozenset(
-    [
-        "add_figure",
-        "add_histogram",
-        "add_image",
-        "add_scalar",
-        "add_scalars",
-        "add_text",
-        "close",
-        "debug",
-        "display",
-        "error",
-        "exception",
-        "flush",
-        "format",
-        "info",
-        "join",
-        "log",
-        "log_metrics",
-        "plot",
-        "print",
-        "refresh",
-        "round",
-        "savefig",
-        "set_description",
-        "set_postfix",
-        "set_postfix_str",
-        "warning",
-        "write",
-    ]
-)
+SHOWS = frozenset({
+    "add_figure", "add_histogram", "add_image", "add_scalar", "add_scalars", "add_text", "close", "debug", "display", "error",
+    "exception", "flush", "format", "info", "join", "log", "log_metrics", "plot", "print", "refresh", "round", "savefig",
+    "set_description", "set_postfix", "set_postfix_str", "warning", "write",
+})  # fmt: skip
 """Functions and methods that only show what they get."""
-CLOCKS = frozenset(
-    ["monotonic", "monotonic_ns", "now", "perf_counter", "perf_counter_ns", "process_time", "time", "time_ns"]
-)
+_CHANGES = ADDS | {"fill", "sort", "resize"}
+CLOCKS = frozenset({
+    "monotonic", "monotonic_ns", "now", "perf_counter", "perf_counter_ns", "process_time", "time", "time_ns",
+})  # fmt: skip
 """Functions that give the time."""
 MOST_BYTES = 1 << 20
 """Of a file that is parsed."""
@@ -131,7 +106,7 @@ def counters(loop: Loop) -> list[str]:
         return [name] if name in ("zip", "islice") else []
     targets = getattr(loop.target, "elts", [])[:1]  # type: ignore[union-attr]
     names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
-    return [name] if any(uses(one, loop.body).is_read for one in names) else []
+    return [name] if any(uses(Word(one, (ast.Name,)), loop.body).is_read for one in names) else []
 
 
 @dataclass(frozen=True)
@@ -144,7 +119,21 @@ class Uses:
     """Where it is changed first; else where it is used first."""
 
 
-def uses(word: str, body: Sequence[ast.AST]) -> Uses:
+@dataclass(frozen=True)
+class Word:
+    """The name of a variable, an attribute or both."""
+
+    text: str
+    kinds: tuple[type[ast.expr], ...] = (ast.Name, ast.Attribute)
+    adds: bool = True
+    """Whether methods that are called as those that only add do so: not those of an average of the weights."""
+
+    def names(self, node: ast.AST) -> bool:
+        """Whether the node is this name, itself or behind a dot."""
+        return isinstance(node, self.kinds) and _last(node) == self.text
+
+
+def uses(word: Word, body: Sequence[ast.AST]) -> Uses:
     """How these statements use it."""
     found = [one for node in body for one in _uses(node, word, is_idle=False)]
     if {kind for _, kind in found} >= {"clock"} and "set" not in {kind for _, kind in found}:
@@ -190,19 +179,14 @@ def _writes(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         if node.attr in ("data", "numpy"):
             return isinstance(node.ctx, ast.Store)
-        is_change = (
-            node.attr in ADDS
-            or node.attr in ("fill", "sort", "resize")
-            or (node.attr.endswith("_") and node.attr[0] != "_")
-        )
+        is_change = node.attr in _CHANGES or (node.attr.endswith("_") and node.attr[0] != "_")
         return node.attr in UNCOUNTED or (is_change and _is_data(node.value))
     if isinstance(node, ast.Subscript):
         return isinstance(node.ctx, ast.Store) and _is_data(node.value)
     if isinstance(node, ast.Name):
         return node.id in UNCOUNTED
-    return isinstance(node, (ast.Assign, ast.AugAssign)) and _is_data(
-        node.value if isinstance(node, ast.Assign) else node.target
-    )
+    is_assigned = isinstance(node, ast.Assign)
+    return isinstance(node, (ast.Assign, ast.AugAssign)) and _is_data(node.value if is_assigned else node.target)  # type: ignore[union-attr]
 
 
 def _is_data(node: ast.AST) -> bool:
@@ -217,7 +201,7 @@ def _last(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _uses(node: ast.AST, word: str, *, is_idle: bool) -> Iterator[tuple[int, str]]:
+def _uses(node: ast.AST, word: Word, *, is_idle: bool) -> Iterator[tuple[int, str]]:
     """Line and kind of each use: "set", "add", "show", "clock" or "read". `is_idle`: nobody takes what the node gives."""
     if isinstance(node, ast.Expr):
         yield from _uses(node.value, word, is_idle=True)
@@ -229,25 +213,38 @@ def _uses(node: ast.AST, word: str, *, is_idle: bool) -> Iterator[tuple[int, str
         yield from _uses(node.value.right, word, is_idle=False) if isinstance(node.value, ast.BinOp) else ()
     elif isinstance(node, ast.Call):
         yield from _called(node, word, is_idle=is_idle)
-    elif isinstance(node, (ast.Name, ast.Attribute)) and _last(node) == word:
+    elif isinstance(node, ast.If) and _only_shows(node):
+        test = _uses(node.test, word, is_idle=False)
+        yield from ((line, "show" if kind == "read" else kind) for line, kind in test)
+        for statement in (*node.body, *node.orelse):
+            yield from _uses(statement, word, is_idle=False)
+    elif isinstance(node, (ast.Name, ast.Attribute)) and word.names(node):
         yield node.lineno, "read" if isinstance(node.ctx, ast.Load) else "set"
     else:
         for part in ast.iter_child_nodes(node):
             yield from _uses(part, word, is_idle=False)
 
 
-def _assigned(node: ast.Assign, word: str) -> str:
+def _only_shows(node: ast.AST) -> bool:
+    """Whether a statement does nothing but show something."""
+    if isinstance(node, ast.If):
+        return all(_only_shows(part) for part in (*node.body, *node.orelse))
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _last(node.value.func) in SHOWS
+
+
+def _assigned(node: ast.Assign, word: Word) -> str:
     """Of an assignment to the word alone: "clock" for the time, "add" for `word = word + more`; empty for any other."""
-    if len(node.targets) != 1 or _last(node.targets[0]) != word:
+    if len(node.targets) != 1 or not word.names(node.targets[0]):
         return ""
     if isinstance(node.value, ast.Call) and _last(node.value.func) in CLOCKS:
         return "clock"
-    return "add" if isinstance(node.value, ast.BinOp) and _last(node.value.left) == word else ""
+    return "add" if isinstance(node.value, ast.BinOp) and word.names(node.value.left) else ""
 
 
-def _called(node: ast.Call, word: str, *, is_idle: bool) -> Iterator[tuple[int, str]]:
+def _called(node: ast.Call, word: Word, *, is_idle: bool) -> Iterator[tuple[int, str]]:
     name = _last(node.func)
-    if is_idle and isinstance(node.func, ast.Attribute) and name in ADDS | SHOWS and _root(node.func.value, word):
+    is_known = name in SHOWS or (name in ADDS and word.adds)
+    if is_idle and is_known and isinstance(node.func, ast.Attribute) and _root(node.func.value, word):
         yield node.lineno, "add"
         parts: list[ast.AST] = [*node.args, *node.keywords]
     else:
@@ -257,13 +254,13 @@ def _called(node: ast.Call, word: str, *, is_idle: bool) -> Iterator[tuple[int, 
             yield line, "show" if kind == "read" and name in SHOWS else kind
 
 
-def _root(node: ast.AST, word: str) -> bool:
+def _root(node: ast.AST, word: Word) -> bool:
     """Whether it is what the word names, or a part of it: `word`, `self.word`, `word["a"]`, `word.total`."""
     while isinstance(node, (ast.Subscript, ast.Attribute)):
-        if _last(node) == word:
+        if word.names(node):
             return True
         node = node.value
-    return _last(node) == word
+    return word.names(node)
 
 
 def _in_order(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:
@@ -278,19 +275,16 @@ def _in_order(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]
         source = node.iter if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) else node.value
         fields = [*([source] if source is not None else []), *(one for one in fields if one is not source)]
     elif isinstance(node, ast.AugAssign):
-        yield from (
-            (ast.copy_location(ast.Name(one.id, ast.Load()), one), sure)
-            for one, sure in _in_order(node.target, is_sure=is_sure)
-        )
+        for one, sure in _in_order(node.target, is_sure=is_sure):
+            yield ast.copy_location(ast.Name(one.id, ast.Load()), one), sure
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
         fields = [*node.generators, *(one for one in fields if one not in node.generators)]
     if isinstance(node, ast.If):
         yield from _branches(node, is_sure=is_sure)
         return
     for field in fields:
-        yield from _in_order(
-            field, is_sure=is_sure and (field is getattr(node, "test", None) or not isinstance(node, _MAYBE))
-        )
+        comes = not isinstance(node, _MAYBE) or field is getattr(node, "test", None)
+        yield from _in_order(field, is_sure=is_sure and comes)
 
 
 def _branches(node: ast.If, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:

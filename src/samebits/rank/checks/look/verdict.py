@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from samebits.rank.caller import short
+from samebits.rank.checks.look import source
 from samebits.rank.checks.look.snapshot import Place, Seen, Snapshot
-from samebits.rank.checks.look.source import (
-    Loop,
-    assigned_first,
-    counters,
-    functions_beside,
-    functions_that_see,
-    loop_around,
-    tree,
-    uses,
-)
 
 
 @dataclass(frozen=True)
@@ -66,9 +57,9 @@ def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
             if not seen.is_whole and not seen.is_held and path not in found:
                 if time.thread_time() > until_s:
                     raise TimeoutError
-                words = _words(path)
-                body = [one for loop in _loops(snapshot.places) for one in loop.body]
-                is_read = len(words) == 1 or any(uses(word, body).is_read for word in words if word != "self")
+                body = [one for _, loop in _loops(snapshot.places) for one in loop.body]
+                words = _as_written(path, seen)
+                is_read = "." not in path or " " in path or any(source.uses(word, body).is_read for word in words)
                 if is_read and (named := _named(path, seen, snapshot.places)) is not None:
                     found[path] = named
     return [*found.values()]
@@ -77,55 +68,53 @@ def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
 def counted(snapshot: Snapshot) -> list[Named]:
     """What counts the steps from outside of the loop."""
     place = snapshot.places[0] if snapshot.places else None
-    loop = loop_around(place.code, place.line) if place is not None else None
+    loop = source.loop_around(place.code, place.line) if place is not None else None
     if place is None or loop is None:
         return []
-    return [Named(f"the count of {name}", short(place.code.co_filename, loop.lineno)) for name in counters(loop)]
+    return [Named(f"the count of {name}", short(place.code.co_filename, loop.lineno)) for name in source.counters(loop)]
 
 
-def _words(path: str) -> list[str]:
-    return path.split(".")
+def _as_written(path: str, seen: Seen) -> list[source.Word]:
+    """The words of a path as code has them: a function's variable is never behind a dot, and an attribute always.
+
+    Those of `self.shadow of Ema` are the first two: a library holds the object, and no variable has to.
+    """
+    texts, code = path.partition(" ")[0].split("."), seen.code
+    words = [source.Word(text, (ast.Attribute,), seen.adds[text is texts[-1]]) for text in texts]
+    words[0] = replace(words[0], kinds=(ast.Name, ast.Attribute) if code is None else (ast.Name,))
+    return words if texts[0] != "self" else words[1:]
 
 
-def _loops(places: Sequence[Place]) -> Iterator[Loop]:
-    for place in places:
-        if (loop := loop_around(place.code, place.line)) is not None:
-            yield loop
+def _loops(places: Sequence[Place]) -> list[tuple[Place, source.Loop]]:
+    found = [(place, source.loop_around(place.code, place.line)) for place in places]
+    return [(place, loop) for place, loop in found if loop is not None]
 
 
 def _named(path: str, seen: Seen, places: Sequence[Place]) -> Named | None:
     """The name with its line; None where the source shows that it decides nothing."""
     if seen.is_held:
         return Named(path, "")
-    loops = list(_loops(places))
-    words = _words(path)
-    own = [
-        one for place in places if place.code is seen.code and (one := loop_around(place.code, place.line)) is not None
-    ]
-    if len(words) == 1 and any(words[0] in assigned_first(loop) for loop in own or loops):
+    running, words = _loops(places), _as_written(path, seen)
+    own = [loop for place, loop in running if place.code is seen.code]
+    if "." not in path and any(path in source.assigned_first(loop) for loop in own or [loop for _, loop in running]):
         return None
     files = list(dict.fromkeys([seen.file, *(place.code.co_filename for place in places)]))
-    if any(tree(file) is None for file in files):
+    if any(source.tree(file) is None for file in files):
         return Named(path, short(seen.file, 0).removesuffix(":0"))
-    bodies = [
-        (place.code.co_filename, one.body)
-        for place in places
-        if (one := loop_around(place.code, place.line)) is not None
-    ]
-    body: list[ast.AST] = [one for _, statements in bodies for one in statements]
-    beside = {
-        file: functions_beside(file, loops[0] if loops else None, bodies[0][0] if bodies else "") for file in files
-    }
+    body: list[ast.AST] = [one for _, loop in running for one in loop.body]
+    around = (running[0][1], running[0][0].code.co_filename) if running else (None, "")
+    beside = {file: source.functions_beside(file, *around) for file in files}
     functions = [one for found in beside.values() for one in found]
-    found = [uses(words[0], [*body, *functions_that_see(words[0], seen.code, functions)])] if words[0] != "self" else []
-    found += [uses(word, [*body, *functions]) for word in words[1:]]
+    by_name = ast.Name in words[0].kinds
+    seeing = source.functions_that_see(words[0].text, seen.code, functions) if by_name else functions
+    found = [source.uses(word, [*body, *(functions if number else seeing)]) for number, word in enumerate(words)]
     # [Note: why each word must be read]
     # A meter that is only updated and printed decides nothing, however its own methods read what it holds.
-    in_loop = [uses(word, body) for word in words[:-1] if word != "self"]
+    in_loop = [source.uses(word, body) for word in words[:-1]]
     if not all(one.is_read for one in found) or not all(one.is_read or not one.line for one in in_loop):
         return None
     for file in files:
-        own_body = [one for of_file, statements in bodies if of_file == file for one in statements]
-        if line := uses(words[-1], [*own_body, *beside[file]]).line:
+        own_body = [one for place, loop in running if place.code.co_filename == file for one in loop.body]
+        if line := source.uses(words[-1], [*own_body, *beside[file]]).line:
             return Named(path, short(file, line))
     return Named(path, "")

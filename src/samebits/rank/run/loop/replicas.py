@@ -88,6 +88,8 @@ COUNTED = -3
 """That lanes keep their losses until the counts of all are known."""
 CHECKED = -4
 """Rank 0's bits; rank r has `CHECKED - r`, so nothing else may be below."""
+LOOKED = -(1 << 30)
+"""What rank 0's looks have found; rank r has `LOOKED - r`."""
 
 
 def begin_checks(run: RunState) -> None:

@@ -16,13 +16,13 @@ from samebits.protocol.layout.schedule import Kind
 from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
-from samebits.rank.checks.look.labels import look_around_lane, note_gradients
+from samebits.rank.checks.look.labels import look_around_lane, note_gradients, share_looks
 from samebits.rank.data.loader import Batches, LanePart, StepPlan
 from samebits.rank.run.loop.counts import WITH_LOSSES, CountedLoss, refuse_whole_batch, terms_of_counted, totals_of
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
 from samebits.rank.run.loop.loss_gauge import take_loss
 from samebits.rank.run.loop.per_lane import forget_open, share_values
-from samebits.rank.run.loop.replicas import COUNTED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
+from samebits.rank.run.loop.replicas import COUNTED, LOOKED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.run.loop.tally import Agreed
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run_state import RunState
@@ -361,6 +361,8 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
         notes[SAVE_SIGNAL] = asked
     if run.loop_state.checkpointing.snapshots.is_due:
         notes[SNAPSHOT] = 1
+    if found := run.loop_state.looks.found():
+        notes[LOOKED - run.components.transport.rank] = found
     if run.loop_state.open_pass.counted:
         notes[COUNTED], number = 1, 0
     return {**notes, **report_bits(run, is_first=number == 1)} if number else notes
@@ -374,6 +376,8 @@ def _receive(run: RunState, notes: dict[int, Any]) -> None:
     if notes.pop(SNAPSHOT, 0):
         run.loop_state.checkpointing.snapshots.hear()
     run.loop_state.open_pass.is_counted = bool(notes.pop(COUNTED, 0))
+    if not run.loop_state.looks.is_shared:
+        share_looks(run, [notes.pop(LOOKED - rank, []) for rank in range(run.components.transport.world_size)])
     run.loop_state.tallies.receive(notes)
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
-from samebits.rank.checks.look.frames import refuse_loop_without_turn
-from samebits.rank.checks.look.labels import begin_looks, look_after_step
+from samebits.rank.checks.look import labels
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
@@ -113,8 +112,8 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     step_timer.step_in_epoch, step_timer.steps_per_epoch = steps.done, steps.length or 0
     if step_timer.num_epochs == 0:
         step_timer.epoch = loader.epochs_begun
-    if not run.loop_state.looks.has_begun and not steps.is_over:
-        begin_looks(run)
+    if not steps.is_over:
+        labels.begin_looks(run)
     while has_next(run, steps):
         number = steps.done
         mine, fetched = steps.take()
@@ -153,13 +152,14 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     say_idle(run)
     run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
     run.loop_state.epochs.end_steps()
+    labels.leave_loop(run, is_inner=run.loop_state.epochs.in_body)
 
 
 def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
     """The run can resume from here: between two steps, or after the last one."""
     loop_state = run.loop_state
     loop_state.epoch.inside = inside
-    look_after_step(run)
+    labels.look_after_step(run)
     last = loop_state.checkpointing.last
     loop_state.checkpointing.requests.agree(lambda: last.enter_boundary(inside, is_last=is_last))
     # A state that is lost now must be written again, so this step must come again.
@@ -215,7 +215,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     loop_state.epoch.reading = weakref.ref(steps)
     loop_state.checkpointing.snapshots.enter_steps()
     if steps.is_over:
-        refuse_loop_without_turn()
+        labels.refuse_loop_without_turn(run)
     loop_state.checkpointing.last.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 

@@ -67,11 +67,6 @@ class StepBatches:
         return self._lanes
 
 
-def exportable(trainer: Any) -> list[Any]:
-    """The callbacks whose state is a part of every state of the run."""
-    return [one for one in trainer.callback_handler.callbacks if isinstance(one, ExportableState)]
-
-
 class Progress:
     """What the Trainer knows of its own progress, as part of every state of the run."""
 

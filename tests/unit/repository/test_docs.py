@@ -44,6 +44,20 @@ def build(config: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+OURS = ("src", "tests", "benchmarks", "examples", "docs", "native", "scripts")
+NOT_OURS = {"distributed_test.py"}
+"""Torch's."""
+
+
+def test_pages_name_files_that_are_there() -> None:
+    there = {path.name for name in OURS for path in (ROOT / name).rglob("*.*")}
+    named = re.compile(r"`[\w/.]*?(\w+\.(?:py|cpp|hpp))(?:::[^`]*)?`")
+    dead = {
+        path.name: found for path in DESIGN if (found := sorted({*named.findall(path.read_text())} - there - NOT_OURS))
+    }
+    assert dead == {}
+
+
 @pytest.mark.thorough
 @with_mkdocs
 @pytest.mark.ranks

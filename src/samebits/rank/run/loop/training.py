@@ -12,6 +12,7 @@ from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.checks.look.frames import refuse_loop_without_turn
 from samebits.rank.checks.look.labels import begin_looks, look_after_step
+from samebits.rank.checks.own_samples import label_samples
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
@@ -159,6 +160,8 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     """The run can resume from here: between two steps, or after the last one."""
     loop_state = run.loop_state
     loop_state.epoch.inside = inside
+    if not loop_state.looks.is_over or is_last:
+        label_samples(run)
     look_after_step(run)
     loop_state.checkpointing.do_asked()
     loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)

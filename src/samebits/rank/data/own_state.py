@@ -29,6 +29,7 @@ LANES, LOOK_S, MOST_ITEMS = 3, 0.03, 64
 GENERATORS = frozenset({random.Random, np.random.Generator, np.random.RandomState, torch.Generator})
 _KEYED = frozenset(map(id, (torch.default_generator, random._inst, np.random.mtrand._rand)))  # noqa: SLF001
 """Each lane sets these."""
+_FETCHING = ("__getitem__", "__getitems__", "__call__", "forward")
 Root = tuple[str, Any, Any, bool]
 """A path such as `Images.transform.rng`, its value, the class or function whose source names it, and whether that is the user's."""
 
@@ -56,10 +57,8 @@ class OwnState:
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any]) -> None:
-        self._roots = [(type(dataset).__name__, dataset), (getattr(collate_fn, "__name__", "collate_fn"), collate_fn)]
-        fetches = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
-        self._is_seeded = fetches is not None and not {"seed", "manual_seed"}.isdisjoint(fetches.co_names)
-        """Whether fetching a sample seeds a generator, as from the index."""
+        name = collate_fn.__name__ if type(collate_fn) is FunctionType else type(collate_fn).__name__
+        self._roots = [(type(dataset).__name__, dataset), (name, collate_fn)]
         self._lanes, self._before = 0, {}  # type: int, dict[str, tuple[Any, Any, Root]]
         self.found: dict[str, Named] = {}
 
@@ -71,11 +70,10 @@ class OwnState:
     def leave_lane(self) -> bool:
         """It is fetched; whether something new was found."""
         num_found = len(self.found)
-        for path, (bits, generators, (_, value, owner, is_users)) in (
-            self._look() if self._lanes <= LANES else {}
-        ).items():
+        after = self._look() if self._lanes <= LANES else {}
+        for path, (bits, generators, (_, value, owner, is_users)) in after.items():
             bits_before, generators_before, _ = self._before.get(path, (None, set(), None))
-            is_drawn = not generators <= generators_before and not self._is_seeded
+            is_drawn = not generators <= generators_before and not _seeds(owner)
             is_kept = self._lanes > 1 and None not in (bits, bits_before) and bits != bits_before and not generators
             if is_drawn or (is_kept and is_users):
                 name = f"the generator in {path}" if is_drawn and type(value) not in GENERATORS else path
@@ -83,7 +81,7 @@ class OwnState:
         return len(self.found) > num_found
 
     def _look(self) -> dict[str, tuple[bytes | None, set[tuple[int, bytes]], Root]]:
-        """By path what was read, if all of it was, and the generators in it."""
+        """By path what was read, if all of it was, and the generators in it; nothing, and no more, where the time was too short."""
         until_s = time.thread_time() + LOOK_S
         reader, seen = _Reader(until_s), set[int]()
         found: dict[str, tuple[bytes | None, set[tuple[int, bytes]], Root]] = {}
@@ -93,8 +91,10 @@ class OwnState:
                 bits, is_whole = reader.read(root[1])
                 found.setdefault(root[0], (bits if is_whole else None, {*reader.generators.items()}, root))
                 if time.thread_time() > until_s:
-                    break
-        return found
+                    raise TimeoutError
+            return found
+        self._lanes = LANES + 1
+        return {}
 
 
 def _roots(path: str, value: Any, owner: Any, seen: set[int]) -> Iterator[Root]:
@@ -136,13 +136,23 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names, *(name for one in code.co_consts if type(one) is CodeType for name in _names(one))}
 
 
+def _functions(owner: Any) -> list[FunctionType]:
+    """The function, or those of the class but `__init__`."""
+    of_class = isinstance(owner, type)
+    found = [one for base in classes_of(owner) for one in vars(base).values()] if of_class else [owner]
+    return [one for one in found if type(one) is FunctionType and one.__name__ != "__init__"]
+
+
+def _seeds(owner: Any) -> bool:
+    """Whether what fetches seeds a generator, as from the index."""
+    fetching = [one for one in _functions(owner) if one is owner or one.__name__ in _FETCHING]
+    return any(not {"seed", "manual_seed"}.isdisjoint(one.__code__.co_names) for one in fetching)
+
+
 def _where(owner: Any, path: str) -> str:
-    """The line that names the last word of the path, of a class not in `__init__`; else that where the function begins."""
+    """The line that names the last word of the path; else where the function begins."""
     word = path.rpartition(".")[2].partition("[")[0]
-    functions = (
-        [one for base in classes_of(owner) for one in vars(base).values()] if isinstance(owner, type) else [owner]
-    )
-    codes = [one.__code__ for one in functions if type(one) is FunctionType and one.__name__ != "__init__"]
+    codes = [one.__code__ for one in _functions(owner)]
     for code in codes:
         for one in dis.get_instructions(code):
             if one.argval == word and one.positions is not None:

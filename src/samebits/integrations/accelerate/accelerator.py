@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import samebits
 from samebits.errors import UsageError
 from samebits.integrations.accelerate.arguments import (
+    FORMS,
     accumulation_of,
     check_lanes,
     naming_set_seed,
@@ -150,8 +151,7 @@ class Accelerator(StepwiseAccelerator):
         refuse_another()
         accumulation = accumulation_of(given)
         usual = usual_lanes(accumulation)
-        self._seed_is_given, self._seeds_differ = seed is not None, False
-        early_group = None
+        self._seed_is_given, self._seeds_differ, early_group = seed is not None, False, None
         if world_size() > 1 and torch.distributed.is_initialized() and not is_present():
             # Of TrainingArguments, which meet too early; nothing has been exchanged in it. [Note: kept until all have met again]
             # Others may still be connecting to this process in it, and fail when it closes their connections.
@@ -174,10 +174,7 @@ class Accelerator(StepwiseAccelerator):
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
         check_lanes(self.run, self.batches_per_step, accumulation)
         self.loop = LaneLoop(self.run, self._set_sync, lambda: self._optimizers)
-        name_forms(
-            "Call accelerator.backward(loss) instead, in the loop over a prepared loader.",
-            "Do this behind backward where accelerator.sync_gradients is true; accelerator.clip_grad_norm_ sees to that itself.",
-        )
+        name_forms(*FORMS)
         self.counts_local_batches = False
         """Whether lengths and accumulation count the batches of this process: for the Trainer's own loop."""
         self.weight: int | None = None
@@ -263,12 +260,11 @@ class Accelerator(StepwiseAccelerator):
         state = self.run._run
         if self._seed_is_given or state.loop_state.prepared.taken or not state.components.streams.was_seeded():
             return
-        seeds = state.components.transport.all_gather_object(
-            torch.initial_seed() % (1 << 62), "accelerator.prepare", where()
-        )
+        mine = torch.initial_seed() % (1 << 62)
+        seeds = state.components.transport.all_gather_object(mine, "accelerator.prepare", where())
         self._seeds_differ = len(set(seeds)) > 1
         state.config.adopt_seed(seeds[0])
-        state.components.streams.seed = state.config.seed
+        state.components.streams.seed = seeds[0]
 
     def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:
         if getattr(model, "_is_accelerate_prepared", False):

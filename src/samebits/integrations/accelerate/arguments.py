@@ -32,6 +32,13 @@ BY_VARIABLE = {
 """What `accelerate launch` switches on without the script."""
 
 
+FORMS = (
+    "Call accelerator.backward(loss) instead, in the loop over a prepared loader.",
+    "Do this behind backward where accelerator.sync_gradients is true; accelerator.clip_grad_norm_ sees to that itself.",
+)
+"""The help for `loss.backward()`, and for what belongs behind a step's lanes."""
+
+
 def script_seed() -> int:
     """What the script has seeded torch with by now; 0 if it has not.
 

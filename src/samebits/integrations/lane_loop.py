@@ -23,6 +23,7 @@ from samebits.integrations.before_a_step import EarlierGradients, Rates
 from samebits.notices import say
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.stream import PreparedStream
+from samebits.rank.run.ending import has_failed
 from samebits.rank.run.loop.step import Step
 from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run import Run
@@ -170,6 +171,9 @@ class LaneLoop:
 
     def _close(self) -> None:
         """The script ends, perhaps with a loop that it has not left."""
+        # Said where the script goes on no further: an error that is on its way leaves its loop too.
+        if self._left and not has_failed(self._run._run):
+            say(self._left)
         if self._running is not None:
             self._running.close()
         self.states.agree_outside()
@@ -212,10 +216,8 @@ class LaneLoop:
                 "The loop over batches was left in the middle of a step, where processes are at different batches: that step "
                 "was dropped."
             )
-            say(self._left)
         elif self._counts_batches:
             self._left = f"The loop over batches was left before the end of its epoch {BY_COUNTING}"
-            say(self._left)
         elif not self._leaves_together and self._step is not None and len(self._step.lanes) > 1:
             self._report_once(
                 f"the loop over batches was left after step {self._step.index + 1} of its epoch. A script that counts batches leaves "

@@ -224,6 +224,7 @@ class EventLog:
             "bits": result.get("bits", ""),
             "resumed_without": result.get("without", []),
             "lanes_hand_on": result.get("handed_on", []),
+            "samples_depend_on": result.get("own_samples", []),
             "not_looked_at": result.get("unread", []),
             "starts": self._attempts,
             "kills": len(of_kind(events, Kind.KILL)),

@@ -50,6 +50,8 @@ class BitsFacts:
     """On what, and over how many steps; empty where nothing was."""
     handed_on: Sequence[str] = ()
     """What lanes hand on to other lanes, each with its line."""
+    own_samples: Sequence[str] = ()
+    """What data sets keep from one sample to the next, each with its line."""
     unread: Sequence[str] = ()
     """What the loop reads and no look could."""
     copied: Sequence[str] = ()
@@ -73,7 +75,10 @@ class BitsFacts:
             ranks_are_fixed=bool(decided.get("ranks_are_fixed")),
             ranks_divide=bool(decided.get("even_lanes")),
             proved=str(result.get("proved") or ""),
-            **{name: _texts(result.get(name)) for name in ("handed_on", "unread", "copied", "without", "uncovered")},
+            **{
+                name: _texts(result.get(name))
+                for name in ("handed_on", "own_samples", "unread", "copied", "without", "uncovered")
+            },
         )
 
 
@@ -90,6 +95,8 @@ def claims(facts: BitsFacts, *, is_detailed: bool = False) -> list[tuple[str, st
         lines.append(("resumed", f"without {_listed(facts.without)}, which no state holds and which began anew", ""))
     if facts.handed_on:
         lines.append(("lanes", f"hand on {_listed(facts.handed_on)}: lanes elsewhere may get something else", ""))
+    if facts.own_samples:
+        lines.append(("samples", f"depend on {_listed(facts.own_samples)}: other ranks and workers may get others", ""))
     if facts.unread:
         lines.append(("unseen", f"{_listed(facts.unread)}: could not be looked at", ""))
     if facts.uncovered and not facts.without:

@@ -291,6 +291,7 @@ def _bits(record: Record) -> dict[str, Any]:
         ]
     found = [
         *_texts(record.summary.get("lanes_hand_on"), "lanes hand on"),
+        *_texts(record.summary.get("samples_depend_on"), "samples depend on"),
         *_texts(record.summary.get("not_looked_at"), "not looked at:"),
     ]
     args = [str(one) for one in record.plan.get("args") or [] if isinstance(one, str)]

@@ -277,6 +277,8 @@ MISTAKES = {
     "batches that are skipped": ("with accelerator.accumulate(model):", "if steps == 0: accelerator.loop.let_script_skip(); continue\n            with accelerator.accumulate(model):", "Leave out the `continue` that skips batches"),
     "an evaluation in training mode": ("model.eval()\n        losses", "losses", "write model.eval() or torch.no_grad()"),
     "a seed of each process": ("accelerator = Acc", "set_seed(int(os.environ['RANK'])); accelerator = Acc", "set_seed was called before Accelerator() with another number on each process"),
+    "a seed of each process behind it": ("set_seed(7)", "set_seed(7 + accelerator.process_index)", "set_seed was called with another number on each process: "),
+    "gradients clipped in each batch": ("accelerator.backward(loss)", "accelerator.backward(loss); nn.utils.clip_grad_norm_(model.parameters(), 0.1)", "Do this behind backward where accelerator.sync_gradients is true"),
     "a state of a step that is not over": ("loss = F", "accelerator.save_state('state'); loss = F", "save_state was called inside a step"),
 }  # fmt: skip
 
@@ -288,6 +290,7 @@ def test_what_cannot_be_exact_is_one_sentence(tmp_path: Path, mistake: str) -> N
     ended = run(tmp_path, 2, text=TRAIN.replace(before, after))
     assert ended.code == 2, ended.err
     assert says in ended.err
+    assert ("was left in the middle of a step" in ended.err) == (mistake == "a loop left in the middle of a step")
 
 
 @pytest.mark.parametrize(

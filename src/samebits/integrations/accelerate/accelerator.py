@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import samebits
 from samebits.errors import UsageError
 from samebits.integrations.accelerate.arguments import (
+    FORMS,
     accumulation_of,
     check_lanes,
     naming_set_seed,
@@ -43,7 +44,7 @@ from samebits.integrations.lane_loop import LaneLoop, refuse_another, require_pr
 from samebits.notices import say
 from samebits.rank.caller import where
 from samebits.rank.run.start import is_present
-from samebits.rank.strategy.contract import name_backward
+from samebits.rank.strategy.contract import name_forms
 
 
 class ScaledGradient(torch.autograd.Function):
@@ -150,8 +151,7 @@ class Accelerator(StepwiseAccelerator):
         refuse_another()
         accumulation = accumulation_of(given)
         usual = usual_lanes(accumulation)
-        self._seed_is_given = seed is not None
-        early_group = None
+        self._seed_is_given, self._seeds_differ, early_group = seed is not None, False, None
         if world_size() > 1 and torch.distributed.is_initialized() and not is_present():
             # Of TrainingArguments, which meet too early; nothing has been exchanged in it. [Note: kept until all have met again]
             # Others may still be connecting to this process in it, and fail when it closes their connections.
@@ -159,7 +159,7 @@ class Accelerator(StepwiseAccelerator):
             torch.distributed.destroy_process_group()
         device = "cpu" if given.get("cpu") or os.environ.get("ACCELERATE_USE_CPU") == "true" else None
         listen()
-        with naming_set_seed(seed):
+        with naming_set_seed("set_seed was called before Accelerator()" if seed is None else "", "`seed`"):
             self.run = samebits.init(
                 seed=seed if seed is not None else script_seed(), lanes=lanes or usual, device=device
             )
@@ -174,7 +174,7 @@ class Accelerator(StepwiseAccelerator):
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
         check_lanes(self.run, self.batches_per_step, accumulation)
         self.loop = LaneLoop(self.run, self._set_sync, lambda: self._optimizers)
-        name_backward("Call accelerator.backward(loss) instead, in the loop over a prepared loader.")
+        name_forms(*FORMS)
         self.counts_local_batches = False
         """Whether lengths and accumulation count the batches of this process: for the Trainer's own loop."""
         self.weight: int | None = None
@@ -240,7 +240,8 @@ class Accelerator(StepwiseAccelerator):
                 self.loop.states.before_each = number.agree
                 self.run.track(checkpoints=number)
             things = [one.for_training() if isinstance(one, LaneLoader) else one for one in new]
-            prepared = self.run.prepare(*things)
+            with naming_set_seed("set_seed was called" if self._seeds_differ else ""):
+                prepared = self.run.prepare(*things)
             for one, made in zip(new, prepared if len(new) > 1 else [prepared], strict=True):
                 if isinstance(one, LaneLoader):
                     one.prepared = made
@@ -259,8 +260,11 @@ class Accelerator(StepwiseAccelerator):
         state = self.run._run
         if self._seed_is_given or state.loop_state.prepared.taken or not state.components.streams.was_seeded():
             return
-        state.config.adopt_seed(int(self.run.broadcast(torch.initial_seed() % (1 << 62))))
-        state.components.streams.seed = state.config.seed
+        mine = torch.initial_seed() % (1 << 62)
+        seeds = state.components.transport.all_gather_object(mine, "accelerator.prepare", where())
+        self._seeds_differ = len(set(seeds)) > 1
+        state.config.adopt_seed(seeds[0])
+        state.components.streams.seed = seeds[0]
 
     def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:
         if getattr(model, "_is_accelerate_prepared", False):

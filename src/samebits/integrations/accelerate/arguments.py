@@ -32,6 +32,13 @@ BY_VARIABLE = {
 """What `accelerate launch` switches on without the script."""
 
 
+FORMS = (
+    "Call accelerator.backward(loss) instead, in the loop over a prepared loader.",
+    "Do this behind backward where accelerator.sync_gradients is true; accelerator.clip_grad_norm_ sees to that itself.",
+)
+"""The help for `loss.backward()`, and for what belongs behind a step's lanes."""
+
+
 def script_seed() -> int:
     """What the script has seeded torch with by now; 0 if it has not.
 
@@ -43,8 +50,8 @@ def script_seed() -> int:
 
 
 @contextmanager
-def naming_set_seed(seed: int | None) -> Iterator[None]:
-    """Let processes whose seeds differ name where those are from: `seed`, which Accelerator was given, or `set_seed`.
+def naming_set_seed(call: str, begins: str = "") -> Iterator[None]:
+    """Let processes whose seeds differ name where those are from: `call` says that of `set_seed`, if it was that.
 
     Raises:
         UsageError: where they differ.
@@ -52,10 +59,10 @@ def naming_set_seed(seed: int | None) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if seed is None and error.problem.startswith("`seed`"):
+        if call and error.problem.startswith(begins):
             raise UsageError(
-                f"set_seed was called before Accelerator() with another number on each process: {error.problem}",
-                "Call set_seed(seed) with the same number on all: each batch has random numbers of its own already.",
+                f"{call} with another number on each process: {error.problem}",
+                "Call set_seed(seed) with the same number on all, without device_specific=True: each batch has random numbers of its own already.",
             ) from None
         raise
 

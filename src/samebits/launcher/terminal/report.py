@@ -297,7 +297,7 @@ def end_lines(
     )
     made = ", ".join(filter(None, (_count(result.get("epochs"), "epoch"), _count(result.get("steps"), "step"))))
     rate = f", {told.samples_per_s:,.0f} samples/s" if told.samples_per_s else ""
-    each = ", every sample once per epoch" if result.get("samples") else ""
+    each = ", every sample once per epoch" if "each once" in str(result.get("samples")) else ""
     lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
     is_detailed = request.output.verbosity is Verbosity.DETAILED
     if result.get("bits"):

@@ -6,6 +6,7 @@ the first optimizer: between two updates, each pass began with the very gradient
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,6 +20,10 @@ NO_BACKWARD = (
 )
 NO_STEP = (
     "optimizer.step() was not called, so no prepared optimizer has changed the weights. Call it after the step's lanes."
+)
+NO_GRADIENT = (
+    "run.backward gave no prepared parameter a gradient, so nothing was trained. Call it on a loss of the prepared model, without "
+    "detach(), item() or torch.no_grad() between them."
 )
 NOT_ZEROED = (
     "gradients of earlier steps were added to: zero_grad() was not called between two updates. Call optimizer.zero_grad() "
@@ -34,6 +39,8 @@ class Updates:
     """Steps that have begun."""
     count: int = 0
     """Updates of prepared optimizers."""
+    has_gradient: bool = False
+    """Whether a prepared parameter ever had one."""
     is_told: bool = False
     """Whether `missing` was asked after a step."""
     _first: Optimizer | None = None
@@ -52,8 +59,9 @@ class Updates:
             now = mark(self._watched)
             self._was_reset |= now is None or now != self._left
 
-    def end_pass(self) -> None:
-        """The gradients are complete."""
+    def end_pass(self, parameters: Iterator[Tensor]) -> None:
+        """The gradients are complete; of `parameters`, those of all prepared models."""
+        self.has_gradient = self.has_gradient or any(one.grad is not None for one in parameters)
         if self._watched is not None:
             self._left = mark(self._watched)
 
@@ -79,4 +87,6 @@ class Updates:
         self.is_told = True
         if not has_loss:
             return NO_BACKWARD
+        if not self.has_gradient:
+            return NO_GRADIENT
         return NO_STEP if has_optimizer and not self.count else ""

@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import Dataset, get_worker_info
 
 from samebits.errors import SAMPLE_NOTE
+from samebits.rank.data.own_state import OwnState
 from samebits.rank.data.worker_progress import COLLATING, ONE, SEVERAL, WorkerProgress, note
 
 PR_SET_PDEATHSIG = 1
@@ -53,6 +54,8 @@ class LaneDataset(Dataset[Any]):
         self.progress = progress
         self.present = LaneIndices((), 0)
         """What was fetched last."""
+        self.own_state: OwnState | None = None
+        """What looks around the first lanes."""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -62,6 +65,8 @@ class LaneDataset(Dataset[Any]):
 
     def __getitems__(self, indices: LaneIndices) -> list[Any]:
         self.present = indices
+        if self.own_state is not None:
+            self.own_state.enter_lane()
         if self.progress is not None:
             self.progress.enter(indices.place)
         try:
@@ -69,6 +74,11 @@ class LaneDataset(Dataset[Any]):
         finally:
             if self.progress is not None:
                 self.progress.end()
+
+    def leave(self) -> None:
+        """A lane is fetched and put together."""
+        if self.own_state is not None and self.own_state.leave_lane() and self.progress is not None:
+            self.progress.keep([one.name, one.where] for one in self.own_state.found.values())
 
     def _lane(self, indices: LaneIndices) -> list[Any]:
         self._seed_process(indices.key)
@@ -100,7 +110,7 @@ class LaneDataset(Dataset[Any]):
 
     def __getattr__(self, name: str) -> Any:
         # Unpickling asks for attributes before there are any; looking them up in `dataset` would never end.
-        if name in ("dataset", "_seed_process", "progress", "present"):
+        if name in ("dataset", "_seed_process", "progress", "present", "own_state"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -120,13 +130,15 @@ class Collate:
         if progress is not None and indices:
             progress.begin(indices[0], COLLATING)
         try:
-            return self._collate_fn(samples)
+            batch = self._collate_fn(samples)
         except Exception as error:
             error.add_note(note(COLLATE_NOTE, shown(indices), indices.place))
             raise
         finally:
             if progress is not None:
                 progress.end()
+        self._dataset.leave()
+        return batch
 
 
 def shown(indices: Sequence[Any]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, Sampler
@@ -20,9 +20,11 @@ from torch.utils.data.distributed import DistributedSampler
 from samebits.errors import UsageError
 from samebits.protocol.layout.cut import Cut, StepCut
 from samebits.protocol.layout.stream_key import Domain, stream_key
+from samebits.rank.checks.look.verdict import Named
 from samebits.rank.data.device_copies import CPU, CollatePinnable, Copy, CopyStream
 from samebits.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from samebits.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
+from samebits.rank.data.own_state import OwnState
 from samebits.rank.data.worker_batches import FetchedByWorkers, InnerLoader
 from samebits.rank.data.worker_progress import WorkerProgress
 
@@ -367,6 +369,14 @@ class PreparedLoader(DataLoader[Any]):
         # lanes would read some of it too early, the others would not.
         return CopiedBatches(fetched, self._copies, ahead=self.num_workers > 0)
 
+    def kept(self) -> list[Named]:
+        """What this rank, or its workers, have found that the data set and what belongs to it keep between lanes."""
+        found: list[Named] = []
+        for dataset in [cast("LaneDataset", inner.dataset) for inner, _ in self._inner.values()]:
+            found += dataset.own_state.found.values() if dataset.own_state is not None else ()
+            found += (Named(*one) for one in dataset.progress.kept()) if dataset.progress is not None else ()
+        return list(dict.fromkeys(found))
+
     def pinning(self, collate_fn: Callable[[Any], Any]) -> dict[str, Any]:
         """The arguments with which an inner loader's batches can be copied while the GPU computes."""
         if self.context.device.type != "cuda":
@@ -388,12 +398,15 @@ class PreparedLoader(DataLoader[Any]):
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
             progress = WorkerProgress(self.num_workers) if self.num_workers else None
             dataset = LaneDataset(self.dataset, self.context.seed_process, progress)
+            dataset.own_state = OwnState(self.dataset, self.collate_fn)
             collate_fn = Collate(dataset, self.collate_fn)
             settings |= {"batch_sampler": assigned, **self.pinning(collate_fn), "in_order": True}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 inner = InnerLoader(dataset, progress, **settings) if progress else DataLoader(dataset, **settings)
             self._inner[purpose] = (inner, assigned)
+        elif self.num_workers:  # those of a first epoch have looked
+            cast("LaneDataset", self._inner[purpose][0].dataset).own_state = None
         return self._inner[purpose]
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
+import json
 import mmap
 import os
 import re
 import signal
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
@@ -26,6 +28,7 @@ from samebits.protocol.script_files import running_script
 
 ROW = 192
 HEAD, MAX_INDEX, MAX_PLACE = 4, 62, 120
+KEPT = "kept "
 NOTHING, ONE, SEVERAL, COLLATING = 0, 1, 2, 3
 _NOTES = {
     NOTHING: "samebits: while fetching an unknown sample of the data set",
@@ -125,9 +128,14 @@ class WorkerProgress:
         """Note that nothing is being fetched any more."""
         self._rows[self._start] = NOTHING
 
-    def clear(self) -> None:
-        """Forget all workers: others take their places."""
-        self._rows[:] = bytes(self._size)
+    def keep(self, found: Iterable[Sequence[Any]]) -> None:
+        """Note rows of plain values for good, behind the rows."""
+        os.write(self._descriptor, f"\n{KEPT}{json.dumps([*found])}\n".encode())
+
+    def kept(self) -> list[Any]:
+        """The rows that workers have noted."""
+        lines = os.pread(self._descriptor, 1 << 20, self._size).decode(errors="replace").splitlines()
+        return [one for line in lines if line.startswith(KEPT) for one in json.loads(line.removeprefix(KEPT))]
 
     def doing(self, worker: int) -> Doing:
         """What a worker is doing, or was when it ended."""

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
 from samebits.rank.checkpoint.state.tracking import is_average
 from samebits.rank.checks.look.labels import names_without, share_looks
+from samebits.rank.checks.own_samples import label_samples
 from samebits.rank.init.default_group import leave
 from samebits.rank.init.device import is_shared
 from samebits.rank.run.loop.epoch import say_written
@@ -44,6 +46,7 @@ def end(run: RunState) -> bool:
             settle_losses(run)
             say_idle(run)
             run.loop_state.looks.end()
+            label_samples(run)
             # [Note: why earlier lines are settled at the end too]
             # A start that makes no step never said from where it goes on. What a lost start logged would be there twice.
             if run.components.metrics.has_written:
@@ -102,7 +105,7 @@ def _write_result(run: RunState) -> None:
         "steps": run.components.step_timer.step - earlier_steps,
         "epochs": len(run.loop_state.epoch.epochs_seen) - earlier_epochs,
         "earlier_epochs": earlier_epochs,
-        "samples": _samples(run.loop_state.epoch.epochs_seen[earlier_epochs:]),
+        "samples": _samples(run.loop_state.epoch.epochs_seen[earlier_epochs:], run.loop_state.epoch.accounts),
         "bits": f"sha256:{digest}" if digest else "",
         "lanes": run.config.placement.num_lanes,
         "threads": run.config.threads,
@@ -122,18 +125,26 @@ def _found(loop_state: LoopState) -> dict[str, list[str]]:
     found = {
         "handed_on": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.handed_on],
         "copied": looks.copied,
+        "own_samples": [f"{one.name} ({one.where})" if one.where else one.name for one in loop_state.own_samples],
         "unread": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.unread],
         "uncovered": list(dict.fromkeys(uncovered)),
     }
     return {name: texts for name, texts in found.items() if texts}
 
 
-def _samples(epochs: list[int]) -> str:
+def _samples(epochs: list[int], accounts: list[dict[str, Any]]) -> str:
     if not epochs:
         return ""
+    each_once = all(_is_each_once(one) for one in accounts if one["steps"] == one["of_steps"])
     if len(set(epochs)) == 1:
-        return f"{epochs[0]} samples x {len(epochs)} epoch{'s' if len(epochs) > 1 else ''}, each once"
-    return f"{sum(epochs)} samples in {len(epochs)} epochs, each once per epoch"
+        return f"{epochs[0]} samples x {len(epochs)} epoch{'s' if len(epochs) > 1 else ''}{', each once' if each_once else ''}"
+    return f"{sum(epochs)} samples in {len(epochs)} epochs{', each once per epoch' if each_once else ''}"
+
+
+def _is_each_once(account: dict[str, Any]) -> bool:
+    """Whether a whole epoch had each sample once; a sampler may draw some again, or leave out more than a short last step."""
+    used, of = account["samples"], account["of_samples"]
+    return used == account["different"] and (of is None or of - used < max(1, used // account["steps"]))
 
 
 def _write_stages(run: RunState) -> None:

@@ -308,18 +308,26 @@ def misplaced(problem: str, fix: str) -> UsageError:
     return UsageError(f"{problem} ({where()}).", INNER_FORM if _is_in_forward() else fix)
 
 
-_backward_form = [f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"]
+_forms = [
+    f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}",
+    f"Do this after the inner loop:\n{RIGHT_FORM}",
+]
 
 
-def name_backward(form: str) -> None:
-    """From now on `form` is the help where a script calls `loss.backward()`: it has the loop of another library."""
-    _backward_form[:] = [form]
+def name_forms(backward: str, behind: str) -> None:
+    """From now on this is the help for `loss.backward()`, and for what belongs behind the lanes: another library has the loop."""
+    _forms[:] = [backward, behind]
+
+
+def behind_lanes() -> str:
+    """The help for what a script does to gradients inside a lane."""
+    return _forms[1]
 
 
 def misplaced_backward() -> UsageError:
     """The error for `loss.backward()` instead of `run.backward(loss)`."""
     return misplaced(
-        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes", _backward_form[0]
+        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes", _forms[0]
     )
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 import samebits
-from samebits.rank.checks.idle_loops import NO_BACKWARD, NO_STEP, NOT_ZEROED
+from samebits.rank.checks.idle_loops import NO_BACKWARD, NO_GRADIENT, NO_STEP, NOT_ZEROED
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 
@@ -118,3 +118,33 @@ def accumulates_and_alternates():
 
 def test_accumulation_and_two_optimizers_are_not_told():
     assert counts(run_ranks(accumulates_and_alternates, Started(1))) == [0, 0, 0]
+
+
+def of_loss(loss_of, strategy="ddp"):
+    """What this rank printed in a loop that calls backward on `loss_of(outputs, labels)`."""
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        run = samebits.init(seed=1, lanes=4, strategy=strategy)
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(130), 32, shuffle=True))
+        for _ in run.epochs(2):
+            for step in run.steps(loader):
+                step.backward(lambda batch: loss_of(model(batch[0]), batch[1]))
+                optimizer.step()
+                optimizer.zero_grad()
+        samebits.finish()
+    return printed.getvalue()
+
+
+def _of_nothing(outputs, labels):
+    return F.cross_entropy(outputs, labels).detach().requires_grad_()
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 1), ("ddp", 2), ("zero1", 2)])
+def test_a_loss_that_reaches_no_parameter_is_told_once(ranks, strategy):
+    assert sum(text.count(NO_GRADIENT) for text in run_ranks(of_loss, Started(ranks), _of_nothing, strategy)) == 1
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "pipeline", "dp", "hogwild"])
+def test_one_that_does_is_not_told_whatever_the_strategy(strategy):
+    assert NO_GRADIENT not in "".join(run_ranks(of_loss, Started(2 - (strategy == "dp")), F.cross_entropy, strategy))

@@ -216,3 +216,19 @@ def test_a_prepared_average_is_not_trained_and_survives_a_kill(tmp_path):
     assert "SIGKILL" in killed.err
     assert one.out == two.out
     assert one.out.splitlines()[-1] == killed.out.splitlines()[-1]
+
+
+def test_a_metric_whose_values_are_in_no_state_dict_is_refused(tmp_path):
+    os.chdir(tmp_path)
+
+    class Metric(nn.Module):
+        """As torchmetrics' before `persistent(True)`."""
+
+        def __init__(self):
+            super().__init__()
+            self._persistent = {"total": False}
+
+    run, *_ = begin(automatic=False)
+    with pytest.raises(samebits.UsageError, match=r"persistent\(True\)"):
+        run.track(accuracy=nn.ModuleDict({"top1": Metric()}))
+    samebits.finish()

@@ -54,6 +54,7 @@ def _check(loop_state: LoopState, objects: Mapping[str, Any]) -> None:
     for name, thing in objects.items():
         _check_one(loop_state, name, thing)
         encode(thing.state_dict(), name, lambda path, _: path)
+        _refuse_unsaved(name, thing)
 
 
 def _check_one(loop_state: LoopState, name: str, thing: Any) -> None:
@@ -75,6 +76,16 @@ def _check_one(loop_state: LoopState, name: str, thing: Any) -> None:
     for other, tracked in loop_state.prepared.tracked.items():
         if tracked is thing:
             raise UsageError(f"run.track({name}=...) got what is tracked as {other} already.", "Leave it out.")
+
+
+def _refuse_unsaved(name: str, thing: Any) -> None:
+    """Raise `UsageError` for metrics of torchmetrics whose states are in no state_dict."""
+    for module in thing.modules() if isinstance(thing, nn.Module) else ():
+        if not all(vars(module).get("_persistent", {}).values()):
+            raise UsageError(
+                f"run.track({name}=...) got a {type(module).__name__} that leaves its values out of its state_dict.",
+                f"Write `{name}.persistent(True)` before, so that a state holds them.",
+            )
 
 
 def _listed(names: Mapping[str, str]) -> str:

@@ -121,6 +121,9 @@ def say_names(run: RunState) -> None:
     elif loop_state.checkpointing.is_inside and not is_resumed:
         # What lanes hand on is said once, and below.
         carried = [one for one in looks.carried if one not in (GRADIENTS, *looks.handed_on)]
+        if loop_state.own_samples:  # said with what it does to other ranks
+            own = {one.name for one in loop_state.own_samples}
+            carried = [one for one in carried if one.name not in own and not one.name.endswith(", the data set")]
         _say_each(run, carried, CARRIED, "no state holds {} either.")
     _say_each(run, looks.handed_on, HANDED_ON, "lanes hand on {} too.")
 

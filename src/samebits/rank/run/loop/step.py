@@ -334,8 +334,9 @@ def _refuse_pass(run: RunState, is_over: bool) -> None:
     """Raise `UsageError` where no pass may begin."""
     if is_over:
         raise UsageError(
-            "This step is over: a step must be used before the next one is taken.",
-            f"Write the loop like this:\n{RIGHT_FORM}",
+            "This step is over: the next one was taken, or nobody holds the iterator of its steps any more.",
+            "Where you call next, keep the iterator, `steps = run.steps(loader, epochs=n)`. Or write the loop like this:\n"
+            f"{RIGHT_FORM}",
         )
     if run.loop_state.position.region is not Region.STEP:
         raise UsageError(
@@ -370,7 +371,7 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
 
 def _receive(run: RunState, notes: dict[int, Any]) -> None:
     """Take what all ranks reported in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
-    run.loop_state.updates.end_pass()
+    run.loop_state.updates.end_pass(one for model in run.loop_state.prepared.models for one in model.parameters())
     receive_bits(run, notes)
     run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
     if notes.pop(SNAPSHOT, 0):

@@ -59,7 +59,8 @@ def gather_rows(
             raise UsageError(
                 f"run.gather got {other['rows']} rows on rank {rank}, but the last evaluation gave it "
                 f"{len(other['indices'])} samples.",
-                "Collect one row per sample in `for batch in loader`, concatenate them, and gather after the loop.",
+                "Collect one row per sample in `for batch in loader`, concatenate them, and gather after the loop. To evaluate "
+                "only the first batches, loop over `loader.first(k)`.",
             )
     form = next((other["form"] for other in gathered if other["rows"]), gathered[0]["form"])
     if any(other["rows"] and other["form"] != form for other in gathered):

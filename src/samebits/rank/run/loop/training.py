@@ -11,6 +11,7 @@ from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.checks.look import labels
+from samebits.rank.checks.own_samples import label_samples
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
@@ -159,6 +160,8 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     """The run can resume from here: between two steps, or after the last one."""
     loop_state = run.loop_state
     loop_state.epoch.inside = inside
+    if not loop_state.looks.is_over or is_last:
+        label_samples(run)
     labels.look_after_step(run)
     last = loop_state.checkpointing.last
     loop_state.checkpointing.requests.agree(lambda: last.enter_boundary(inside, is_last=is_last))

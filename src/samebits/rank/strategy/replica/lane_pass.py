@@ -211,8 +211,8 @@ class LanePass(Pass):
             raise UsageError(
                 f"A parameter ({name}) was changed inside a step's lanes (written to, replaced, frozen or unfrozen), "
                 "so later lanes would start from different values than on other ranks.",
-                "Do it between steps, or between the passes of a step (GAN: one pass for each optimizer). Update a "
-                "momentum encoder after optimizer.step(); nn.Embedding(max_norm=) writes in forward.",
+                "Do it between steps (with Accelerate: where accelerator.sync_gradients is true), or between the passes of a step (GAN: "
+                "one pass for each optimizer). Update a momentum encoder after optimizer.step(); nn.Embedding(max_norm=) writes in forward.",
             )
 
     def take_lane(self, lane: Lane, backwards: int) -> None:

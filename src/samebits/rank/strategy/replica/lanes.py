@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from samebits.errors import UsageError
 from samebits.machine.torch_private import multiply_each
-from samebits.rank.strategy.contract import RIGHT_FORM, misplaced_backward
+from samebits.rank.strategy.contract import behind_lanes, misplaced_backward
 from samebits.rank.strategy.replica.arena import surely_apart
 from samebits.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool
 from samebits.rank.strategy.replica.sparse_embedding import Rows, is_rows, sum_of
@@ -79,7 +79,7 @@ def gradients_touched() -> UsageError:
     return UsageError(
         "Gradients were changed inside a step's lanes (zero_grad, clipping or an optimizer step), where they are not "
         "complete yet.",
-        f"Do this after the inner loop:\n{RIGHT_FORM}",
+        behind_lanes(),
     )
 
 

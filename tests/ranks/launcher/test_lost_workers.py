@@ -107,5 +107,5 @@ def test_a_sample_that_kills_each_worker_ends_the_run_with_its_number(tmp_path: 
     finished = train(tmp_path, "always", 2)
     assert finished.code == 1
     block = finished.err[finished.err.index("FAILED ") :]
-    assert re.search(r"sample: number (3|70) of the data set \(epoch 1, step \d\)", block)
+    assert re.search(r"sample (3|70) of the data set \(epoch 1, step \d\)", block)
     assert "the same failure at the same step would come back" in finished.err

@@ -20,8 +20,7 @@ from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
 from samebits.rank.checkpoint.state.tracking import is_average
-from samebits.rank.checks.look.labels import names_without, share_looks
-from samebits.rank.checks.own_samples import label_samples
+from samebits.rank.checks.look.labels import label_samples, names_without, share_looks
 from samebits.rank.init.default_group import leave
 from samebits.rank.init.device import is_shared
 from samebits.rank.run.loop.epoch import say_written
@@ -125,7 +124,7 @@ def _found(loop_state: LoopState) -> dict[str, list[str]]:
     found = {
         "handed_on": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.handed_on],
         "copied": looks.copied,
-        "own_samples": [f"{one.name} ({one.where})" if one.where else one.name for one in loop_state.own_samples],
+        "own_samples": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.own_samples],
         "unread": [f"{one.name} ({one.where})" if one.where else one.name for one in looks.unread],
         "uncovered": list(dict.fromkeys(uncovered)),
     }

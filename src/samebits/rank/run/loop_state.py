@@ -12,7 +12,6 @@ from torch import nn
 
 from samebits.rank.checks.idle_loops import Updates
 from samebits.rank.checks.look.looks import NOT_YET, Looks
-from samebits.rank.checks.look.verdict import Named
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
@@ -161,8 +160,6 @@ class LoopState:
     updates: Updates = field(default_factory=Updates)
     looks: Looks = field(default_factory=Looks)
     """At what the script keeps itself."""
-    own_samples: list[Named] = field(default_factory=list)
-    """What data sets keep from one sample to the next."""
     as_at_first: tuple[int, list[bool], list[bool]] | None = None
     """`members.switches` with which `modes` recorded nothing."""
     first_modes: Modes | None = None

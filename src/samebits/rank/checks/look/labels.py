@@ -25,6 +25,10 @@ BEHIND = "the script reads {} behind this loop and no state holds it, so a run t
 HANDED_ON = "lanes hand on {}: bits on other numbers of ranks are not proved; put it together behind the lanes (run.lane_sum, run.lane_cat), or run samebits verify."
 
 
+OWN_SAMPLES = (
+    "fetching samples changes {}, so other ranks and numbers of workers may get other samples. Draw from the global streams of torch, "
+    "NumPy and random, which are set for each lane, and keep nothing from one sample to the next."
+)
 COPIED = (
     "{} was changed inside an epoch, and loader workers hold copies of the data set from its beginning: with and without "
     "workers the bits differ; change it between epochs (not with persistent_workers), or change the batch in its lane."
@@ -63,6 +67,18 @@ def look_after_step(run: RunState) -> None:
     is_last = not looks.is_over and looks.after_step(lambda: prepared_of(run, run.loop_state, between_lanes=False))
     if is_last and run.components.transport.world_size == 1:
         share_looks(run, [looks.found()])
+
+
+def label_samples(run: RunState) -> None:
+    """Say what is new of what data sets keep from one sample to the next, on this rank. Not collective."""
+    looks = run.loop_state.looks
+    new = [one for loader in run.loop_state.prepared.loaders for one in loader.kept() if one not in looks.own_samples]
+    looks.own_samples += new
+    # A state lacks it too; where the rank fetches itself the looks have seen the data set change.
+    if not any(one.name.endswith(", the data set") for one in looks.carried):
+        looks.carried += new
+    for one in new[:MOST_SAID]:
+        _say(run, _sentence(one, OWN_SAMPLES))
 
 
 def share_looks(run: RunState, gathered: Sequence[list[Any]]) -> None:
@@ -121,8 +137,8 @@ def say_names(run: RunState) -> None:
     elif loop_state.checkpointing.is_inside and not is_resumed:
         # What lanes hand on is said once, and below.
         carried = [one for one in looks.carried if one not in (GRADIENTS, *looks.handed_on)]
-        if loop_state.own_samples:  # said with what it does to other ranks
-            own = {one.name for one in loop_state.own_samples}
+        if looks.own_samples:  # said with what it does to other ranks
+            own = {one.name for one in looks.own_samples}
             carried = [one for one in carried if one.name not in own and not one.name.endswith(", the data set")]
         _say_each(run, carried, CARRIED, "no state holds {} either.")
     _say_each(run, looks.handed_on, HANDED_ON, "lanes hand on {} too.")

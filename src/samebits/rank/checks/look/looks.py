@@ -39,6 +39,8 @@ class Looks:
     """What a lane changes and something reads."""
     unread: list[Named] = field(default_factory=list)
     """What the loop reads and could not be looked at whole."""
+    own_samples: list[Named] = field(default_factory=list)
+    """What data sets keep from one sample to the next."""
     copied: list[str] = field(default_factory=list)
     """An attribute of a data set that the script has changed inside an epoch, where workers hold copies."""
     behind: list[Named] = field(default_factory=list)

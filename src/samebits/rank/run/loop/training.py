@@ -11,7 +11,6 @@ from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.checks.look import labels
-from samebits.rank.checks.own_samples import label_samples
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
@@ -161,7 +160,7 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     loop_state = run.loop_state
     loop_state.epoch.inside = inside
     if not loop_state.looks.is_over or is_last:
-        label_samples(run)
+        labels.label_samples(run)
     labels.look_after_step(run)
     last = loop_state.checkpointing.last
     loop_state.checkpointing.requests.agree(lambda: last.enter_boundary(inside, is_last=is_last))

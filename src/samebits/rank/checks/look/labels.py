@@ -96,10 +96,9 @@ def refuse_loop_without_turn(run: RunState) -> None:
 
 
 def look_around_lane(run: RunState, *, is_end: bool) -> None:
-    """Look where a lane begins, or ends. Not collective."""
+    """Look where a lane begins, or ends, while looks are not over. Not collective."""
     looks = run.loop_state.looks
-    if not looks.is_over:
-        (looks.leave_lane if is_end else looks.enter_lane)(lambda: prepared_of(run, run.loop_state, between_lanes=True))
+    (looks.leave_lane if is_end else looks.enter_lane)(lambda: prepared_of(run, run.loop_state, between_lanes=True))
 
 
 def note_gradients(run: RunState) -> None:

@@ -92,13 +92,19 @@ def claims(facts: BitsFacts, *, is_detailed: bool = False) -> list[tuple[str, st
     digest = facts.digest if is_detailed else facts.digest.removeprefix("sha256:")[:HASH_DIGITS]
     lines = [("bits", digest, _claim(facts))]
     if facts.without:
-        lines.append(("resumed", f"without {_listed(facts.without)}, which no state holds and which began anew", ""))
+        lines.append(("resumed", f"without {_listed(facts.without)}, which no state holds: it began anew", ""))
     if facts.handed_on:
         lines.append(("lanes", f"hand on {_listed(facts.handed_on)}: lanes elsewhere may get something else", ""))
     if facts.own_samples:
         lines.append(("samples", f"depend on {_listed(facts.own_samples)}: other ranks and workers may get others", ""))
     if facts.unread:
-        lines.append(("unseen", f"{_listed(facts.unread)}: could not be looked at", ""))
+        lines.append(
+            (
+                "unseen",
+                f"{_listed(facts.unread)}: no look could read it; where it changes, a lane or a resumed run may get something else",
+                "",
+            )
+        )
     if facts.uncovered and not facts.without:
         lines.append(("covers", f"the weights that were prepared; not {_listed(facts.uncovered)}", ""))
     return lines

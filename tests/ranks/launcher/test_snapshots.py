@@ -135,12 +135,18 @@ def test_under_recover_exact_it_begins_at_the_beginning_and_has_the_undisturbed_
     carrying = carrying.replace("optimizer.step()", "optimizer.param_groups[0]['lr'] = rate; optimizer.step()")
     assert carrying.count("= rate") == 1
     ended = {}
+    # Alone, and behind its update, a rank makes this step again.
+    behind = carrying.replace("here(step.number)", "").replace("rate *= 0.9", "rate *= 0.9; here(step.number)")
     for recover, dies in (("auto", ""), ("auto", "0:6"), ("exact", "0:6"), ("off", "0:6")):
         (place := tmp_path / f"{recover}{dies[:1]}").mkdir()
-        options = ("-n", "2", "--lanes", "4", "--recover", recover)
+        is_alone = (recover, dies) == ("auto", "0:6")
+        options = ("-n", "1" if is_alone else "2", "--lanes", "4", "--recover", recover)
         options += ("--snapshots", "1steps") if recover != "off" else ()
         ended[recover, dies] = run_script(
-            place, carrying, *options, env={"DIES": dies} | ({"AT_ONCE": "1"} if recover == "off" else {})
+            place,
+            behind if is_alone else carrying,
+            *options,
+            env={"DIES": dies} | ({"AT_ONCE": "1"} if recover == "off" else {}),
         )
     exact, resumed, off = ended["exact", "0:6"], ended["auto", "0:6"], ended["off", "0:6"]
     assert bits(exact) == bits(ended["auto", ""])
@@ -149,7 +155,6 @@ def test_under_recover_exact_it_begins_at_the_beginning_and_has_the_undisturbed_
     [told] = restarts(exact)
     assert (told["step"], told["in_memory"]) == (None, False)
     assert int(str(told["steps_again"])) >= 6
-    assert "the run has resumed without rate, " in resumed.err
     assert (resumed.code, "is computed again with another rate than the first time" in resumed.err) == (2, True)
     assert off.code == 137
     assert "restart 1" not in off.err

@@ -24,9 +24,9 @@ BITS = "sha256:3f9a" + 60 * "0"
         ({"lanes": 4, "copied": ["Boxes.size"]}, [("3f9a00000000", "of these loader workers alone: Boxes.size was changed inside an epoch")]),
         ({"lanes": 4, "without": ["scale"], "uncovered": ["evaluations"]}, [
             ("3f9a00000000", "of this run alone: it resumed without something"),
-            ("without scale, which no state holds and which began anew", ""),
+            ("without scale, which no state holds: it began anew", ""),
         ]),
-        ({"unread": ["a", "b", "c", "d", "e"]}, [("3f9a00000000", "with 1 lane and 1 thread"), ("a, b, c, d and 1 more: could not be looked at", "")]),
+        ({"unread": ["a", "b", "c", "d", "e"]}, [("3f9a00000000", "with 1 lane and 1 thread"), ("a, b, c, d and 1 more: no look could read it; where it changes, a lane or a resumed run may get something else", "")]),
         ({"uncovered": ["EMA", "evaluations"]}, [("3f9a00000000", "with 1 lane and 1 thread"), ("the weights that were prepared; not EMA, evaluations", "")]),
     ],
 )  # fmt: skip

@@ -60,7 +60,7 @@ class LaneExchanges:
             UsageError: when one of them has exchanged something.
         """
         now = self._before if self._may_exchange else self._before and unwatched_exchanges()
-        if any(now.get(group, number) != number for group, number in self._before.items()):
+        if now is not self._before and any(now.get(group, number) != number for group, number in self._before.items()):
             raise refused("A call of a process group", where())
 
     def _is_in_lane(self) -> bool:

@@ -52,6 +52,8 @@ class UnreducedMetrics:
 
     def take_left(self) -> list[str]:
         """Return the lines of loops that were left early, each once; call it before a step and at the end."""
+        if not self._left:
+            return []
         new = [line for line in dict.fromkeys(self._left) if line not in self._said]
         self._said.update(new)
         self._left = []

@@ -110,14 +110,12 @@ class PassLoss:
         """Whether nothing here need wait."""
         return not isinstance(self._results, DelayedResults) or self._results.values.is_there()
 
-    @cached_property
+    @property
     def lanes(self) -> Mapping[int, float]:
         """The loss of each lane that called backward."""
-        return (
-            self._results
-            if isinstance(self._results, Mapping)
-            else {lane: self._values[lane] for lane in self._present}
-        )
+        if isinstance(self._results, DelayedResults):
+            return {lane: self._values[lane] for lane in self._present}
+        return self._results
 
     @cached_property
     def _values(self) -> list[float]:

@@ -168,6 +168,11 @@ LOSS = "model(batch[0]).square().mean()"
         ("model.steps = 0", f"model.steps += 1; run.backward({LOSS} * model.steps)", "model.steps"),
         ("total, all_of = 0.0, []", f"loss = {LOSS}; total += loss.item(); all_of.append(loss.item()); run.backward(loss)", ""),
         ("hidden = None", f"hidden = torch.zeros(1); run.backward({LOSS} + hidden)", ""),
+        ("rng = torch.Generator().manual_seed(1)", f"run.backward({LOSS} * torch.rand((), generator=rng))", "rng"),
+        ("mixup = True", f"if mixup:\n                perm = torch.randperm(4); run.backward(model(batch[0][perm % 4]).square().mean())\n            else: run.backward({LOSS})", ""),
+        ("made = None", f"made = [torch.zeros(2, 2)]; made.append(torch.zeros(2, 2)); made[-1][:, 0] = 1.0; run.backward({LOSS}); print(made)", ""),
+        ("def sum_of(s): return s * s\ns = 0.0", f"s = s + 1.0; run.backward({LOSS} * sum_of(1.0))", ""),
+        ("def loss_of(x): return weight * x\nweight, on = 1.0, True", f"run.backward(loss_of({LOSS}))\n            if on: weight = 0.9 * float(torch.rand(()))", "weight"),
         ("own = torch.Generator()", f"own = torch.Generator().manual_seed(run.seed(step.number, step.lane)); run.backward({LOSS} * torch.rand((), generator=own))", ""),
     ],
 )  # fmt: skip
@@ -176,6 +181,17 @@ def test_what_a_lane_leaves_and_something_reads_is_handed_on(
 ) -> None:
     looks = names(LANES.format(before=before, turn=turn))
     assert [one.name for one in looks.handed_on] == ([named] if named else [])
+
+
+@pytest.mark.parametrize("hook", ["weight_norm(model)", "spectral_norm(model)", "prune.identity(model, 'weight')"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_weight_that_a_hook_makes_anew_before_each_forward_is_not_named(
+    hook: str, names: Callable[[str], Looks]
+) -> None:
+    imported = "from torch.nn.utils import prune, spectral_norm, weight_norm\n"
+    source = LANES.replace("optimizer = torch", f"{imported}{hook}\noptimizer = torch", 1)
+    looks = names(source.format(before="", turn=f"run.backward({LOSS})"))
+    assert (looks.handed_on, looks.carried) == ([], [])
 
 
 class Trap:

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from samebits.rank.checks.look import source
-from samebits.rank.checks.look.source import Word, assigned_first, read_behind, uses, writes_uncounted
+from samebits.rank.checks.look.source import Word, assigned_first, decides, read_behind, uses, writes_uncounted
 
 LOOP = "for step in steps:\n    for x, y in step:\n        pass\n    loss = 1\n"
 
@@ -33,21 +33,38 @@ def test_names_that_are_read_first_behind_the_loop_are_left(behind, left, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("body", "names"),
+    ("body", "always", "where_read"),
     [
-        ("a = 1\nb = a", {"a", "b"}),
-        ("b = a\na = 1", {"b"}),
-        ("if x: a = 1\nb = a", {"b"}),
-        ("if x: a = 1\nelse: a = 2\nb = a", {"a", "b"}),
-        ("for c in d: a = c", {"a", "c"}),
-        ("while x: a = 1", set()),
-        ("a += 1", set()),
-        ("with f() as a: b = a", {"a", "b"}),
+        ("a = 1\nb = a", {"a", "b"}, set()),
+        ("b = a\na = 1", {"b"}, set()),
+        ("if x: a = 1\nb = a", {"b"}, set()),
+        ("if x: a = 1\nelse: a = 2\nb = a", {"a", "b"}, set()),
+        ("for c in d: a = c", {"a", "c"}, set()),
+        ("while x: a = 1", set(), {"a"}),
+        ("while True:\n    a = 1\n    if a: break\nb = a", {"a", "b"}, set()),
+        ("a += 1", set(), set()),
+        ("with f() as a: b = a", {"a", "b"}, set()),
+        ("if x:\n    a = f(); b = a[0]\nelse:\n    c = 1", set(), {"a", "b", "c"}),
+        ("if x:\n    for a, b in c: a.add_(b)", set(), {"a", "b"}),
+        ("with x:\n    if y: a = 1\n    b = a", {"b"}, set()),
+        ("try:\n    a = 1; b = a\nexcept E as e: c = e", set(), {"a", "b", "c"}),
+        ("try:\n    a = 1\nexcept E: a = 2\nb = a", {"a", "b"}, set()),
+        ("try: a = f()\nexcept E: pass\nb = a", {"b"}, set()),
+        ("if x: continue\na = 1\nb = a", set(), {"a", "b"}),
+        ("for c in d:\n    if c: break\n    a = 1\nb = a", {"b", "c"}, set()),
+        ("if x: a = 1\nif x: b = a", set(), {"b"}),
+        ("f(lambda a: a[0])\na = 1", {"a"}, set()),
+        ("f(lambda: a)\na = 1", set(), set()),
+        ("b = [a for a in c]\na = 1", {"a", "b"}, set()),
+        ("b = a if x else 0\na = 1", {"b"}, set()),
+        ("x and (a := 1)\nb = a", {"b"}, set()),
+        ("match x:\n    case [a]: b = a\n    case _: pass", set(), {"b"}),
     ],
-)
-def test_names_that_each_turn_assigns_before_it_reads_them(body, names):
+)  # fmt: skip
+def test_names_that_a_turn_reads_only_where_it_has_assigned_them(body, always, where_read):
     loop = ast.parse(f"for step in steps:\n{textwrap.indent(body, '    ')}").body[0]
-    assert assigned_first(loop) - {"step"} == names
+    found = {name: sure for name, sure in assigned_first(loop).items() if name != "step"}
+    assert found == dict.fromkeys(always, True) | dict.fromkeys(where_read, False)
 
 
 @pytest.mark.parametrize(
@@ -111,3 +128,32 @@ def test_what_cannot_be_read_or_is_too_long_has_no_syntax(tmp_path, monkeypatch)
     assert source.tree(str(tmp_path / "none.py")) is None
     (tmp_path / "wrong.py").write_text("for")
     assert source.tree(str(tmp_path / "wrong.py")) is None
+
+
+@pytest.mark.parametrize(
+    ("turn", "does"),
+    [
+        ("n += 1", False),
+        ("n = n + 1", False),
+        ("n += 1\nif n >= 9: break", False),
+        ("if n < start: continue", False),
+        ("if n % 9 == 0:\n    path = os.path.join(out, f'at-{n}')\n    a.save_state(path)\n    log.info(path)", False),
+        ("if n % 9 == 0 and main: log_validation(model, n)", False),
+        ("a.log({'loss': loss}, step=n)", False),
+        ("bar.set_postfix(step=n)", False),
+        ("total += loss.item()\nif n % 9 == 0:\n    print(total / 9)\n    total = 0", False),
+        ("if (n + 1) % 4 == 0:\n    opt.step()\n    opt.zero_grad()", False),
+        ("if n % 9 == 0:\n    model.eval()\n    evaluate(model, n)\n    model.train()", False),
+        ("if n > 20: loss = loss + 1\na.backward(loss)", True),
+        ("if n % 3 == 0:\n    loss = loss + z\na.backward(loss)", True),
+        ("if n == 20: model[2].p = 0.5", True),
+        ("if n % 4 == 0: target.load_state_dict(model.state_dict())", True),
+        ("loss = loss * (1 + n)", True),
+        ("adjust_rate(optimizer, n)", True),
+        ("loss = loss if n > 9 else 2 * loss", True),
+    ],
+)
+def test_a_count_of_batches_that_only_decides_when_to_save_to_show_and_to_stop_decides_nothing(turn, does):
+    assert (
+        decides(Word("n", (ast.Name,)), ast.parse(f"while True:\n{textwrap.indent(turn, '    ')}").body[0].body) is does
+    )

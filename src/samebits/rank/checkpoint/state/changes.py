@@ -60,7 +60,7 @@ class Small:
             label: one.state_dict()
             for label, one in (*schedulers_of(loop_state), *loop_state.prepared.stateful.items())
         }
-        if made := loop_state.schedulers.record():
+        if loop_state.schedulers.num and (made := loop_state.schedulers.record()):
             states[MADE] = made
         options = [
             [_copied({key: value for key, value in group.items() if key != "params"}) for group in one.param_groups]

@@ -112,7 +112,7 @@ class StepSnapshot:
         return ""
 
     def _shared(self, small: Small) -> list[Any]:
-        return versions_of(small.shared, by_bits=isinstance(self._written, Bits))
+        return versions_of(small.shared, by_bits=isinstance(self._written, Bits)) if small.shared else []
 
     def write(self, folder: Path, taken_s: float | None) -> None:
         """Write the state of then, without the others.

@@ -21,14 +21,25 @@ from samebits.rank.run.run_state import RunState
 
 MOST_SAID = 3
 CARRIED = "no state holds {}, so a resumed run begins with it anew; keep it in run.state, or give it to run.track."
+CARRIED_BESIDE = "no state holds {}, so a resumed run begins with it anew; keep it in an object with a state_dict that accelerator.run.track gets."
+"""Beside a library's loop, where there is no `run`; so below."""
 BEHIND = "the script reads {} behind this loop and no state holds it, so a run that resumes in a later loop ends here; keep it in run.state, of each loop under a name of its own."
-HANDED_ON = "lanes hand on {}: bits on other numbers of ranks are not proved; put it together behind the lanes (run.lane_sum, run.lane_cat), or run samebits verify."
-
-
 OWN_SAMPLES = (
     "fetching samples changes {}, so other ranks and numbers of workers may get other samples. Draw from the global streams of torch, "
     "NumPy and random, which are set for each lane, and keep nothing from one sample to the next."
 )
+HANDED_ON = "lanes hand on {{}}: bits on other numbers of ranks are not proved; {}, or run samebits verify."
+ADVICE = {
+    "": "put it together behind the lanes (run.lane_sum, run.lane_cat), or keep a value for each lane (run.per_lane)",
+    "generator": "draw from the global streams, or make it in each lane with run.seed(...)",
+}
+ADVICE_BESIDE = {
+    "": "let it follow from the weights and the batch alone, or change it only where accelerator.sync_gradients is true",
+    "count": "it counts batches, of which fewer processes take more: count optimizer steps (accelerator.completed_steps, or where "
+    "accelerator.sync_gradients is true; state.global_step of the Trainer)",
+    "generator": "draw from the global streams (torch.randn without a generator)",
+}
+"""By the kind of a name."""
 COPIED = (
     "{} was changed inside an epoch, and loader workers hold copies of the data set from its beginning: with and without "
     "workers the bits differ; change it between epochs (not with persistent_workers), or change the batch in its lane."
@@ -101,10 +112,9 @@ def refuse_loop_without_turn(run: RunState) -> None:
 
 
 def look_around_lane(run: RunState, *, is_end: bool) -> None:
-    """Look where a lane begins, or ends. Not collective."""
+    """Look where a lane begins, or ends, while looks are not over. Not collective."""
     looks = run.loop_state.looks
-    if not looks.is_over:
-        (looks.leave_lane if is_end else looks.enter_lane)(lambda: prepared_of(run, run.loop_state, between_lanes=True))
+    (looks.leave_lane if is_end else looks.enter_lane)(lambda: prepared_of(run, run.loop_state, between_lanes=True))
 
 
 def note_gradients(run: RunState) -> None:
@@ -136,12 +146,15 @@ def say_names(run: RunState) -> None:
         _say(run, f"the run has resumed without {', '.join(names)}, which no state holds and which begins anew.")
     elif loop_state.checkpointing.is_inside and not is_resumed:
         # What lanes hand on is said once, and below.
-        carried = [one for one in looks.carried if one not in (GRADIENTS, *looks.handed_on)]
-        if looks.own_samples:  # said with what it does to other ranks
-            own = {one.name for one in looks.own_samples}
-            carried = [one for one in carried if one.name not in own and not one.name.endswith(", the data set")]
-        _say_each(run, carried, CARRIED, "no state holds {} either.")
-    _say_each(run, looks.handed_on, HANDED_ON, "lanes hand on {} too.")
+        said = {GRADIENTS.name, *(one.name for one in (*looks.handed_on, *looks.own_samples))}
+        # What is said of samples says it with what it does to other ranks.
+        others = [one for one in looks.carried if not (looks.own_samples and one.name.endswith(", the data set"))]
+        form = CARRIED if looks.counts_lanes else CARRIED_BESIDE
+        _say_each(run, [one for one in others if one.name not in said], form, "no state holds {} either.")
+    advice = ADVICE if looks.counts_lanes else ADVICE_BESIDE
+    for kind in dict.fromkeys(one.kind for one in looks.handed_on):
+        form = HANDED_ON.format(advice.get(kind, advice[""]))
+        _say_each(run, [one for one in looks.handed_on if one.kind == kind], form, "lanes hand on {} too.")
 
 
 def _say_each(run: RunState, found: list[Named], form: str, rest: str) -> None:
@@ -164,7 +177,8 @@ def _keep(run: RunState) -> None:
     """Report to the launcher and to later starts of the ranks, on each node."""
     looks, lacks = run.loop_state.looks, run.loop_state.lacks
     sentences = [_sentence(one, BEHIND) for one in looks.behind]
-    sentences += [_sentence(one, CARRIED) for one in looks.carried] or ([f"no state holds {NOT_YET}."] if lacks else [])
+    form = CARRIED if looks.counts_lanes else CARRIED_BESIDE
+    sentences += [_sentence(one, form) for one in looks.carried] or ([f"no state holds {NOT_YET}."] if lacks else [])
     if run.config.folder is not None and run.config.environment.position.local_rank == 0:
         keep(run.config.folder.unsaved, json.dumps({"names": lacks, "sentences": sentences}), run.components.step_timer)
 

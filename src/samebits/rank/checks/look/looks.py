@@ -15,7 +15,7 @@ from typing import Any
 
 from samebits.machine.torch_private import DisableTorchFunction, dispatching
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
-from samebits.rank.checks.look.verdict import Named, changed, counted, unread
+from samebits.rank.checks.look.verdict import Named, changed, counted, counts_of_lanes, unread
 
 LOOKS = 3
 """At the ends of so many steps."""
@@ -23,7 +23,7 @@ MOST_S = 0.15
 """Of all looks together."""
 VERDICT_S = 0.1
 """Of the comparison of what they saw."""
-NOT_YET = "what it keeps, which is looked at in its first 3 steps"
+NOT_YET = "whatever the script kept in its first 3 steps"
 """In place of names, in the states of these steps."""
 FOUND = "carried", "handed_on", "unread"
 GRADIENTS = Named("the gradients left at the end of an epoch", "")
@@ -121,6 +121,7 @@ class Looks:
         with suppress(Exception):
             until_s = time.thread_time() + VERDICT_S
             self.handed_on = changed(before, after, until_s, counts_too=self.counts_lanes) if after else []
+            self.handed_on += counts_of_lanes(after) if after and not self.counts_lanes else []
 
     def _look(self, prepared: Callable[[], Prepared]) -> Snapshot | None:
         began_s = time.thread_time()

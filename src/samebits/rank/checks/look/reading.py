@@ -222,6 +222,7 @@ class Reader:
         return self._all(parts, depth) if len(parts) < MOST_ITEMS // 10 else self._not(value)
 
 
+GENERATORS = frozenset({torch.Generator, random.Random, np.random.Generator, np.random.RandomState})
 _CONTAINERS = _SEQUENCES | _SETS | _MAPPINGS
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     random.Random: lambda one: [one.getstate()],

@@ -23,7 +23,7 @@ from samebits.rank.checks.look.frames import (
     stored_by_libraries,
     variables_of,
 )
-from samebits.rank.checks.look.reading import Reader, contained_in, contents_of, dictionary_of, has_more
+from samebits.rank.checks.look.reading import GENERATORS, Reader, contained_in, contents_of, dictionary_of, has_more
 
 MOST_PARTS = 50
 """Of one thing that is searched for weights, and nearly so many of all."""
@@ -58,6 +58,8 @@ class Seen(Root):
     """Whether it is an exact int, as counters are."""
     adds: tuple[bool, bool] = (True, True)
     """Whether methods such as `update` only add: of the object whose attribute it is, and of itself."""
+    kind: str = ""
+    """"generator" for one of random numbers."""
 
     @classmethod
     def of(cls, root: Root, reader: Reader) -> Seen:
@@ -67,7 +69,10 @@ class Seen(Root):
         with suppress(Exception):  # another thread may change it
             adds = not holds_weights(value)
         place = root.path, root.code, root.file, None, root.owner, root.is_held
-        return cls(*place, bits, is_whole, type(value) is int, (adds, adds or contained_in(value, 0) is not None))
+        adds_too = (adds, adds or contained_in(value, 0) is not None)
+        return cls(
+            *place, bits, is_whole, type(value) is int, adds_too, "generator" if type(value) in GENERATORS else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ def _owned(prepared: Prepared) -> Iterator[Root]:
         kind, like = type(one), sum(type(other) is type(one) for other, _ in prepared.owned[:number])
         if kind is FunctionType and is_the_users(one.__code__.co_filename):
             for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
-                yield from _roots(name, contents_of(cell), None, one.__code__.co_filename, prepared)
+                yield from _roots(name, contents_of(cell), one.__code__, one.__code__.co_filename, prepared)
         elif is_a_class_of_the_users(kind) and id(one) not in prepared.held:
             own, label = held | stored_by_libraries(kind), kind.__name__ + (f" {like + 1}" if like else "")  # type: ignore[arg-type]
             for key, part in list((dictionary_of(one) or {}).items()):
@@ -210,8 +215,11 @@ def _attributes(prepared: Prepared) -> Iterator[Root]:
 
 def _of_module(label: str, module: nn.Module) -> Iterator[Root]:
     own = object.__getattribute__(module, "__dict__")
+    # Before each forward a hook of torch's makes `weight` anew from these: pruning, the older norms of weights.
+    made = {key.rpartition("_")[0] for key in own.get("_parameters", ()) if key.endswith(("_orig", "_g"))}
+    made = made if own.get("_forward_pre_hooks") else set()
     for key, value in list(own.items()):
-        if not (key in _OF_MODULES or issubclass(type(value), nn.Module) or callable(value)):
+        if not (key in _OF_MODULES or key in made or issubclass(type(value), nn.Module) or callable(value)):
             yield Root(f"{label}.{key}", None, "", value, is_held=True)
     for key in own.get("_non_persistent_buffers_set", ()):
         yield Root(f"{label}.{key}", None, "", own["_buffers"].get(key), is_held=True)

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
+from samebits.rank.checks.look.flow import FUNCTIONS, SCOPES, Flow, own_names
+
 Loop = ast.For | ast.AsyncFor | ast.While
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_MAYBE = (ast.Match, ast.While, ast.ExceptHandler)
-"""What code may pass by; a loop over something is taken to have a turn."""
 ADDS = frozenset({
     "add", "add_", "append", "appendleft", "extend", "insert", "put", "record", "update", "write", "writerow",
 })  # fmt: skip
@@ -27,6 +26,37 @@ SHOWS = frozenset({
 })  # fmt: skip
 """Functions and methods that only show what they get."""
 _CHANGES = ADDS | {"fill", "sort", "resize"}
+QUIET = frozenset(
+    {
+        "backward",
+        "collect",
+        "empty_cache",
+        "eval",
+        "int",
+        "len",
+        "str",
+        "step",
+        "train",
+        "wait_for_everyone",
+        "zero_grad",
+    }
+)
+QUIET_PARTS = (
+    "add_",
+    "checkpoint",
+    "eval",
+    "log",
+    "plot",
+    "print",
+    "report",
+    "sample",
+    "save",
+    "test",
+    "track",
+    "valid",
+    "write",
+)
+"""Functions, and parts of their names, that a count of batches decides about without harm to the weights."""
 CLOCKS = frozenset({
     "monotonic", "monotonic_ns", "now", "perf_counter", "perf_counter_ns", "process_time", "time", "time_ns",
 })  # fmt: skip
@@ -54,7 +84,7 @@ def scope_of(code: CodeType) -> ast.AST | None:
     if module is None or code.co_name == "<module>":
         return module
     for node in ast.walk(module):
-        if isinstance(node, _FUNCTIONS) and getattr(node, "name", "<lambda>") == code.co_name:
+        if isinstance(node, FUNCTIONS) and getattr(node, "name", "<lambda>") == code.co_name:
             first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
             if first == code.co_firstlineno:
                 return node
@@ -72,14 +102,12 @@ def loop_around(code: CodeType, line: int) -> Loop | None:
 
 
 @functools.lru_cache(256)
-def assigned_first(loop: Loop) -> frozenset[str]:
-    """Names that every turn of the loop assigns before it reads them."""
-    first: dict[str, bool] = {}
-    head: list[ast.AST] = [loop.target] if not isinstance(loop, ast.While) else [loop.test]
-    for node in (*head, *loop.body):
-        for name, is_sure in _in_order(node, is_sure=True):
-            first.setdefault(name.id, is_sure and isinstance(name.ctx, ast.Store))
-    return frozenset(name for name, is_assigned in first.items() if is_assigned)
+def assigned_first(loop: Loop) -> dict[str, bool]:
+    """Names that a turn of the loop reads only where it has assigned them; True of those that every turn assigns."""
+    flow = Flow()
+    head = flow.through([loop.test if isinstance(loop, ast.While) else loop.target], frozenset())
+    surely = flow.of_turn(loop.body, head)
+    return {name: name in surely for name in _stored(loop) - flow.exposed}
 
 
 @functools.lru_cache(256)
@@ -88,12 +116,13 @@ def read_behind(code: CodeType, line: int) -> frozenset[str]:
     scope, loop = scope_of(code), loop_around(code, line)
     if scope is None or loop is None:
         return frozenset()
-    inside = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    first: dict[str, bool] = {}
-    for name, _ in _in_order(scope, is_sure=True):
-        if name.lineno > (loop.end_lineno or loop.lineno):
-            first.setdefault(name.id, isinstance(name.ctx, ast.Load))
-    return frozenset(name for name, is_read in first.items() if is_read and name in inside)
+    flow, body = Flow(after=loop.end_lineno or loop.lineno), getattr(scope, "body", [])
+    flow.through(body if isinstance(body, list) else [body], frozenset())
+    return _stored(loop) & flow.exposed
+
+
+def _stored(node: ast.AST) -> frozenset[str]:
+    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
 
 
 def counters(loop: Loop) -> list[str]:
@@ -142,11 +171,49 @@ def uses(word: Word, body: Sequence[ast.AST]) -> Uses:
     return Uses(any(kind == "read" for _, kind in found), min(changed or [line for line, _ in found], default=0))
 
 
+def decides(word: Word, body: Sequence[ast.AST]) -> bool:
+    """Whether a count decides more than when to stop, to save, to evaluate, to show and to update."""
+    return any(_decides(one, word, body) for one in body)
+
+
+def _decides(node: ast.AST, word: Word, body: Sequence[ast.AST]) -> bool:
+    if isinstance(node, ast.If) and any(kind == "read" for _, kind in _uses(node.test, word, is_idle=False)):
+        parts: list[ast.AST] = [*node.body, *node.orelse]
+        if any(_reaches_out(one, node, word, body) for part in parts for one in ast.walk(part)):
+            return True
+    elif isinstance(node, (ast.JoinedStr, ast.Dict)) or (isinstance(node, ast.Call) and _is_quiet(node)):
+        return False
+    elif isinstance(node, ast.Assign) and _assigned(node, word):
+        parts = []
+    elif isinstance(node, (ast.Name, ast.Attribute)) and word.names(node):
+        return isinstance(node.ctx, ast.Load)
+    else:
+        parts = [*ast.iter_child_nodes(node)]
+    return any(_decides(one, word, body) for one in parts)
+
+
+def _reaches_out(node: ast.AST, branch: ast.If, word: Word, body: Sequence[ast.AST]) -> bool:
+    """Whether it changes something that is used outside of the branch."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return not _is_quiet(node.value)
+    if not isinstance(getattr(node, "ctx", None), ast.Store) or word.names(node):
+        return False
+    if not isinstance(node, ast.Name):
+        return not isinstance(node, (ast.Tuple, ast.List, ast.Starred))
+    found = [pair for one in body for pair in _uses(one, Word(node.id, (ast.Name,)), is_idle=False)]
+    return any(kind == "read" and not branch.lineno <= line <= (branch.end_lineno or 0) for line, kind in found)
+
+
+def _is_quiet(call: ast.Call) -> bool:
+    name = _last(call.func)
+    return name in SHOWS | ADDS | QUIET or any(part in name.lower() for part in QUIET_PARTS)
+
+
 @functools.lru_cache(256)
 def functions_beside(file: str, loop: Loop | None, loop_file: str) -> tuple[ast.AST, ...]:
     """The functions of a file, which the loop of a file may call; what lies around the loop is none of them."""
     module = tree(file)
-    found = [one for one in ast.walk(module) if isinstance(one, _FUNCTIONS)] if module is not None else []
+    found = [one for one in ast.walk(module) if isinstance(one, FUNCTIONS)] if module is not None else []
     if loop is not None and file == loop_file:
         found = [one for one in found if not one.lineno <= loop.lineno <= (one.end_lineno or 0)]
     return tuple(found)
@@ -154,20 +221,19 @@ def functions_beside(file: str, loop: Loop | None, loop_file: str) -> tuple[ast.
 
 def functions_that_see(name: str, code: CodeType | None, functions: Sequence[ast.AST]) -> list[ast.AST]:
     """Those of the functions for which a name is the variable of this code: nested ones, or of a module's all that have none of it."""
+    if code is not None and name in code.co_freevars:  # of a hook: the function around it is over
+        return [one for one in functions if name not in own_names(one)]
     if code is not None and code.co_name != "<module>":
         scope = scope_of(code)
-        within = {id(node) for node in ast.walk(scope)} if scope is not None else set()
-        functions = [one for one in functions if id(one) in within]
-    return [one for one in functions if name not in _own_names(one)]
+        functions = [one for one in functions if scope is not None and id(one) in _inside(scope) and one is not scope]
+    others = frozenset[int]().union(*(_inside(one) for one in functions if name in own_names(one)))
+    return [one for one in functions if id(one) not in others]
 
 
 @functools.lru_cache(1024)
-def _own_names(function: ast.AST) -> frozenset[str]:
-    """Variables that are a function's own."""
-    nodes = list(ast.walk(function))
-    shared = {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return frozenset((stored | {node.arg for node in nodes if isinstance(node, ast.arg)}) - shared)
+def _inside(scope: ast.AST) -> frozenset[int]:
+    """The function and those inside of it, by identity."""
+    return frozenset(id(one) for one in ast.walk(scope) if isinstance(one, FUNCTIONS))
 
 
 def writes_uncounted(node: ast.AST) -> bool:
@@ -210,7 +276,8 @@ def _uses(node: ast.AST, word: Word, *, is_idle: bool) -> Iterator[tuple[int, st
         yield from _uses(node.value, word, is_idle=False)
     elif isinstance(node, ast.Assign) and (kind := _assigned(node, word)):
         yield node.lineno, kind
-        yield from _uses(node.value.right, word, is_idle=False) if isinstance(node.value, ast.BinOp) else ()
+        is_sum = isinstance(node.value, ast.BinOp) and word.names(node.targets[0])
+        yield from () if kind == "clock" else _uses(node.value.right if is_sum else node.value, word, is_idle=False)  # type: ignore[attr-defined]
     elif isinstance(node, ast.Call):
         yield from _called(node, word, is_idle=is_idle)
     elif isinstance(node, ast.If) and _only_shows(node):
@@ -218,6 +285,8 @@ def _uses(node: ast.AST, word: Word, *, is_idle: bool) -> Iterator[tuple[int, st
         yield from ((line, "show" if kind == "read" else kind) for line, kind in test)
         for statement in (*node.body, *node.orelse):
             yield from _uses(statement, word, is_idle=False)
+    elif isinstance(node, SCOPES) and word.kinds == (ast.Name,) and word.text in own_names(node):
+        return  # another variable
     elif isinstance(node, (ast.Name, ast.Attribute)) and word.names(node):
         yield node.lineno, "read" if isinstance(node.ctx, ast.Load) else "set"
     else:
@@ -233,7 +302,9 @@ def _only_shows(node: ast.AST) -> bool:
 
 
 def _assigned(node: ast.Assign, word: Word) -> str:
-    """Of an assignment to the word alone: "clock" for the time, "add" for `word = word + more`; empty for any other."""
+    """Of an assignment to the word alone: "clock" for the time, "add" for `word = word + more` and `word[-1][...] = x`; else empty."""
+    if isinstance(target := node.targets[0], ast.Subscript) and isinstance(target.value, ast.Subscript):
+        return "add" if word.names(target.value.value) and ast.unparse(target.value.slice) == "-1" else ""
     if len(node.targets) != 1 or not word.names(node.targets[0]):
         return ""
     if isinstance(node.value, ast.Call) and _last(node.value.func) in CLOCKS:
@@ -261,42 +332,3 @@ def _root(node: ast.AST, word: Word) -> bool:
             return True
         node = node.value
     return word.names(node)
-
-
-def _in_order(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:
-    """Names as they are evaluated, each with whether the code surely comes there; what is assigned comes after what it is made of."""
-    if isinstance(node, ast.Name):
-        yield node, is_sure
-        return
-    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and not is_sure:
-        return
-    fields = list(ast.iter_child_nodes(node))
-    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.comprehension, ast.NamedExpr)):
-        source = node.iter if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) else node.value
-        fields = [*([source] if source is not None else []), *(one for one in fields if one is not source)]
-    elif isinstance(node, ast.AugAssign):
-        for one, sure in _in_order(node.target, is_sure=is_sure):
-            yield ast.copy_location(ast.Name(one.id, ast.Load()), one), sure
-    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-        fields = [*node.generators, *(one for one in fields if one not in node.generators)]
-    if isinstance(node, ast.If):
-        yield from _branches(node, is_sure=is_sure)
-        return
-    for field in fields:
-        comes = not isinstance(node, _MAYBE) or field is getattr(node, "test", None)
-        yield from _in_order(field, is_sure=is_sure and comes)
-
-
-def _branches(node: ast.If, *, is_sure: bool) -> Iterator[tuple[ast.Name, bool]]:
-    """A name that both branches assign first is surely assigned. Each branch is walked once: a chain of `elif` is deep."""
-    yield from _in_order(node.test, is_sure=is_sure)
-    names, both = [], []
-    for branch in (node.body, node.orelse):
-        found = [pair for statement in branch for pair in _in_order(statement, is_sure=True)]
-        first: dict[str, bool] = {}
-        for name, sure in found:
-            first.setdefault(name.id, sure and isinstance(name.ctx, ast.Store))
-        both.append({name for name, is_assigned in first.items() if is_assigned})
-        names += [name for name, _ in found]
-    surely = both[0] & both[1]
-    yield from ((name, is_sure and name.id in surely) for name in names)

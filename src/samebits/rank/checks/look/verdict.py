@@ -6,6 +6,7 @@ import ast
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import CodeType
 
 from samebits.rank.caller import short
 from samebits.rank.checks.look import source
@@ -19,6 +20,8 @@ class Named:
     name: str
     where: str
     """File and line; empty where it is no single line's."""
+    kind: str = ""
+    """"count" of a library's batches, "generator", or what has no advice of its own."""
 
 
 def changed(before: Snapshot, after: Snapshot, until_s: float, *, counts_too: bool = True) -> list[Named]:
@@ -30,7 +33,7 @@ def changed(before: Snapshot, after: Snapshot, until_s: float, *, counts_too: bo
         before: the earlier look.
         after: the later one, from the same place of the script.
         until_s: by the thread's clock, when the time is over.
-        counts_too: whether an int that has changed counts.
+        counts_too: whether every int that has changed counts; else one that decides something.
 
     Raises:
         TimeoutError: when the time is over.
@@ -44,9 +47,21 @@ def changed(before: Snapshot, after: Snapshot, until_s: float, *, counts_too: bo
         owner = seen.owner if seen.owner[0] else (0, path)
         if time.thread_time() > until_s:
             raise TimeoutError
-        if (counts_too or not seen.is_count) and owner not in found:
-            found[owner] = _named(path, seen, after.places)
+        if owner not in found:
+            found[owner] = _named(path, seen, after.places, must_decide=seen.is_count and not counts_too)
     return [one for one in found.values() if one is not None]
+
+
+def counts_of_lanes(snapshot: Snapshot) -> list[Named]:
+    """Where a library's batches are lanes: what `enumerate` counts of them, and decides something."""
+    found = []
+    for place, loop in _loops(snapshot.places)[:1]:
+        call, target = getattr(loop, "iter", None), getattr(loop, "target", None)
+        first = target.elts[0] if isinstance(target, ast.Tuple) else None
+        is_counted = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "enumerate"
+        if is_counted and isinstance(first, ast.Name) and source.decides(source.Word(first.id, (ast.Name,)), loop.body):
+            found.append(Named(first.id, short(place.code.co_filename, loop.lineno), "count"))
+    return found
 
 
 def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
@@ -90,31 +105,50 @@ def _loops(places: Sequence[Place]) -> list[tuple[Place, source.Loop]]:
     return [(place, loop) for place, loop in found if loop is not None]
 
 
-def _named(path: str, seen: Seen, places: Sequence[Place]) -> Named | None:
+def _sees(place: Place, name: str, code: CodeType | None) -> bool:
+    """Whether a name is in this running function the variable of that code."""
+    of_place = place.code
+    is_own = of_place.co_name == "<module>" or name in (*of_place.co_varnames, *of_place.co_cellvars)
+    return of_place is code or not is_own or (code is None and of_place.co_name == "<module>")
+
+
+def _named(path: str, seen: Seen, places: Sequence[Place], *, must_decide: bool = False) -> Named | None:
     """The name with its line; None where the source shows that it decides nothing."""
     if seen.is_held:
-        return Named(path, "")
-    running, words = _loops(places), _as_written(path, seen)
-    own = [loop for place, loop in running if place.code is seen.code]
-    if "." not in path and any(path in source.assigned_first(loop) for loop in own or [loop for _, loop in running]):
-        return None
+        return None if must_decide else Named(path, "", seen.kind)
     files = list(dict.fromkeys([seen.file, *(place.code.co_filename for place in places)]))
     if any(source.tree(file) is None for file in files):
-        return Named(path, short(seen.file, 0).removesuffix(":0"))
-    body: list[ast.AST] = [one for _, loop in running for one in loop.body]
+        return Named(path, short(seen.file, 0).removesuffix(":0"), seen.kind)
+    words, running = _as_written(path, seen), _loops(places)
+    by_name, first = ast.Name in words[0].kinds, words[0].text
     around = (running[0][1], running[0][0].code.co_filename) if running else (None, "")
     beside = {file: source.functions_beside(file, *around) for file in files}
-    functions = [one for found in beside.values() for one in found]
-    by_name = ast.Name in words[0].kinds
-    seeing = source.functions_that_see(words[0].text, seen.code, functions) if by_name else functions
-    found = [source.uses(word, [*body, *(functions if number else seeing)]) for number, word in enumerate(words)]
+    every = [one for found in beside.values() for one in found]
+    seeing = source.functions_that_see(first, seen.code, every) if by_name else every
+    loops = [(place, loop) for place, loop in running if not by_name or _sees(place, first, seen.code)]
+    if "." not in path and _is_fresh(words[0], seen, loops, seeing):
+        return None
+    body, whole = ([one for _, loop in some for one in loop.body] for some in (loops, running))
+    scopes = [[*whole, *every] if number else [*body, *seeing] for number, _ in enumerate(words)]
     # [Note: why each word must be read]
     # A meter that is only updated and printed decides nothing, however its own methods read what it holds.
-    in_loop = [source.uses(word, body) for word in words[:-1]]
-    if not all(one.is_read for one in found) or not all(one.is_read or not one.line for one in in_loop):
+    in_loop = [source.uses(word, whole if number else body) for number, word in enumerate(words[:-1])]
+    is_read = [source.uses(word, scope).is_read for word, scope in zip(words, scopes, strict=True)]
+    is_read += [one.is_read or not one.line for one in in_loop]
+    if not all(is_read) or (must_decide and not source.decides(words[-1], scopes[-1])):
         return None
+    kind, scope = "count" if must_decide else seen.kind, {id(one) for one in scopes[-1]}
     for file in files:
         own_body = [one for place, loop in running if place.code.co_filename == file for one in loop.body]
-        if line := source.uses(words[-1], [*own_body, *beside[file]]).line:
-            return Named(path, short(file, line))
-    return Named(path, "")
+        if line := source.uses(words[-1], [one for one in (*own_body, *beside[file]) if id(one) in scope]).line:
+            return Named(path, short(file, line), kind)
+    return Named(path, "", kind)
+
+
+def _is_fresh(
+    word: source.Word, seen: Seen, loops: Sequence[tuple[Place, source.Loop]], functions: Sequence[ast.AST]
+) -> bool:
+    """Whether a turn reads a variable only where it has assigned it; without always doing so, it must be no function's beside."""
+    found = [source.assigned_first(loop) for place, loop in loops if place.code is seen.code]
+    sure = [one[word.text] for one in found or [source.assigned_first(loop) for _, loop in loops] if word.text in one]
+    return any(sure) or (bool(sure) and not source.uses(word, functions).is_read)

@@ -122,10 +122,8 @@ def forget_open(run: RunState) -> None:
 
 
 def share_values(run: RunState) -> None:
-    """Let every rank know what the lanes of the pass left. Collective, as the pass ends; nothing where nothing is kept."""
+    """Let every rank know what the lanes of the pass left. Collective, as the pass ends, where something is kept."""
     kept: Sequence[PerLane] = run.loop_state.prepared.per_lane
-    if not kept:
-        return
     mine = [one.take_open() for one in kept]
     for value in (value for values in mine for value in values.values()):
         _check(value)

@@ -245,7 +245,8 @@ class Step:
         run.loop_state.position.num_samples = len(part.indices)
         run.loop_state.open_pass.lane = current.begin_lane(part.lane) if current is not None else None
         run.components.unprepared.begin_lane()
-        look_around_lane(run, is_end=False)
+        if not run.loop_state.looks.is_over:
+            look_around_lane(run, is_end=False)
         run.components.lane_exchanges.enter_lane()
         run.components.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         run.components.step_timer.enter(Phase.COMPUTE, f"lane {part.lane}")
@@ -255,7 +256,8 @@ class Step:
         if self._run.components.streams.was_seeded():
             _say_seeded_lane(self._run, where())
         self._run.components.lane_exchanges.leave_lane()
-        look_around_lane(self._run, is_end=True)
+        if not self._run.loop_state.looks.is_over:
+            look_around_lane(self._run, is_end=True)
         if lane is not None:
             lane.end()
         # Later passes have their batches already. In the first, the next one is fetched while this lane's work is queued.
@@ -275,7 +277,6 @@ class Step:
         run.components.step_timer.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
         _receive(run, result.notes)
-        share_values(run)
         run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
         run.loop_state.open_pass.broken = None
         if result.apart:
@@ -286,12 +287,11 @@ class Step:
         # A look has merged the lanes' statistics, which the next pass would not take back.
         if not is_look or run.loop_state.prepared.members.buffers:
             run.loop_state.checkpointing.last.leave_pass()
-        if is_look:
-            run.components.streams.enter(Domain.STEP, self.number, self._passes, "look")
-        else:
-            self._passes += 1
-            run.components.streams.enter(Domain.STEP, self.number, self._passes)
-            _record_pass(run, self.number, self._passes, result)
+        self._passes += not is_look
+        run.components.streams.enter(Domain.STEP, self.number, self._passes, *["look"] * is_look)
+        if not is_look:
+            if run.components.recorder is not None:
+                _record_pass(run, self.number, self._passes, result)
             run.components.step_timer.enter(Phase.UPDATE, "optimizer")
         _log(run, self.number, result.notes)
 
@@ -324,10 +324,10 @@ def _is_counted(run: RunState, result: PassResult) -> bool:
 
 
 def _record_pass(run: RunState, step: int, number: int, result: PassResult) -> None:
-    if run.components.recorder is not None:
-        models = run.loop_state.prepared.models
-        norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
-        run.components.recorder.after_pass(step, number, (result.loss, norm), models)
+    models = run.loop_state.prepared.models
+    norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
+    assert run.components.recorder is not None
+    run.components.recorder.after_pass(step, number, (result.loss, norm), models)
 
 
 def _refuse_pass(run: RunState, is_over: bool) -> None:
@@ -362,7 +362,7 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
         notes[SAVE_SIGNAL] = asked
     if run.loop_state.checkpointing.snapshots.is_due:
         notes[SNAPSHOT] = 1
-    if found := run.loop_state.looks.found():
+    if not (looks := run.loop_state.looks).is_shared and (found := looks.found()):
         notes[LOOKED - run.components.transport.rank] = found
     if run.loop_state.open_pass.counted:
         notes[COUNTED], number = 1, 0
@@ -380,6 +380,8 @@ def _receive(run: RunState, notes: dict[int, Any]) -> None:
     if not run.loop_state.looks.is_shared:
         share_looks(run, [notes.pop(LOOKED - rank, []) for rank in range(run.components.transport.world_size)])
     run.loop_state.tallies.receive(notes)
+    if run.loop_state.prepared.per_lane:
+        share_values(run)
 
 
 def _log(run: RunState, step: int, notes: dict[int, Any]) -> None:

@@ -183,7 +183,11 @@ class Preparations:
 
     def holds(self, thing: Any) -> bool:
         """Whether it was prepared and not replaced."""
-        return any(one is thing for numbered in self.things.values() for one in numbered.values())
+        for numbered in self.things.values():
+            for one in numbered.values():
+                if one is thing:
+                    return True
+        return False
 
     def labelled(self, kind: str) -> list[tuple[str, Any]]:
         """`optimizer`, or `optimizer1`, `optimizer2` where there were several."""

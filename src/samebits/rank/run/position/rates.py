@@ -6,7 +6,6 @@ anew with the script, and trains at a thousandth of the rate without a word. Whe
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import mmap
 import os
@@ -23,6 +22,7 @@ STEPS, CALLS = 64, 4
 """How many of the last steps are kept, and how many calls of `optimizer.step` of each."""
 SLOT = struct.Struct("<qdQ")
 """Step, the rate of the first group, a digest of all; written by the first time of a step."""
+MASK = (1 << 64) - 1
 SIZE = STEPS * CALLS * SLOT.size
 
 _opened = itertools.count(1)
@@ -60,8 +60,8 @@ class Rates:
         self._step = step
         if self._call >= CALLS:
             return
-        rates = [*map(_rate_of, groups)]
-        digest = int.from_bytes(hashlib.blake2b(repr(rates).encode(), digest_size=8).digest(), "little")
+        rates = (*[one["lr"] if type(one.get("lr")) is float else _rate_of(one) for one in groups],)
+        digest = hash(rates) & MASK
         first, at = rates[0] if rates else 0.0, (step % STEPS * CALLS + self._call) * SLOT.size
         before, rate, theirs = SLOT.unpack_from(self._slots, at)
         if before != step:
@@ -76,8 +76,8 @@ class Rates:
 
 
 def _rate_of(group: dict[str, Any]) -> float:
-    """NaN for one on a GPU, which a step does not wait for."""
+    """-1 for one on a GPU, which a step does not wait for."""
     rate = group.get("lr", 0.0)
     if isinstance(rate, Tensor):
-        return rate.item() if rate.device.type == "cpu" else float("nan")
+        return rate.item() if rate.device.type == "cpu" else -1.0
     return float(rate)

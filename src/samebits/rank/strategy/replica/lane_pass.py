@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import compress, repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -70,19 +71,14 @@ class PassSetting:
     def lanes(self) -> range:
         return self.placement.lanes(self.peers.rank)
 
-    @property
+    @cached_property
     def has_one_lane(self) -> bool:
         return self.placement.num_lanes == 1
 
     def look_at_others(self) -> None:
         """Before a lane: see what modules that were not prepared hold, once."""
-        if self.others is None and self.transport.rank == 0 and self.layout.memory.is_ours and not self.has_one_lane:
+        if self.transport.rank == 0 and self.layout.memory.is_ours and not self.has_one_lane:
             self.others = OtherBuffers(self.layout.bank.known_modules())
-
-    def say_others(self) -> None:
-        """After a lane: say which of them it wrote to."""
-        if self.others is not None:
-            self.others.say_written()
 
     @property
     def delays_losses(self) -> bool:
@@ -157,7 +153,8 @@ class LanePass(Pass):
         self._losses: list[Tensor] = []
 
     def begin_lane(self, lane: int) -> ReplicaLane:
-        self.setting.look_at_others()
+        if self.setting.others is None:
+            self.setting.look_at_others()
         opened = self.open_lane(lane)
         opened.range, opened.stop_listening = (
             spans.range("lanes and buckets", f"lane {lane}"),
@@ -197,7 +194,8 @@ class LanePass(Pass):
 
     def take_buffers(self, lane: int) -> None:
         """Note what the lane made of the buffers, and restore what the pass began with."""
-        self.setting.say_others()
+        if (others := self.setting.others) is not None and others.is_held:
+            others.say_written()
         self._buffers.after_lane(lane)
 
     def check_parameters(self, checksums: Sequence[int]) -> None:
@@ -243,15 +241,11 @@ class LanePass(Pass):
             self._sums.add(lane.number, lane.buffer, weight, rows)
         del self._lanes_left[lane.number]
 
-    def _count_empty_lanes(self) -> None:
-        """Count the lanes that are empty in this step as zeros, on any rank."""
+    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
         # The tree has a leaf for every lane, empty or not: its shape must not depend on the data.
         if not self.setting.has_one_lane:
             for lane in self._lanes_left:
                 self._sums.add(lane, None, 0.0)
-
-    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
-        self._count_empty_lanes()
         report = self._report
         if self._delayed is None:
             report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))

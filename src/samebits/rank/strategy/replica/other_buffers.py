@@ -34,6 +34,8 @@ class OtherBuffers:
             for key, buffer in _buffers_of(module)
         ]
 
+        self.is_held = bool(self._before)
+
     def written(self) -> list[str]:
         """Names of those that were written to, or replaced, since then."""
         return [
@@ -48,6 +50,7 @@ class OtherBuffers:
         """Say which were written to, and let go of all."""
         names = list(dict.fromkeys(self.written()))
         self._before.clear()
+        self.is_held = False
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             say(

@@ -183,6 +183,62 @@ def test_what_a_lane_leaves_and_something_reads_is_handed_on(
     assert [one.name for one in looks.handed_on] == ([named] if named else [])
 
 
+@pytest.mark.parametrize(
+    ("behind", "named"),
+    [
+        ("k = k + 0.1 * loss.item()", "k"),
+        ("gap = loss.detach() - 1.0; k = 0.9 * k + gap.mean().item()", "k"),
+        ("run.state.k = loss.item()", "k"),
+        ("k = 0.9 * k + run.mean(loss.item())", ""),
+        ("k = 0.9 * k + float(step.loss)", ""),
+        ("total = loss.item(); print(total)", ""),
+        ("losses.append(loss.item())", ""),
+    ],
+)
+def test_what_is_made_of_a_ranks_last_lane_and_lanes_read_is_handed_on(
+    behind: str, named: str, names: Callable[[str], Looks]
+) -> None:
+    source = LANES.replace("        optimizer.step()", f"        {behind}\n        optimizer.step()")
+    read = "run.state.k" if "state" in behind else "k"
+    looks = names(
+        source.format(
+            before="k, losses = 1.0, []; run.state.k = 1.0", turn=f"loss = {LOSS} * {read}; run.backward(loss)"
+        )
+    )
+    assert [one.name for one in looks.handed_on] == ([named] if named else [])
+
+
+GAN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import samebits
+
+run = samebits.init(seed=0, lanes=2, threads=1)
+a, b = nn.Linear(4, 4), nn.Linear(4, 1)
+of_a, of_b = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)
+a, b, of_a, of_b, loader = run.prepare(a, b, of_a, of_b, DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8))
+for epoch in run.epochs(2):
+    for step in run.steps(loader):
+        {first}
+        for batch in step: run.backward(b(a(batch[0])).mean())
+        of_a.step()
+        {second}
+        for batch in step: run.backward(b(a(batch[0]).detach()).square().mean())
+        of_b.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "accumulates"),
+    [("of_a.zero_grad()", "of_b.zero_grad()", False), ("of_a.zero_grad()", "", True), ("", "of_b.zero_grad()", True)],
+)
+def test_gradients_that_are_reset_before_their_own_pass_are_no_accumulation(
+    first: str, second: str, accumulates: bool, names: Callable[[str], Looks]
+) -> None:
+    assert names(GAN.format(first=first or "pass", second=second or "pass")).accumulates is accumulates
+
+
 @pytest.mark.parametrize("hook", ["weight_norm(model)", "spectral_norm(model)", "prune.identity(model, 'weight')"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_weight_that_a_hook_makes_anew_before_each_forward_is_not_named(

@@ -107,3 +107,25 @@ def own_names(scope: ast.AST) -> Names:
         found |= {name} if isinstance(name, str) and (is_stored or isinstance(node, (ast.arg, *SCOPES))) else set()
         nodes += [] if isinstance(node, SCOPES) else ast.iter_child_nodes(node)
     return frozenset(found - shared)
+
+
+def left_for_lanes(scope: ast.AST, lanes: ast.For | ast.AsyncFor | ast.While) -> dict[str, int]:
+    """What statements behind a loop over lanes make of names that its lanes assign, by the last name of the target; with its line.
+
+    Behind the loop such a name is that of this rank's last lane. What comes back from a call of the run is of all ranks.
+    """
+    around = [one for one in ast.walk(scope) if isinstance(one, _LOOPS) and one is not lanes and lanes in ast.walk(one)]
+    outer = max(around, key=lambda one: one.lineno, default=None)
+    behind = [one for one in outer.body if one.lineno > (lanes.end_lineno or 0)] if outer is not None else []
+    tainted = {one.id: 0 for one in ast.walk(lanes) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    for node in (part for one in behind for part in ast.walk(one)):
+        if not isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) or node.value is None:
+            continue
+        parts = [*ast.walk(node.value)]
+        is_shared = any(isinstance(one, ast.Attribute) and getattr(one.value, "id", "") == "run" for one in parts)
+        if is_shared or not any(isinstance(one, ast.Name) and one.id in tainted for one in parts):
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+            tainted[name] = node.lineno
+    return {name: line for name, line in tainted.items() if line and name}

@@ -117,13 +117,14 @@ def look_around_lane(run: RunState, *, is_end: bool) -> None:
     (looks.leave_lane if is_end else looks.enter_lane)(lambda: prepared_of(run, run.loop_state, between_lanes=True))
 
 
-def note_gradients(run: RunState) -> None:
-    """A pass begins: note whether it adds to gradients of an earlier step."""
+def note_gradients(run: RunState, *, is_first: bool) -> None:
+    """A pass begins, the first of its step or another: note which gradients of an earlier step are still there."""
     run.loop_state.updates.begin_pass()
     looks = run.loop_state.looks
     if not looks.is_over and not looks.accumulates:
         parameters = (one for model in run.loop_state.prepared.models for one in model.parameters())
-        looks.accumulates = any(one.grad is not None for one in parameters)
+        there = {id(one) for one in parameters if one.grad is not None}
+        looks.kept = there if is_first else looks.kept & there
 
 
 def label_gradients(run: RunState) -> None:

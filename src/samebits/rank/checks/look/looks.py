@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from samebits.machine.torch_private import DisableTorchFunction, dispatching
 from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
-from samebits.rank.checks.look.verdict import Named, changed, counted, counts_of_lanes, unread
+from samebits.rank.checks.look.verdict import Named, changed, counted, counts_of_lanes, left_behind, unread
 
 LOOKS = 3
 """At the ends of so many steps."""
@@ -56,6 +56,9 @@ class Looks:
     """Whether a pass has begun with gradients of an earlier step, to which it adds."""
     is_shared: bool = False
     """Whether it is what all ranks have found."""
+    kept: set[int] = field(default_factory=set)
+    """Parameters with gradients of an earlier step that nothing has reset in this one, by identity. A GAN's other network has such
+    until it is reset before its own pass; only an update with them, or none at all, is an accumulation."""
     _steps: list[Snapshot | None] = field(default_factory=list)
     """None of a look that failed."""
     _lane: Snapshot | None = None
@@ -85,6 +88,7 @@ class Looks:
         if self.is_over:
             return
         self.is_over, self._lane = True, None
+        self.accumulates |= bool(self.kept)
         seen = [one for one in self._steps if one is not None]
         self._steps.clear()
         with suppress(Exception):  # then it stays unknown what a state lacks
@@ -94,6 +98,11 @@ class Looks:
             self.unread = unread(seen, until_s)
             self.carried = list(dict.fromkeys([*(one for first in seen[:1] for one in counted(first)), *carried]))
             self._compared = 0 if any(one.is_cut for one in seen) else len(pairs)
+
+    def note_update(self, parameters: Iterable[Any]) -> None:
+        """An optimizer of these parameters is about to step."""
+        self.accumulates |= any(id(one) in self.kept for one in parameters)
+        self.kept.difference_update(map(id, parameters))
 
     def found(self) -> list[Any]:
         """What this rank has found, for the others; empty while there are more looks, and where they know it."""
@@ -120,7 +129,10 @@ class Looks:
         after = self._look(prepared)
         with suppress(Exception):
             until_s = time.thread_time() + VERDICT_S
-            self.handed_on = changed(before, after, until_s, counts_too=self.counts_lanes) if after else []
+            found = changed(before, after, until_s, counts_too=self.counts_lanes) if after else []
+            # A library's loop has nothing behind its lanes.
+            left = left_behind(after) if after and self.counts_lanes else []
+            self.handed_on = [*found, *(one for one in left if one.name not in {each.name for each in found})]
             self.handed_on += counts_of_lanes(after) if after and not self.counts_lanes else []
 
     def _look(self, prepared: Callable[[], Prepared]) -> Snapshot | None:

@@ -10,6 +10,7 @@ from types import CodeType
 
 from samebits.rank.caller import short
 from samebits.rank.checks.look import source
+from samebits.rank.checks.look.flow import left_for_lanes
 from samebits.rank.checks.look.snapshot import Place, Seen, Snapshot
 
 
@@ -61,6 +62,17 @@ def counts_of_lanes(snapshot: Snapshot) -> list[Named]:
         is_counted = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "enumerate"
         if is_counted and isinstance(first, ast.Name) and source.decides(source.Word(first.id, (ast.Name,)), loop.body):
             found.append(Named(first.id, short(place.code.co_filename, loop.lineno), "count"))
+    return found
+
+
+def left_behind(snapshot: Snapshot) -> list[Named]:
+    """What the script makes behind its lanes of this rank's last one, and lanes of the next step read."""
+    found = []
+    for place, loop in _loops(snapshot.places)[:1]:
+        scope, anew = source.scope_of(place.code), source.assigned_first(loop)
+        for name, line in (left_for_lanes(scope, loop) if scope is not None else {}).items():
+            if not anew.get(name) and source.uses(source.Word(name), loop.body).is_read:
+                found.append(Named(name, short(place.code.co_filename, line)))
     return found
 
 

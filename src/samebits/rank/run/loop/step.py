@@ -192,7 +192,7 @@ class Step:
         """One pass over the step's lanes, with its own gradient; or a look at what they compute, without backward."""
         run = self._run
         _refuse_pass(run, self._closed)
-        note_gradients(run)
+        note_gradients(run, is_first=self._passes == 0)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
         forget_open(run)
         current = run.components.strategy.begin_pass(self._cut, where())

@@ -214,6 +214,8 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
             run.loop_state.rates.check(run.components.step_timer.step, optimizer.param_groups)
         if run.loop_state.updates.before_update(optimizer) and run.is_users_main:
             say(f"{where()}: {NOT_ZEROED}")
+        if run.loop_state.looks.kept:
+            run.loop_state.looks.note_update([one for group in optimizer.param_groups for one in group["params"]])
         if calls_back:
             run.components.strategy.expect_closure()
         run.components.strategy.before_update(optimizer)

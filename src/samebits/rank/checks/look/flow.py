@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
@@ -109,23 +109,39 @@ def own_names(scope: ast.AST) -> Names:
     return frozenset(found - shared)
 
 
-def left_for_lanes(scope: ast.AST, lanes: ast.For | ast.AsyncFor | ast.While) -> dict[str, int]:
-    """What statements behind a loop over lanes make of names that its lanes assign, by the last name of the target; with its line.
+Loop = ast.For | ast.AsyncFor | ast.While
+
+
+def loops_over_lanes(scope: ast.AST, inner: Loop) -> tuple[list[Loop], Sequence[ast.AST]]:
+    """The loops over a step's lanes, of which `inner` is one, and the body of the loop over steps."""
+    around = [one for one in ast.walk(scope) if isinstance(one, _LOOPS) and one is not inner and inner in ast.walk(one)]
+    outer = max(around, key=lambda one: one.lineno, default=None)
+    if not isinstance(outer, (ast.For, ast.AsyncFor)):
+        return [], []
+    steps = {one.id for one in ast.walk(outer.target) if isinstance(one, ast.Name)}
+    found = [one for part in outer.body for one in ast.walk(part) if isinstance(one, (ast.For, ast.AsyncFor))]
+    return [one for one in found if _mentions(one.iter, steps)], outer.body
+
+
+def left_for_lanes(loops: Sequence[Loop], body: Sequence[ast.AST]) -> dict[str, int]:
+    """What a step's body makes behind its loops over lanes of names that they assign, by the last name of the target; with its line.
 
     Behind the loop such a name is that of this rank's last lane. What comes back from a call of the run is of all ranks.
     """
-    around = [one for one in ast.walk(scope) if isinstance(one, _LOOPS) and one is not lanes and lanes in ast.walk(one)]
-    outer = max(around, key=lambda one: one.lineno, default=None)
-    behind = [one for one in outer.body if one.lineno > (lanes.end_lineno or 0)] if outer is not None else []
-    tainted = {one.id: 0 for one in ast.walk(lanes) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    for node in (part for one in behind for part in ast.walk(one)):
+    inside = {id(one) for loop in loops for one in ast.walk(loop)}
+    stored = [one for loop in loops for one in ast.walk(loop) if isinstance(one, ast.Name)]
+    tainted = {one.id: 0 for one in stored if isinstance(one.ctx, ast.Store)}
+    for node in (part for one in body for part in ast.walk(one) if id(part) not in inside):
         if not isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) or node.value is None:
             continue
-        parts = [*ast.walk(node.value)]
-        is_shared = any(isinstance(one, ast.Attribute) and getattr(one.value, "id", "") == "run" for one in parts)
-        if is_shared or not any(isinstance(one, ast.Name) and one.id in tainted for one in parts):
+        is_behind = any(node.lineno > (loop.end_lineno or 0) for loop in loops)
+        if not is_behind or _mentions(node.value, {"run"}) or not _mentions(node.value, tainted):
             continue
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
             tainted[name] = node.lineno
     return {name: line for name, line in tainted.items() if line and name}
+
+
+def _mentions(node: ast.AST, names: Container[str]) -> bool:
+    return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node))

@@ -10,7 +10,7 @@ from types import CodeType
 
 from samebits.rank.caller import short
 from samebits.rank.checks.look import source
-from samebits.rank.checks.look.flow import left_for_lanes
+from samebits.rank.checks.look.flow import left_for_lanes, loops_over_lanes
 from samebits.rank.checks.look.snapshot import Place, Seen, Snapshot
 
 
@@ -69,9 +69,10 @@ def left_behind(snapshot: Snapshot) -> list[Named]:
     """What the script makes behind its lanes of this rank's last one, and lanes of the next step read."""
     found = []
     for place, loop in _loops(snapshot.places)[:1]:
-        scope, anew = source.scope_of(place.code), source.assigned_first(loop)
-        for name, line in (left_for_lanes(scope, loop) if scope is not None else {}).items():
-            if not anew.get(name) and source.uses(source.Word(name), loop.body).is_read:
+        loops, body = loops_over_lanes(source.scope_of(place.code) or loop, loop)
+        for name, line in left_for_lanes(loops, body).items():
+            reads = [one for one in loops if not source.assigned_first(one).get(name)]
+            if any(source.uses(source.Word(name), one.body).is_read for one in reads):
                 found.append(Named(name, short(place.code.co_filename, line)))
     return found
 

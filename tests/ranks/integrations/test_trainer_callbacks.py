@@ -105,7 +105,10 @@ def run(tmp_path: Path, kill: int, *kinds: str) -> Finished:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("ema", "self.shadow of Ema"), ("own", "self.centre of Own"), ("collator", "self.drawn of Collator"), ("hook", "seen")],
+    [
+        ("ema", "self.shadow of Ema"),
+        *(pytest.param(*one, marks=pytest.mark.thorough) for one in [("own", "self.centre of Own"), ("collator", "self.drawn of Collator"), ("hook", "seen")]),
+    ],
 )  # fmt: skip
 def test_what_the_trainer_calls_and_no_state_holds_is_named_before_a_kill_and_behind_it(
     kind: str, name: str, tmp_path: Path
@@ -118,6 +121,7 @@ def test_what_the_trainer_calls_and_no_state_holds_is_named_before_a_kill_and_be
     assert "losses of Own" not in ended.err
 
 
+@pytest.mark.thorough
 def test_callbacks_of_one_class_export_their_own_states_and_what_they_do_not_export_is_named(tmp_path: Path) -> None:
     whole, killed = run(tmp_path, 0, "exports", "beside"), run(tmp_path, 8, "exports", "beside")
     averages = [line for line in whole.out.splitlines() if line.startswith("averages")]
@@ -127,6 +131,7 @@ def test_callbacks_of_one_class_export_their_own_states_and_what_they_do_not_exp
     assert "self.average" not in killed.err
 
 
+@pytest.mark.thorough
 def test_a_callback_that_is_tracked_goes_on_and_is_not_named(tmp_path: Path) -> None:
     whole, killed = run(tmp_path, 0, "tracked"), run(tmp_path, 8, "tracked")
     assert "shadow" in whole.out

@@ -43,6 +43,8 @@ NOT_KILLED = {
     "examples/notes/spawn_samebits.py": "it starts its ranks itself",
 }
 FRAGMENTS = {
+    ("docs/guide/between-lanes.md", "run.state.weight = 1.0"): "shows what comes behind lanes",
+    ("docs/guide/between-lanes.md", "hidden = run.per_lane("): "shows what a lane hands on to itself",
     ("docs/guide/loop.md", "for step in run.steps(loader, epochs=10)"): "shows the short form of the loop",
     ("docs/guide/save.md", "model, optimizer, scheduler, loader = run.prepare("): "shows where states are saved",
     ("docs/guide/save.md", "average = AveragedModel("): "shows what a state holds",

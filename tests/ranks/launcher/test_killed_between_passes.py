@@ -41,7 +41,7 @@ for e in run.epochs(3):
 """
 
 
-@pytest.mark.parametrize("how", ["counts", "over_batch"])
+@pytest.mark.parametrize("how", [pytest.param("counts", marks=pytest.mark.thorough), "over_batch"])
 def test_a_kill_behind_the_look_leaves_the_bits(tmp_path, how):
     (tmp_path / "straight").mkdir()
     straight = run_script(tmp_path / "straight", SCRIPT, "-n", "1", args=(how,))

@@ -202,7 +202,13 @@ def test_after_a_kill_each_step_is_counted_once(tmp_path, kills):
     assert finished.bits == run_script(tmp_path / "straight", OWN_LOOP, "-n", "1").bits
 
 
-@pytest.mark.parametrize("kills", [("1:lane:7",), ("1:behind:9",), ("1:optimizer:13", "0:updated:20")])
+@pytest.mark.parametrize(
+    "kills",
+    [
+        ("1:behind:9",),
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in [("1:lane:7",), ("1:optimizer:13", "0:updated:20")]),
+    ],
+)
 def test_after_a_kill_each_batch_of_accelerate_is_counted_once(tmp_path, kills):
     pytest.importorskip("accelerate")
     finished = run_script(tmp_path, ACCELERATE, "-n", "2", args=kills, env={"HF_HUB_OFFLINE": "1"})
@@ -211,7 +217,16 @@ def test_after_a_kill_each_batch_of_accelerate_is_counted_once(tmp_path, kills):
     assert "The loop over batches was left" not in finished.err
 
 
-@pytest.mark.parametrize("kills", [("1:forward:9", "0:begin:20"), ("1:behind:11", "1:optimizer:25", "0:end:33")])
+@pytest.mark.parametrize(
+    "kills",
+    [
+        ("1:behind:11",),
+        *(
+            pytest.param(one, marks=pytest.mark.thorough)
+            for one in [("1:forward:9", "0:begin:20"), ("1:optimizer:25", "0:end:33")]
+        ),
+    ],
+)
 def test_after_a_kill_each_step_of_the_trainer_is_counted_once(tmp_path, kills):
     pytest.importorskip("transformers")
     finished = run_script(tmp_path, TRAINER, "-n", "2", args=kills, env={"HF_HUB_OFFLINE": "1"})

@@ -86,7 +86,14 @@ def test_the_arithmetic_is_said_where_it_is_not_the_default() -> None:
 
 
 def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
-    result = {"steps": 60, "epochs": 10, "samples": "1437", "bits": f"sha256:{'3f9a' * 16}", "lanes": 4, "threads": 1}
+    result = {
+        "steps": 60,
+        "epochs": 10,
+        "samples": "1437 samples, each once",
+        "bits": f"sha256:{'3f9a' * 16}",
+        "lanes": 4,
+        "threads": 1,
+    }
     told = Summary(3920.4, 0.034, {"data": 9, "compute": 91})
     assert end_lines(REQUEST, result, DECIDED, told, 12.34) == [
         Line("done", "10 epochs, 60 steps in 12.3 s, 3,920 samples/s, every sample once per epoch"),

@@ -122,7 +122,10 @@ def read_behind(code: CodeType, line: int) -> frozenset[str]:
 
 
 def _stored(node: ast.AST) -> frozenset[str]:
-    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+    names = (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+    return frozenset(
+        [*names, *(one.name for one in ast.walk(node) if isinstance(one, (ast.FunctionDef, ast.ClassDef)))]
+    )
 
 
 def counters(loop: Loop) -> list[str]:

@@ -130,10 +130,12 @@ def _named(path: str, seen: Seen, places: Sequence[Place], *, must_decide: bool 
     if seen.is_held:
         return None if must_decide else Named(path, "", seen.kind)
     files = list(dict.fromkeys([seen.file, *(place.code.co_filename for place in places)]))
-    if any(source.tree(file) is None for file in files):
-        return Named(path, short(seen.file, 0).removesuffix(":0"), seen.kind)
     words, running = _as_written(path, seen), _loops(places)
     by_name, first = ast.Name in words[0].kinds, words[0].text
+    if any(source.tree(file) is None for file in files):
+        own = [loop for place, loop in running if place.code is seen.code]
+        is_fresh = "." not in path and any(source.assigned_first(loop).get(first) for loop in own)
+        return None if is_fresh else Named(path, short(seen.file, 0).removesuffix(":0"), seen.kind)
     around = (running[0][1], running[0][0].code.co_filename) if running else (None, "")
     beside = {file: source.functions_beside(file, *around) for file in files}
     every = [one for found in beside.values() for one in found]

@@ -6,7 +6,6 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import NoReturn
 
 from samebits.cli.under_way import UnderWay, screen
 from samebits.cli.verify import Progress
@@ -17,6 +16,7 @@ from samebits.launcher.terminal.terminal import Console, Terminal
 from samebits.launcher.trials.trials import Files, Program, Trials
 from samebits.protocol.claims import Proved
 from samebits.protocol.layout.mesh import choose_mesh
+from samebits.verify.lane_order import Order
 from samebits.verify.report import show
 from samebits.verify.result import PLAIN, Result
 from samebits.verify.verify import Proof, verify
@@ -30,29 +30,43 @@ def prove_first(request: LaunchRequest, steps: int, terminal: Terminal) -> Launc
     Raises:
         UsageError: where there is nothing to prove.
     """
-    if not request.nodes.place.is_one_node:
-        _give_up_folder(request)
-        raise UsageError(
-            "--prove makes its runs on one node.", "Leave it out, and run `samebits verify` on one node before."
-        )
     began = time.monotonic()
-    result = _result(request, steps)
-    if result.not_exact:
-        _give_up_folder(request)
-        raise UsageError(f"--prove: {result.not_exact}", "Leave it out.")
-    if not result.proved:
-        show(result, screen())
-        _refuse(request, result)
+    try:
+        result = _result(request, steps)
+    except BaseException:
+        # The run folder was taken already; nothing is in it.
+        with suppress(OSError):
+            request.output.run_folder.rmdir()
+        raise
     if request.output.verbosity is not Verbosity.QUIET:
-        text = (
-            f"{steps} steps on 1 and 2 ranks, and with the lanes in another order, in {time.monotonic() - began:.1f} s"
-        )
+        is_tried = result.lane_order is not None and result.lane_order.found is Order.SAME
+        order = ", and with the lanes in another order" if is_tried else ""
+        text = f"{result.num_steps} steps on 1 and 2 ranks{order}, in {time.monotonic() - began:.1f} s"
         Console(terminal).line(Line("proved", text))
     proved = Proved(result.num_steps, RANKS, result.lanes, result.threads)
     return replace(request, computation=replace(request.computation, proved=proved))
 
 
 def _result(request: LaunchRequest, steps: int) -> Result:
+    """What the runs have proved; ends the command where they have not."""
+    if not request.nodes.place.is_one_node:
+        raise UsageError(
+            "--prove makes its runs on one node.", "Leave it out, and run `samebits verify` on one node before."
+        )
+    result = _verified(request, steps)
+    if result.not_exact:
+        raise UsageError(f"--prove: {result.not_exact}", "Leave it out.")
+    if not result.proved:
+        show(result, screen())
+        line = (
+            "--prove: nothing was started. `samebits verify` shows more; without --prove the script runs all the same."
+        )
+        print(line, file=sys.stderr)
+        sys.exit(result.exit_code or 1)
+    return result
+
+
+def _verified(request: LaunchRequest, steps: int) -> Result:
     computation, placement = request.computation, request.placement
     program = Program(
         script=request.entry.script,
@@ -77,23 +91,6 @@ def _result(request: LaunchRequest, steps: int) -> Result:
             finally:
                 trials.remove()
     except (KeyboardInterrupt, SystemExit) as ending:
-        _give_up_folder(request)
         code = ending.code if isinstance(ending, SystemExit) else 130
         progress.say_stopped(int(code or 1))
         sys.exit(code)
-    except BaseException:
-        _give_up_folder(request)
-        raise
-
-
-def _refuse(request: LaunchRequest, result: Result) -> NoReturn:
-    _give_up_folder(request)
-    line = "--prove: nothing was started. `samebits verify` shows more; without --prove the script runs all the same."
-    print(line, file=sys.stderr)
-    sys.exit(result.exit_code or 1)
-
-
-def _give_up_folder(request: LaunchRequest) -> None:
-    """The run folder was taken already; nothing is in it."""
-    with suppress(OSError):
-        request.output.run_folder.rmdir()

@@ -2,6 +2,7 @@
 
 import ast
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,9 @@ def test_a_count_of_batches_that_only_decides_when_to_save_to_show_and_to_stop_d
     assert (
         decides(Word("n", (ast.Name,)), ast.parse(f"while True:\n{textwrap.indent(turn, '    ')}").body[0].body) is does
     )
+
+
+def test_a_source_that_is_nested_too_deeply_counts_as_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"for n in range(3):\n    y = {'+'.join(['n'] * 900)}\nprint(y)\n")
+    assert read_behind(compile(path.read_text(), str(path), "exec"), 1) == {""}

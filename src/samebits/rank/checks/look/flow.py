@@ -1,4 +1,6 @@
-"""Which names some statements may read before they have assigned them, whatever branch the code takes."""
+"""Where names come from: which some statements may read before they have assigned them, whatever branch the code takes, and what
+a step's body makes of those that its lanes assign.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+Loop = ast.For | ast.AsyncFor | ast.While
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 Names = frozenset[str]
@@ -107,9 +110,6 @@ def own_names(scope: ast.AST) -> Names:
         found |= {name} if isinstance(name, str) and (is_stored or isinstance(node, (ast.arg, *SCOPES))) else set()
         nodes += [] if isinstance(node, SCOPES) else ast.iter_child_nodes(node)
     return frozenset(found - shared)
-
-
-Loop = ast.For | ast.AsyncFor | ast.While
 
 
 def loops_over_lanes(scope: ast.AST, inner: Loop) -> tuple[list[Loop], Sequence[ast.AST]]:

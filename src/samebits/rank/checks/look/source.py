@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-from samebits.rank.checks.look.flow import FUNCTIONS, SCOPES, Flow, own_names
+from samebits.rank.checks.look.flow import FUNCTIONS, SCOPES, Flow, Loop, own_names
 
-Loop = ast.For | ast.AsyncFor | ast.While
 ADDS = frozenset({
     "add", "add_", "append", "appendleft", "extend", "insert", "put", "record", "update", "write", "writerow",
 })  # fmt: skip
@@ -112,12 +111,18 @@ def assigned_first(loop: Loop) -> dict[str, bool]:
 
 @functools.lru_cache(256)
 def read_behind(code: CodeType, line: int) -> frozenset[str]:
-    """Names that the loop around the line assigns, and that its function reads first in some line behind it."""
+    """Names that the loop around the line assigns, and that its function reads first in some line behind it.
+
+    "" where the source is nested too deeply to be followed.
+    """
     scope, loop = scope_of(code), loop_around(code, line)
     if scope is None or loop is None:
         return frozenset()
     flow, body = Flow(after=loop.end_lineno or loop.lineno), getattr(scope, "body", [])
-    flow.through(body if isinstance(body, list) else [body], frozenset())
+    try:
+        flow.through(body if isinstance(body, list) else [body], frozenset())
+    except RecursionError:
+        return frozenset({""})
     return _stored(loop) & flow.exposed
 
 

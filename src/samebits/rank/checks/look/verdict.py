@@ -10,7 +10,7 @@ from types import CodeType
 
 from samebits.rank.caller import short
 from samebits.rank.checks.look import source
-from samebits.rank.checks.look.flow import left_for_lanes, loops_over_lanes
+from samebits.rank.checks.look.flow import Loop, left_for_lanes, loops_over_lanes
 from samebits.rank.checks.look.snapshot import Place, Seen, Snapshot
 
 
@@ -113,7 +113,7 @@ def _as_written(path: str, seen: Seen) -> list[source.Word]:
     return words if texts[0] != "self" else words[1:]
 
 
-def _loops(places: Sequence[Place]) -> list[tuple[Place, source.Loop]]:
+def _loops(places: Sequence[Place]) -> list[tuple[Place, Loop]]:
     found = [(place, source.loop_around(place.code, place.line)) for place in places]
     return [(place, loop) for place, loop in found if loop is not None]
 
@@ -160,9 +160,7 @@ def _named(path: str, seen: Seen, places: Sequence[Place], *, must_decide: bool 
     return Named(path, "", kind)
 
 
-def _is_fresh(
-    word: source.Word, seen: Seen, loops: Sequence[tuple[Place, source.Loop]], functions: Sequence[ast.AST]
-) -> bool:
+def _is_fresh(word: source.Word, seen: Seen, loops: Sequence[tuple[Place, Loop]], functions: Sequence[ast.AST]) -> bool:
     """Whether a turn reads a variable only where it has assigned it; without always doing so, it must be no function's beside."""
     found = [source.assigned_first(loop) for place, loop in loops if place.code is seen.code]
     sure = [one[word.text] for one in found or [source.assigned_first(loop) for _, loop in loops] if word.text in one]

@@ -11,11 +11,13 @@ import select
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from samebits.protocol.script_files import running_script
 from samebits.testing.ranks import preload
 
 LIMIT_S = int(os.environ.get("SAMEBITS_TEST_LIMIT_S", "120"))
@@ -28,6 +30,7 @@ os.environ["PYTHONFAULTHANDLER"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 preload("pytest", "sklearn.datasets")
+running_script()  # remembers this folder, whatever a test that runs a script in this process changes to
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
 
@@ -62,3 +65,11 @@ def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def _same_place() -> Iterator[None]:
+    """By both ranks of the test kit know which files are the user's, so a test that leaves other ones fails a later test."""
+    before = Path.cwd(), getattr(sys.modules["__main__"], "__file__", None)
+    yield
+    assert (Path.cwd(), getattr(sys.modules["__main__"], "__file__", None)) == before

@@ -62,7 +62,7 @@ class NodeStar(Star):
 
     def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
         if self._wire is not None:
-            self._send("", self._wire, packed(message, blob))
+            self._send(self._wire, packed(message, blob))
 
     def close(self) -> None:
         """Let node 0 read what was published last, for at most `END_S`, and end."""

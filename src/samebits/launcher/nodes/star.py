@@ -96,7 +96,7 @@ class Star(ABC):
         if silent_s >= GIVEN_UP_S and not wire.is_acknowledged:
             self._give_up(node, f"nothing was received from {'it' if node else 'node 0'} for {GIVEN_UP_S:.0f} s")
         elif not wire.left_bytes:
-            self._send(node, wire, BEAT)
+            self._send(wire, BEAT)
 
     def _attach(self, node: str, wire: Wire) -> None:
         """Serve a new connection."""
@@ -107,11 +107,11 @@ class Star(ABC):
 
         wire.attach(self.loop, take, lambda why: self._ended(node, why))
 
-    def _send(self, node: str, wire: Wire, content: bytes) -> None:
+    def _send(self, wire: Wire, content: bytes) -> None:
         try:
             wire.send_packed(content)
         except WireEnded as ended:
-            self._ended(node, str(ended))
+            wire.give_up(str(ended))
 
     def _emit(self, event: dict[str, Any]) -> None:
         """Let the next `read` return it."""
@@ -205,7 +205,7 @@ class HostStar(Star):
         if node == self.node:
             self.handlers[message["kind"]](node, message, blob)
         elif (wire := self._nodes.get(node)) is not None:
-            self._send(node, wire, packed(message, blob))
+            self._send(wire, packed(message, blob))
 
     def close(self) -> None:
         """Let others read what was published last, for at most `LINGER_S`, and end."""
@@ -248,7 +248,7 @@ class HostStar(Star):
         self._spread()
         self._nodes[node] = wire
         self._attach(node, wire)
-        self._send(node, wire, packed({"kind": "log", "entries": self._log}))
+        self._send(wire, packed({"kind": "log", "entries": self._log}))
         for message, blob in messages[1:]:
             self._take(node, message, blob)
 
@@ -278,8 +278,8 @@ class HostStar(Star):
         while self._unsent:
             content = packed({"kind": "log", "entries": self._unsent})
             self._unsent = []
-            for node, wire in list(self._nodes.items()):
-                self._send(node, wire, content)
+            for wire in list(self._nodes.values()):
+                self._send(wire, content)
 
     def _on_tick(self) -> None:
         self._callers.tick(time.monotonic())

@@ -143,10 +143,17 @@ class Pipe:
                 self._watch()
             found = self.receive() if mask & ~select.EPOLLOUT else None
         except WireEnded as ended:
-            self._ended(str(ended))
+            self.give_up(str(ended))
             return
         if found:
             self._take(found)
+
+    def give_up(self, why: str) -> None:
+        """Give on what has come, then that the other side is gone: it may have sent its reason before our own bytes failed."""
+        with suppress(WireEnded):
+            while found := self.receive():
+                self._take(found)
+        self._ended(why)
 
     def write(self, data: bytes) -> None:
         """Send, now or when the kernel takes more (`flush`). Raises WireEnded."""

@@ -218,8 +218,8 @@ def test_a_prepared_average_is_not_trained_and_survives_a_kill(tmp_path):
     assert one.out.splitlines()[-1] == killed.out.splitlines()[-1]
 
 
-def test_a_metric_whose_values_are_in_no_state_dict_is_refused(tmp_path):
-    os.chdir(tmp_path)
+def test_a_metric_whose_values_are_in_no_state_dict_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
     class Metric(nn.Module):
         """As torchmetrics' before `persistent(True)`."""

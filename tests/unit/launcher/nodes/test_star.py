@@ -83,6 +83,20 @@ def test_what_was_told_last_is_heard_although_its_node_ends_at_once(sky):
     assert [one["kind"] for one in sky.entries("a")] == ["ended", "gone"]
 
 
+def test_what_node_0_told_last_is_heard_by_a_node_whose_own_message_fails_first(sky):
+    sky.joined("b")
+    sky.host.publish({"kind": "refused", "problem": "why"})
+    sky.host._spread()
+    for wire in sky.stars.pop("a").wires().values():
+        wire.close()
+    # The kernel refuses the second at the latest, once the other side has answered the first.
+    for _ in range(2):
+        sky.stars["b"].publish({"kind": "asks"})
+        time.sleep(0.05)
+    sky.until(lambda: "cut" in sky.kinds("b"))
+    assert sky.kinds("b")[-2:] == ["refused", "cut"]
+
+
 def test_node_0_stays_until_the_others_have_heard_the_end(sky, monkeypatch):
     sky.joined("b")
     sky.host.publish({"kind": "decision"})

@@ -5,7 +5,7 @@
     at least 80 % of the test pictures are right: True
 
 Each rank makes its own updates from its share of every batch; what that means for learning rates, losses and optimizer
-state is in docs/design/0008-hogwild.md. Every run ends with different bits, and `samebits verify` says so.
+state is in docs/design/strategies.md#hogwild. Every run ends with different bits, and `samebits verify` says so.
 """
 
 import hashlib

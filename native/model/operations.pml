@@ -1,6 +1,6 @@
 /* Operations of a group: rows, windows, staging, and what happens when ranks disagree, die or give up.
  *
- * Every rank has three words that only grow: arrived, pieces, worked (docs/design/0010-shared-memory.md). A rank is two
+ * Every rank has three words that only grow: arrived, pieces, worked (docs/design/shared-memory.md). A rank is two
  * processes here: `user` begins operations (up to DEPTH at once) and waits for them; `task` works through them in order, as
  * the coroutines of native/src/collectives.cpp do. Data is not modelled, only whose it is: a row, a buffer, a tensor knows
  * the operation or piece it holds, and every reader asserts that it holds what the reader came for. A wait is a guard;

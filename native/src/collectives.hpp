@@ -20,7 +20,7 @@ std::size_t write_payload(const Request& request, std::size_t rank, std::size_t 
 // Begins, once every rank has arrived and all descriptions agree. The task is empty when nothing is left to do.
 Task start(Group& group, Operation& operation);
 
-// (((0 1) (2 3)) ...): the lane tree over `num_leaves` leaves, see docs/design/0001.
+// (((0 1) (2 3)) ...): the lane tree over `num_leaves` leaves, see docs/design/lanes.md.
 std::vector<std::uint8_t> tree_program(std::size_t num_leaves);
 
 }  // namespace samebits

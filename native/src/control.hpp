@@ -17,7 +17,7 @@ namespace samebits {
 constexpr std::uint32_t control_magic = 0x4c6b530d;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
-constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
+constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/shared-memory.md, "Four buffers"
 constexpr std::size_t max_places = 9;
 constexpr std::size_t text_bytes = 512;
 
@@ -72,7 +72,7 @@ struct alignas(cache_line) Row {
 };
 
 struct RankBlock {
-  Word arrived;  // see docs/design/0010, "Three words per rank"
+  Word arrived;  // see docs/design/shared-memory.md, "Three words per rank"
   Word pieces;
   Word worked;
   Word judged;

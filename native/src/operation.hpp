@@ -48,7 +48,7 @@ struct Request {
   const std::string& line() const { return where.empty() && site != nullptr ? site->where : where; }
 };
 
-// Words of each rank; see docs/design/0010.
+// Words of each rank; see docs/design/shared-memory.md.
 enum class Counter : std::uint8_t { arrived, pieces, worked, judged };
 
 struct Condition {

@@ -1,4 +1,4 @@
-// A key-value store in shared memory: what torch.distributed calls a store. See docs/design/0016.
+// A key-value store in shared memory: what torch.distributed calls a store. See docs/design/process-group.md.
 #pragma once
 
 #include <cstddef>

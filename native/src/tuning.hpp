@@ -9,7 +9,7 @@
 namespace samebits {
 
 // How a rank waits: it looks, then offers its CPU to others where it shares one, then sleeps. Each rank may have its
-// own; see docs/design/0032.
+// own; see docs/design/shared-memory.md.
 struct Waiting {
   std::chrono::nanoseconds spin = std::chrono::microseconds(30);  // look this long, pausing in between
   std::uint32_t yields = 4;                                       // offer the CPU this often, looking in between
@@ -26,7 +26,7 @@ struct Pieces {
   // many, of at most this size.
   static constexpr std::uint64_t moved_pieces = 8, least_moved = 32 << 10;
   std::uint32_t moved_bytes = 128 << 10;
-  // What two ranks exchange goes through blocks of this size that change hands; see docs/design/0033.
+  // What two ranks exchange goes through blocks of this size that change hands; see docs/design/shared-memory.md.
   static constexpr std::uint32_t largest_swapped = 256 << 10;
   static constexpr std::uint64_t swapped_pieces = 2, least_swapped = 64 << 10;
   std::uint32_t swapped_bytes = 128 << 10;

@@ -1,7 +1,7 @@
 """The rendezvous for torchrun: `torchrun --rdzv-backend=samebits --nnodes 1:4 --rdzv-endpoint HOST:PORT train.py`.
 
 torchrun's own one opens a store without a password on all interfaces, reads pickle from it, forgets to renew the addresses
-that ranks left there, and takes a minute to notice that a node is gone (docs/design/0027). This one is what `samebits run`
+that ranks left there, and takes a minute to notice that a node is gone (docs/design/start-and-nodes.md). This one is what `samebits run`
 uses between nodes: the star and its rounds, served by a thread of the agent. Every round has a store of its own, so that no rank finds
 what ranks of an earlier one have left; node 0 serves it on 127.0.0.1, locked for all but the star (`door`), and on every node a port
 on 127.0.0.1 leads there. The key comes from SAMEBITS_KEY, SAMEBITS_KEY_FILE or, in a job of SLURM, munge.

@@ -4,7 +4,7 @@ Runs in: the nursery; the view is made by a forked child of it.
 
 A mount namespace in which overlayfs lies over every folder that can be written and has no mount in it. There is a view
 only where a layer covers the working directory. It lives as long as a process has it open or is in it; nothing of it has
-a name except the folder with what was written, which its owner removes. See docs/design/0018.
+a name except the folder with what was written, which its owner removes. See docs/design/start-and-nodes.md.
 """
 
 from __future__ import annotations

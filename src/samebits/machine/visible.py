@@ -1,7 +1,7 @@
 """Text from elsewhere (ranks, exceptions, file names, manifests, options) as a terminal may show it; and standard streams.
 
 A control character in it would clear the screen, move the cursor or forge a line of ours; it is shown as Python would
-write it in a string. docs/design/0019 says what is shown this way, and what passes unchanged.
+write it in a string. docs/design/start-and-nodes.md says what is shown this way, and what passes unchanged.
 """
 
 from __future__ import annotations

@@ -67,14 +67,6 @@ loader = torch.utils.data.DataLoader(train_set, batch_size=16)
 def loss_of(model, batch):
     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 """,
-    "docs/design/pipelining-side-by-side.md": """
-import torch, torch.nn.functional as F, samebits
-class Net(torch.nn.Linear):
-    def __init__(self):
-        super().__init__(16, 4)
-train_set = torch.utils.data.TensorDataset(torch.randn(256, 16), torch.randint(4, (256,)))
-loader = torch.utils.data.DataLoader(train_set, batch_size=16)
-""",
 }
 """What whole scripts of a page leave to the reader."""
 FROM_A_SNAPSHOT = {

@@ -2,7 +2,7 @@
 
 `covered.txt` lists the covered ones, made by `python -m tests.portable.operators cover`: each ran in a check that gave
 equal bits natively and as every emulated CPU, and in none that differed. What was run and what differed is in
-docs/design/portable-operators.md. An operator is refused at the kernel, so also where autograd or another operator calls
+docs/design/portable.md#operators. An operator is refused at the kernel, so also where autograd or another operator calls
 it; a call of a covered one costs nothing more. Not seen here: code that computes without torch's dispatcher (ctypes,
 pybind, `torch.compile`, numpy), and a kernel that a script puts in place of a covered one.
 """

@@ -1,6 +1,6 @@
 """torch.distributed's process group over shared memory: every collective that torch knows, for CPU tensors.
 
-A Python subclass of `dist.ProcessGroup` over the compiled transport; docs/design/0015 says why. torch's Python
+A Python subclass of `dist.ProcessGroup` over the compiled transport; docs/design/process-group.md says why. torch's Python
 functions call these methods, and torch's C++ (DDP, functional collectives) calls them through its trampolines. A method
 returns a `dist.Work`.
 

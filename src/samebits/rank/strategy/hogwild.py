@@ -2,7 +2,7 @@
 
 A rank trains on its own lanes of every step as if it were alone: its own gradient, its own optimizer state, no exchange
 inside an epoch. It differs from a run of one rank only in where the parameters are. What that means for samples,
-learning rates, losses and evaluation is in docs/design/0008-hogwild.md. It is not exact, by design.
+learning rates, losses and evaluation is in docs/design/strategies.md#hogwild. It is not exact, by design.
 """
 
 from __future__ import annotations

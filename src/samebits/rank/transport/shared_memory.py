@@ -1,4 +1,4 @@
-"""The transport between the CPU ranks of one node: shared memory, no network stack. See docs/design/0010.
+"""The transport between the CPU ranks of one node: shared memory, no network stack. See docs/design/shared-memory.md.
 
 Reductions of tensors that `allocate` made need no copy: each rank adds up one slice of all ranks' partials, in the lane
 tree's order, and writes it to all ranks.

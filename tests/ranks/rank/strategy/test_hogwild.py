@@ -26,7 +26,7 @@ pytestmark = pytest.mark.ranks
 EXAMPLES = Path(__file__).parents[4] / "examples"
 HOGWILD = Form("hogwild")
 MARGIN = 0.02
-"""How far below the accuracy of `single` hogwild may end on the digits; see docs/design/0008-hogwild.md."""
+"""How far below the accuracy of `single` hogwild may end on the digits; see docs/design/strategies.md#hogwild."""
 
 
 class Numbered(Dataset):

@@ -8,7 +8,7 @@
 Between a step's lanes the script does as it likes: an `optimizer.step()` behind `if run.is_main`, or a learning rate
 that depends on the rank, lets models drift apart without an error from torch. To the check that looks the same as
 damage; the launcher starts all ranks again, and what comes back at the same step is the script's doing
-(`launcher.recovery`). See docs/design/0025.
+(`launcher.recovery`). See docs/design/lanes.md#silent-damage.
 """
 
 from __future__ import annotations

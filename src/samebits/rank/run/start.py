@@ -63,7 +63,7 @@ def init(
     Args:
         seed: every random stream of the run comes from it.
         lanes: by default 4, or one per rank where there are more: 1 to 4 ranks have the same bits. One rank is fastest with lanes=1.
-        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "auto" (see docs/design/strategies.md).
+        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "auto" (docs/design/strategies.md).
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two stages with two
             replicas each. The last name is the inner one: such ranks are neighbours, on one node. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).

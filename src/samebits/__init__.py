@@ -34,8 +34,8 @@ from samebits.errors import (
 if TYPE_CHECKING:
     from samebits.launcher.spawn.spawn import spawn
     from samebits.rank.checkpoint.weights.load import load_weights
+    from samebits.rank.position.tally import Agreed, Tally
     from samebits.rank.run.loop.step import Step
-    from samebits.rank.run.loop.tally import Agreed, Tally
     from samebits.rank.run.run import Run
     from samebits.rank.run.start import finish, init
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 _FILE = __file__
 """What `samebits` and the ranks compare: another package may have put an `__init__.py` of its own over this one."""
 _PLACES = {
-    "Agreed": "samebits.rank.run.loop.tally",
+    "Agreed": "samebits.rank.position.tally",
     "Run": "samebits.rank.run.run",
     "Step": "samebits.rank.run.loop.step",
-    "Tally": "samebits.rank.run.loop.tally",
+    "Tally": "samebits.rank.position.tally",
     "finish": "samebits.rank.run.start",
     "init": "samebits.rank.run.start",
     "load_weights": "samebits.rank.checkpoint.weights.load",

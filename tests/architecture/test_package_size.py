@@ -67,7 +67,7 @@ def test_the_package_does_not_grow_unsaid(capsys):
 
 def test_the_state_of_a_loop_and_a_launch_request_stay_in_parts():
     from samebits.launcher.request import LaunchRequest
-    from samebits.rank.run.loop_state import LoopState
+    from samebits.rank.position.loop_state import LoopState
 
     assert len(fields(LoopState)) <= 20
     assert len(fields(LaunchRequest)) <= 12

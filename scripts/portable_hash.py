@@ -33,7 +33,7 @@ def table_line(cpu: tuple[str, str], computed: Mapping[str, Any], known: Mapping
 
     Args:
         cpu: its name, and how it computed.
-        computed: what `python -m samebits.rank.portable.known_answers` prints.
+        computed: what `python -m samebits.rank.portable` prints.
         known: the answers that are recorded for its torch.
         bits: of the digits; empty where they were not trained.
     """
@@ -80,7 +80,7 @@ def trained_bits() -> str:
 
 def main() -> int:
     """Print the line."""
-    computed = json.loads(printed(interpreter(), "samebits.rank.portable.known_answers"))
+    computed = json.loads(printed(interpreter(), "samebits.rank.portable"))
     known = json.loads(ANSWERS.read_text()).get(computed["torch"], {})
     is_right = not differing(computed["answers"], known)
     print(table_line(processor(), computed, known, trained_bits() if is_right else ""))

@@ -184,7 +184,7 @@ def sides(run: samebits.Run, workload: Workload, records: dict[str, Record]) -> 
     data = workload.data(num_samples)
     models = Models(workload, run.rank, run.world_size, num_samples)
     found = {OURS: samebits_side(run, workload, models.first, data, records[OURS])}
-    hide = run._run.components.unprepared.take
+    hide = run._run.components.checks.take
     if run.world_size == 1:
         found[BARE] = plain_side(models.another(), data, models.batches, records[BARE], exchange=True, hide=hide)
         return found

@@ -24,18 +24,16 @@ from samebits.errors import (
     EnvironmentFailure,
     InternalError,
     PeerLost,
-    PromiseBroken,
     RankFailed,
     SamebitsError,
     UsageError,
-    WorldError,
 )
 
 if TYPE_CHECKING:
     from samebits.launcher.spawn.spawn import spawn
     from samebits.rank.checkpoint.weights.load import load_weights
+    from samebits.rank.position.tally import Agreed, Tally
     from samebits.rank.run.loop.step import Step
-    from samebits.rank.run.loop.tally import Agreed, Tally
     from samebits.rank.run.run import Run
     from samebits.rank.run.start import finish, init
 
@@ -44,10 +42,10 @@ if TYPE_CHECKING:
 _FILE = __file__
 """What `samebits` and the ranks compare: another package may have put an `__init__.py` of its own over this one."""
 _PLACES = {
-    "Agreed": "samebits.rank.run.loop.tally",
+    "Agreed": "samebits.rank.position.tally",
     "Run": "samebits.rank.run.run",
     "Step": "samebits.rank.run.loop.step",
-    "Tally": "samebits.rank.run.loop.tally",
+    "Tally": "samebits.rank.position.tally",
     "finish": "samebits.rank.run.start",
     "init": "samebits.rank.run.start",
     "load_weights": "samebits.rank.checkpoint.weights.load",
@@ -59,14 +57,12 @@ __all__ = [
     "EnvironmentFailure",
     "InternalError",
     "PeerLost",
-    "PromiseBroken",
     "RankFailed",
     "Run",
     "SamebitsError",
     "Step",
     "Tally",
     "UsageError",
-    "WorldError",
     "__version__",
     "finish",
     "init",

@@ -120,11 +120,6 @@ class InternalError(SamebitsError):
     """An invariant of samebits does not hold. This is a bug in samebits."""
 
 
-WorldError = EnvironmentFailure
-PromiseBroken = InternalError
-"""The names of earlier versions."""
-
-
 def mistake_text(problem: str, fix: str) -> str:
     """Format a mistake for a terminal as uv and rustc do: the problem, then the fix on a line of its own."""
     return f"error: {hung(problem)}\nhelp: {hung(fix)}"

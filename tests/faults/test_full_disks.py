@@ -14,7 +14,7 @@ import pytest
 from samebits.protocol.journal.failure import Failure, FailureKind, decode_failure, shortened
 from samebits.protocol.journal.ring import LOST_BYTES, JournalReader, JournalWriter, make_ring
 from samebits.protocol.journal.signals import Event, News, read_news
-from samebits.rank.run.position.metrics import append_line
+from samebits.rank.position.metrics import append_line
 from tests.support.launching import LIMIT_S, write_script
 
 SMALL_DISK = 'mkdir -p samebits-runs && mount -t tmpfs -o size=2m none samebits-runs && "$@"; code=$?; cp -r samebits-runs kept; exit $code'
@@ -254,7 +254,7 @@ def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     append_line(file, "first")
     program = (
-        "import sys; from pathlib import Path; from samebits.rank.run.position.metrics import append_line\n"
+        "import sys; from pathlib import Path; from samebits.rank.position.metrics import append_line\n"
         "try: append_line(Path(sys.argv[1]), 'x' * 1000)\n"
         "except OSError: append_line(Path(sys.argv[1]), 'last')\n"
     )

@@ -49,13 +49,6 @@ from samebits.protocol.run_folder import STATES, runs_folder
 from samebits.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
 from samebits.protocol.url import below, check_shared
 
-OLD_RECOVERY = {
-    "replace": "; it is --recover auto, the default",
-    "shrink": "; it is --shrink now",
-    "stop": "; it is --recover off now",
-}
-"""Choices of --on-failure, and what to say about them."""
-
 
 def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     """Check everything that can be checked before anything starts; last, take a run folder.
@@ -122,7 +115,7 @@ PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
 
 OWN_OPTIONS = (
     *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "save_every", "keep", "states"),
-    *("resume_nonfinite", "grace", "recover", "shrink", "on_failure", "on_damage", "on_stall", "stall_after"),
+    *("resume_nonfinite", "grace", "recover", "shrink", "on_damage", "on_stall", "stall_after"),
     *("check_every", "max_restarts", "snapshots", "track", "trace", "prove", "log_dir", "fresh", "full_traceback"),
     *("quiet", "verbose", "strategy", "mesh", "schedule", "precision", "numerics", "allow", "backend", "module"),
     *("nnodes", "key_file", "use_env", "script", "args"),
@@ -135,10 +128,8 @@ def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
     Raises:
         UsageError: for what cannot be.
     """
-    max_restarts, shrinks = own["max_restarts"], own["shrink"] or own["on_failure"] == "shrink"
-    recover = Recover(own["recover"] or ("off" if own["on_failure"] == "stop" else "auto"))
-    if own["recover"] is not None and own["on_failure"] is not None:
-        raise UsageError("--recover and --on-failure say the same.", "Leave --on-failure out.")
+    max_restarts, shrinks = own["max_restarts"], own["shrink"]
+    recover = Recover(own["recover"] or "auto")
     if shrinks:
         check_shrinks(form)
     if max_restarts is not None and max_restarts < 0:
@@ -151,18 +142,6 @@ def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
     _check_stalls(on_stall, own["stall_after"], recover, max_restarts)
     damage = OnDamage(own["on_damage"])
     return Recovery(recover, max_restarts, damage, on_stall, own["stall_after"], keeping, shrinks=shrinks)
-
-
-def old_options(own: dict[str, Any]) -> list[str]:
-    """What to say about options that work until the next minor version."""
-    told = [(f"--on-failure {own['on_failure']}", OLD_RECOVERY.get(own["on_failure"] or "", ""))]
-    told.append(
-        (f"--snapshots {own['snapshots']}", "; how often snapshots are taken is measured, and --recover off takes none")
-    )
-    given = (own["on_failure"], own["snapshots"])
-    return [
-        f"{old} works until the next minor version{new}." for (old, new), one in zip(told, given, strict=True) if one
-    ]
 
 
 def _check_restarts(recover: Recover, max_restarts: int | None, keeping: Keeping, *, shrinks: bool) -> None:

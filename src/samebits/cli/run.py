@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from samebits.cli.launch_request import OLD_RECOVERY, old_options, request_from, steps_from
+from samebits.cli.launch_request import request_from, steps_from
 from samebits.cli.run_command import GroupedHelp, TakesProjectDefaults
 from samebits.cli.script_words import strays
 from samebits.cli.shared_options import (
@@ -137,7 +137,6 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     help="After a loss: start all ranks again from the newest state; never without what the script keeps itself; stop. [default: auto]",
 )
 @click.option("--shrink", is_flag=True, help="Start again with one rank less.")
-@click.option(*spellings("--on-failure"), type=click.Choice([*OLD_RECOVERY]), default=None, hidden=True)
 @click.option(
     "--on-damage",
     "--on_damage",
@@ -208,7 +207,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
-    old, steps = old_options(options), steps_from("--prove", options["prove"])
+    steps = steps_from("--prove", options["prove"])
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.entry.module is not None) if request.entry.args else None
@@ -216,8 +215,6 @@ def run(**options: Any) -> int:
         Console(terminal).line(Line("note", sentence))
     if ignored and request.output.verbosity is not Verbosity.QUIET:
         Console(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
-    for sentence in old if request.output.verbosity is not Verbosity.QUIET else ():
-        Console(terminal).line(Line("note", sentence))
     if request.placement.crowded and request.output.verbosity is not Verbosity.QUIET:
         Console(terminal).line(Line("note", request.placement.crowded))
     if steps:

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from samebits.rank.caller import where
-from samebits.rank.run.checkpointing import NoRequests
+from samebits.rank.position.checkpointing import NoRequests
+from samebits.rank.position.moment import Region
 from samebits.rank.run.ending import has_failed
-from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run import Run
 
 

@@ -23,11 +23,11 @@ from samebits.integrations.before_a_step import EarlierGradients, Rates
 from samebits.notices import say
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.stream import PreparedStream
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
 from samebits.rank.run.ending import has_failed
 from samebits.rank.run.loop.step import Step
-from samebits.rank.run.position.moment import Region
 from samebits.rank.run.run import Run
-from samebits.rank.run.run_state import RunState
 
 ENDLESS = 1 << 40
 """More epochs than any script has: how many there are is known only to the script."""
@@ -334,9 +334,8 @@ class LaneLoop:
 
 def _follow_a_library(run: RunState) -> None:
     run.loop_state.follow_a_library()
-    if run.components.recorder is not None:
-        # Where the last lane is, and what a library counts, is in the loop's order.
-        run.components.recorder.reverses = False
+    # Where the last lane is, and what a library counts, is in the loop's order.
+    run.loop_state.position.reverses = False
 
 
 def check_updates(stepped: Sequence[set[int]]) -> None:

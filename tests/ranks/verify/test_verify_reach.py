@@ -99,7 +99,7 @@ def test_a_script_that_cannot_come_to_its_end_is_no_failure_and_the_end_is_named
 
 @pytest.mark.thorough
 def test_a_script_that_waits_for_more_steps_is_ended(verified: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = "import samebits.rank.run.loop.recording; samebits.rank.run.loop.recording.LEAST_REST_S = 0.1; epochs, steps = 10**9, 0"
+    before = "import samebits.rank.recording.recording; samebits.rank.recording.recording.LEAST_REST_S = 0.1; epochs, steps = 10**9, 0"
     result = verified(steps=2, before=before, end="while True: steps += sum(1 for step in run.steps(loader))")
     assert result.exit_code == 0, result.failed
     assert "it did not end within" in " ".join(result.not_proved())

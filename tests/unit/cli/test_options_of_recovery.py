@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from samebits.cli.launch_request import old_options, recovery_from
+from samebits.cli.launch_request import recovery_from
 from samebits.errors import UsageError
 from samebits.launcher.request import Recover
 from samebits.protocol.layout.mesh import Form
@@ -16,7 +16,6 @@ def options(**given: Any) -> dict[str, Any]:
     return {
         "recover": None,
         "shrink": False,
-        "on_failure": None,
         "max_restarts": None,
         "on_damage": "restart",
         "on_stall": "report",
@@ -35,7 +34,6 @@ def options(**given: Any) -> dict[str, Any]:
         ({"shrink": True, "max_restarts": 0}, "--shrink and --max-restarts 0 contradict"),
         ({"recover": "off", "snapshots": "20steps"}, "is for restarts, and --recover off allows none."),
         ({"recover": "off", "on_stall": "replace"}, "--on-stall replace needs restarts, and --recover off"),
-        ({"recover": "auto", "on_failure": "stop"}, "--recover and --on-failure say the same."),
         ({"max_restarts": 0, "on_stall": "replace"}, "--on-stall replace needs restarts, and --max-restarts 0 allows"),
         ({"stall_after": 0.0}, "--stall-after must be a number of seconds above 0, but is 0."),
         ({"stall_after": float("nan")}, "--stall-after must be a number of seconds above 0, but is nan."),
@@ -55,14 +53,3 @@ def test_what_agrees_is_taken(given: dict[str, Any]) -> None:
     assert recovery_from(options(**given), Form()).max_restarts == given.get("max_restarts")
     both = recovery_from(options(shrink=True, max_restarts=2, snapshots="20steps"), Form())
     assert (both.recover, both.shrinks, both.keeping) == (Recover.AUTO, True, Keeping(steps=20))
-
-
-def test_old_options_work_and_say_what_replaces_them() -> None:
-    old = {"stop": (Recover.OFF, False), "replace": (Recover.AUTO, False), "shrink": (Recover.AUTO, True)}
-    for choice, meant in old.items():
-        found = recovery_from(options(on_failure=choice), Form())
-        assert (found.recover, found.shrinks) == meant
-    assert old_options(options()) == []
-    first, second = old_options(options(on_failure="stop", snapshots="off"))
-    assert first == "--on-failure stop works until the next minor version; it is --recover off now."
-    assert second.startswith("--snapshots off works until the next minor version; how often")

@@ -107,7 +107,7 @@ MISTAKES = [
     (("PET_MAX_RESTARTS=-2", "run", "x.py"), "--max-restarts must be at least 0, but is -2."),
     (("run", "--recover", "foo", "x.py"), "Invalid value for '--recover'"),
     (
-        ("run", "-n", "4", "--on_failure=shrink", "--mesh", "pipeline=2,ddp=2", "x.py"),
+        ("run", "-n", "4", "--shrink", "--mesh", "pipeline=2,ddp=2", "x.py"),
         "--shrink cannot take a rank out of mesh pipeline=2,ddp=2.",
     ),
     (

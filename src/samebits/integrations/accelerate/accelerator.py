@@ -164,8 +164,7 @@ class Accelerator(StepwiseAccelerator):
                 seed=seed if seed is not None else script_seed(), lanes=lanes or usual, device=device
             )
         del early_group
-        recorder = self.run._run.components.recorder
-        is_whole = recorder is not None and recorder.plain and self.run.num_lanes == 1
+        is_whole = self.run._run.config.purpose.is_plain and self.run.num_lanes == 1
         # `verify` computes a step in one lane to compare it with those over lanes: its samples stay the same.
         self.batches_per_step = (lanes or usual) if is_whole else self.run.num_lanes
         """As many as the lanes."""

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from accelerate.utils import send_to_device
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from samebits.errors import UsageError
+from samebits.integrations.lane_loop import LaneLoop
 from samebits.rank.data.loader import fetching
 
-if TYPE_CHECKING:
-    from samebits.integrations.accelerate.accelerator import Accelerator
+
+class OfLanes(Protocol):
+    """What the loader needs of its Accelerator."""
+
+    run: Any
+    loop: LaneLoop
+    batches_per_step: int
+    counts_local_batches: bool
+    even_batches: bool
+    split_batches: bool
+    gradient_state: Any
+    state: Any
+    device: Any
+    non_blocking: bool
+
+    @property
+    def logical_processes(self) -> int: ...
+
+    @property
+    def local_batches(self) -> int: ...
+
+    def is_training(self) -> bool: ...
 
 
 class WholeSteps(Sampler[Any]):
@@ -119,7 +140,7 @@ class LaneLoader(DataLoader[Any]):
         loader: the user's.
     """
 
-    def __init__(self, accelerator: Accelerator, loader: DataLoader[Any]) -> None:
+    def __init__(self, accelerator: OfLanes, loader: DataLoader[Any]) -> None:
         self._accelerator, self._loader = accelerator, loader
         self._is_stream = isinstance(loader.dataset, IterableDataset)
         batches: Any = loader.batch_sampler

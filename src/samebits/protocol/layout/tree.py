@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -94,8 +95,19 @@ def merged(lanes: Mapping[int, T], subtrees: Sequence[Node], add: Callable[[T, T
 
 def tree_sum(values: Sequence[float]) -> float:
     """The sum of one float per lane in the tree's order; 0.0 for no lanes."""
-    size = len(values)
-    if size <= 1:
-        return values[0] if values else 0.0
-    middle = split((0, size))
-    return tree_sum(values[:middle]) + tree_sum(values[middle:])
+    if not values:
+        return 0.0
+    sums = list(values)
+    for left, right in _merges(len(sums)):
+        sums[left] += sums[right]
+    return sums[0]
+
+
+@cache
+def _merges(size: int) -> list[tuple[int, int]]:
+    """The first lanes of each two nodes that are added up, children before parents, of a tree over so many lanes."""
+    nodes = [(0, size)]
+    for node in nodes:
+        if node[1] - node[0] > 1:
+            nodes += children(node)
+    return [(node[0], split(node)) for node in reversed(nodes) if node[1] - node[0] > 1]

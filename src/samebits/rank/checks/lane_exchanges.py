@@ -18,9 +18,9 @@ from types import FrameType
 from samebits.errors import UsageError
 from samebits.machine.torch_private import graph_task_id
 from samebits.rank.caller import INTEGRATIONS, PACKAGE, TORCH, short, where
+from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.process_group.asked import QUESTIONS, collectives, listen
 from samebits.rank.process_group.group import unwatched_exchanges
-from samebits.rank.run.position.moment import LoopPosition, Region
 
 _SYNCHRONISED_NORM = f"{TORCH}nn/modules/_functions.py"
 _DEPTH = 4

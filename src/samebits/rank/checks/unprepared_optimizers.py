@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from samebits.errors import UsageError
-from samebits.rank.run.position.moment import LoopPosition, Region
+from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.strategy.contract import RIGHT_FORM, misplaced
 
 _grad = attrgetter("grad")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from samebits.errors import UsageError
+from samebits.rank.position.tally import FIRST
 
 
 @dataclass(frozen=True)
@@ -85,21 +85,9 @@ def sentence(share: Share) -> str:
     )
 
 
-FIRST = "Iterate `loader.first(k)` in its place: the first k batches, the same on any number of ranks."
-
-
 def left_early(where: str) -> str:
     """What to say about a loop that was left early."""
     return (
         f"{where}: this loop over a prepared loader was left early, after the first batches of each rank, so numbers computed in it "
         f"depend on the number of ranks. {FIRST}"
-    )
-
-
-def refusal(where: str, call: str) -> UsageError:
-    """The same where a call would put those numbers together."""
-    return UsageError(
-        f"{call}: the loop over a prepared loader at {where} was left early, after the first batches of each rank, so the result "
-        "would depend on the number of ranks.",
-        FIRST,
     )

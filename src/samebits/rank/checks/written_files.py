@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from samebits.rank.caller import frames
-from samebits.rank.checks.look.frames import is_the_users
+from samebits.rank.look.frames import is_the_users
 
 MOST_REPORTED = 32
 """The most paths that are reported at one time."""

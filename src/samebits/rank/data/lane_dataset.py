@@ -88,18 +88,18 @@ class LaneDataset(Dataset[Any]):
                 self.progress.begin(indices[0], SEVERAL if len(indices) > 1 else ONE)
             return self._together(together, list(indices))
         keys: Sequence[int | None] = indices.sample_keys or [None] * len(indices)
-        return [self._one(index, key) for index, key in zip(indices, keys, strict=True)]
-
-    def _one(self, index: Any, key: int | None) -> Any:
-        if key is not None:
-            self._seed_process(key)
-        if self.progress is not None:
-            self.progress.begin(index)
-        try:
-            return self.dataset[index]
-        except Exception as error:
-            error.add_note(note(SAMPLE_NOTE, index, self.present.place))
-            raise
+        dataset, progress, found = self.dataset, self.progress, []
+        for index, key in zip(indices, keys, strict=True):
+            if key is not None:
+                self._seed_process(key)
+            if progress is not None:
+                progress.begin(index)
+            try:
+                found.append(dataset[index])
+            except Exception as error:
+                error.add_note(note(SAMPLE_NOTE, index, self.present.place))
+                raise
+        return found
 
     def _together(self, fetch: Callable[[list[Any]], list[Any]], indices: list[Any]) -> list[Any]:
         try:

@@ -20,13 +20,13 @@ from torch.utils.data.distributed import DistributedSampler
 from samebits.errors import UsageError
 from samebits.protocol.layout.cut import Cut, StepCut
 from samebits.protocol.layout.stream_key import Domain, stream_key
-from samebits.rank.checks.look.verdict import Named
 from samebits.rank.data.device_copies import CPU, CollatePinnable, Copy, CopyStream
 from samebits.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from samebits.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
 from samebits.rank.data.own_state import OwnState
 from samebits.rank.data.worker_batches import FetchedByWorkers, InnerLoader
 from samebits.rank.data.worker_progress import WorkerProgress
+from samebits.rank.look.verdict import Named
 
 OWN_ORDER_FIX = "Leave generator= out: samebits keys the order by the run's seed and the epoch."
 

@@ -1,6 +1,6 @@
 """What a data set, its transforms and its collate function keep from one lane to the next: other ranks and workers keep another.
 
-Whoever fetches looks at them around its first lanes, by the rules of `rank.checks.look`. A generator of their own that a lane has
+Whoever fetches looks at them around its first lanes, by the rules of `rank.look`. A generator of their own that a lane has
 changed is named, and what else it has changed of the user's own, but for the first lane: that may open files.
 
 Runs in: the loader's workers, or the rank where it has none.
@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from samebits.rank.caller import short
-from samebits.rank.checks.look.frames import is_a_class_of_the_users, is_the_users
-from samebits.rank.checks.look.reading import Reader, classes_of, dictionary_of
-from samebits.rank.checks.look.verdict import Named
+from samebits.rank.look.frames import is_a_class_of_the_users, is_the_users
+from samebits.rank.look.reading import Reader, classes_of, dictionary_of
+from samebits.rank.look.verdict import Named
 
 LANES, LOOK_S, MOST_ITEMS = 3, 0.03, 64
 """So many lanes are looked at, with so much of the thread's time for a look; longer lists hold data."""

@@ -1,7 +1,6 @@
 """Known answers: 27 kernels whose bits are recorded for each torch. One that differs stops the run, by name.
 
-`python -m samebits.rank.portable.known_answers` computes them and prints what this process has; with --record it writes them down as those
-of this torch. Record them only where all emulated CPUs agree (tests/portable).
+`python -m samebits.rank.portable` computes them and prints what this process has.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import math
 import platform
 import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +48,7 @@ def refuse_wrong_answers() -> None:
         raise UsageError(
             f"This machine does not give the portable bits ({', '.join(wrong[:3])}{more} of {len(found)} known answers differ; "
             f"torch {version}, {' '.join(platform.libc_ver())}).",
-            'Use numerics="exact", and report the machine: python -m samebits.rank.portable.known_answers prints what to send.',
+            'Use numerics="exact", and report the machine: python -m samebits.rank.portable prints what to send.',
         )
 
 
@@ -294,19 +292,3 @@ def _python() -> list[Tensor]:
     functions = (math.exp, math.log, math.sin, math.cos, math.tanh, math.erf, lambda x: math.pow(x, 1.7))
     packed = struct.pack(f"{len(points) * len(functions)}d", *(f(x) for f in functions for x in points))
     return [torch.frombuffer(bytearray(packed), dtype=torch.float64)]
-
-
-def main(words: list[str]) -> None:
-    """Print this process's answers as JSON, or record them."""
-    from samebits.rank.portable.process import be_portable  # noqa: PLC0415 - it needs the answers
-
-    be_portable(1, is_launched=False, checks=False)
-    version, found = torch_version(), answers()
-    if words == ["--record"]:
-        table = {**(json.loads(FILE.read_text()) if FILE.exists() else {}), version: found}
-        FILE.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
-    print(json.dumps({"torch": version, "libc": " ".join(platform.libc_ver()), "answers": found}))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

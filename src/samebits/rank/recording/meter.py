@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.run_folder import RunFolder
-from samebits.rank.run.position.step_timer import StepTimer
+from samebits.rank.position.observers import Observer
+from samebits.rank.position.step_timer import StepTimer
 
 PARTS = {Phase.DATA: "data", Phase.COMPUTE: "compute", Phase.EXCHANGE: "exchange", Phase.UPDATE: "update"}
 """The phases that `bench` names; every other one is the script's."""
@@ -26,7 +27,7 @@ WORK = {"F": "forward", "B": "backward", "W": "wait"}
 """What a stage reports."""
 
 
-class Meter:
+class Meter(Observer):
     """Measures the steps of one rank.
 
     Args:
@@ -47,23 +48,22 @@ class Meter:
         # `optimizer.step()` ends the update; what the loop's body does after it is the script's own.
         self._hook = register_optimizer_step_post_hook(self._after_update)
         self._written = False
+        self.report: Callable[[], Mapping[str, Any] | None] = lambda: None
+        """What the strategy says of this rank's stage of the model; None where there are no stages. Set once it is made."""
 
-    def begin_step(self, step: int, num_samples: int, first_of_epoch: bool) -> None:
+    def begin_step(self, step: int, num_samples: int, is_first: bool) -> None:
         """Begin a step; end the one before it, unless an epoch ended between them."""
         now = self._boundary("step")
-        if self._steps and not first_of_epoch and self._steps[-1]["step"] == step - 1:
+        if self._steps and not is_first and self._steps[-1]["step"] == step - 1:
             self._steps[-1]["end_ns"] = now
         if step == self._warm_up + 1 and self._step_timer.intervals is not None:
             self._step_timer.intervals.clear()
         if step > self._warm_up:
             self._steps.append({"step": step, "samples": num_samples, "begin_ns": now})
 
-    def end_step(self, step: int, stage: Mapping[str, Any] | None) -> None:
-        """End the body of a step; after the last wanted step, end the script.
-
-        Args:
-            stage: what the strategy reports about this rank's stage of the model; None where there are no stages.
-        """
+    def end_step(self) -> None:
+        """End the body of a step; after the last wanted step, end the script."""
+        step, stage = self._step_timer.step, self.report()
         if step <= self._warm_up:
             return
         self._steps[-1]["end_ns"] = self._boundary("between steps")
@@ -75,6 +75,9 @@ class Meter:
         if step >= self._last:
             self.close()
             raise SystemExit(0)
+
+    def end_run(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Write what was measured, once; a script that ends early has fewer steps in it."""

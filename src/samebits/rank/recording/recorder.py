@@ -69,9 +69,6 @@ class Recorder:
         self.to_the_end = bool(wanted.get("to_the_end"))
         self.lanes = LaneGradients(folder.evidence(rank).parent) if wanted.get("plain") else None
         self.reverses = bool(wanted.get("reversed"))
-        """Whether loops go through a step's lanes from the last to the first. Others than `Step` that rely on the order switch it
-        off."""
-        self.has_reversed = False
         self.stops = bool(wanted.get("stops"))
         self.goes_on: int | None = wanted.get("goes_on")
         self.over = self._last_step <= 0
@@ -187,9 +184,9 @@ class Recorder:
         """Write what was recorded since the last step."""
         self._recorder.flush(AT_END)
 
-    def note_ending(self, *, reached: bool, why: str = "") -> None:
+    def note_ending(self, *, reached: bool, has_reversed: bool, why: str = "") -> None:
         """Note how far the script came after its last step."""
-        self._ending.write_text(json.dumps({"reached": reached, "why": why, "reversed": self.has_reversed}))
+        self._ending.write_text(json.dumps({"reached": reached, "why": why, "reversed": has_reversed}))
 
     def _place(self, step: int) -> int:
         """The step among those of all runs that this script makes."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from samebits.rank.checks.look.frames import is_a_class_of_the_users, script_frames
-from samebits.rank.checks.look.held import parts_of
+from samebits.rank.checks.held import parts_of
+from samebits.rank.look.frames import is_a_class_of_the_users, script_frames
 
 MAX_DEPTH = 3
 """How deep objects of the script's own classes, lists and dictionaries are looked into."""

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.exact_json import encode
-from samebits.rank.checkpoint.state.state import digest
-from samebits.rank.checks.look.frames import is_a_class_of_the_users, script_frames
+from samebits.rank.look.frames import is_a_class_of_the_users, script_frames
+from samebits.rank.position.exact_json import digest, encode
 from samebits.rank.strategy.agreement import tensor_hash
 
 MAX_ITEMS = 10_000

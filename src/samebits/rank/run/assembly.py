@@ -6,22 +6,22 @@ from samebits.machine.leftovers import compiler_cache, remove_half_written
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.layout.placement import place
 from samebits.protocol.run_folder import RunFolder
-from samebits.rank.checks.lane_exchanges import LaneExchanges
-from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
-from samebits.rank.checks.unreduced_metrics import UnreducedMetrics
-from samebits.rank.checks.written_files import WrittenFiles
+from samebits.rank.checks.checks import ScriptChecks
 from samebits.rank.init.device import keep_freed_memory
 from samebits.rank.init.join import join
 from samebits.rank.init.numerics import KeptNumerics, agree_on_settings, refuse_several_devices, set_numerics
 from samebits.rank.init.numerics import allow as allow_operators
 from samebits.rank.init.streams import Streams
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.metrics import MetricsFile
+from samebits.rank.position.observers import Observers
+from samebits.rank.position.run_state import Components, Config, Purpose, RunState
+from samebits.rank.position.step_timer import StepTimer
+from samebits.rank.recording.meter import Meter
+from samebits.rank.recording.recorder import Recorder
+from samebits.rank.recording.recording import Recording, make_meter, make_recorder, trace_steps
 from samebits.rank.run.decisions import Decided, in_a_sentence
-from samebits.rank.run.loop.recording import make_meter, make_recorder, observe, trace_steps
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.metrics import MetricsFile
-from samebits.rank.run.position.step_timer import StepTimer
 from samebits.rank.run.prepare.optimizers import make_precision
-from samebits.rank.run.run_state import Components, Config, RunState
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages
 
 
@@ -31,8 +31,8 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     exact = decided.arithmetic.numerics != "fast"
     _set_process_up(decided)
     precision = make_precision(str(decided.arithmetic.precision), device, environment)
-    rank, settings = environment.position.rank, environment.settings
-    folder = RunFolder(settings.run_folder) if settings else None
+    rank = environment.position.rank
+    folder = RunFolder(environment.settings.run_folder) if environment.settings else None
     step_timer = StepTimer(folder.journal(rank) if folder else None)
     trace_steps(environment, folder, step_timer)
     recorder = make_recorder(environment, folder)
@@ -47,30 +47,23 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams.started(seed, device, looks=transport.world_size > 1)
     loop_state = LoopState()
+    checks = ScriptChecks(loop_state, folder, rank, transport.world_size)
+    recording = Recording(recorder) if recorder is not None else None
+    meter = make_meter(environment, folder, step_timer, device)
     components = Components(
         transport=transport,
         strategy=choose_strategy(mesh, transport, placement, device),
         streams=streams,
         numerics=KeptNumerics(threads, exact=exact),
         step_timer=step_timer,
-        metrics=MetricsFile(
-            folder.metrics if folder is not None and rank == 0 else None,
-            step_timer,
-            settings.restart.metrics_bytes if settings is not None else 0,
-        ),
-        unprepared=UnpreparedOptimizers(loop_state.position, loop_state.prepared.models, loop_state.grow),
-        lane_exchanges=LaneExchanges(loop_state.position),
-        unreduced=UnreducedMetrics(),
+        metrics=_metrics(environment, folder, step_timer),
+        checks=checks,
+        observers=Observers(*(one for one in (recording, meter) if one is not None)),
         scaler=precision.scale,
-        recorder=recorder,
-        meter=make_meter(environment, folder, step_timer, device),
-        written=WrittenFiles(folder.path if folder else None) if transport.world_size > 1 else None,
     )
     components.strategy.precision = precision
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
-    if recorder is not None:
-        observe(recorder, components, loop_state)
     config = Config(
         environment=environment,
         folder=folder,
@@ -81,8 +74,28 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
         lanes_named=decided.lanes_named,
         mesh=mesh,
         placement=placement,
+        purpose=_purpose(recorder, meter),
     )
-    return RunState(config, components, loop_state)
+    run = RunState(config, components, loop_state)
+    # Whoever looks at it was made before it.
+    checks.run = run
+    if recording is not None:
+        recording.attach(run)
+    if meter is not None:
+        meter.report = components.strategy.report
+    return run
+
+
+def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer) -> MetricsFile:
+    path = folder.metrics if folder is not None and environment.position.rank == 0 else None
+    settings = environment.settings
+    return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
+
+
+def _purpose(recorder: Recorder | None, meter: Meter | None) -> Purpose:
+    if recorder is None:
+        return Purpose(measures=meter is not None)
+    return Purpose(records=True, is_plain=recorder.plain, stops_after_saving=bool(recorder.stops))
 
 
 def _set_process_up(decided: Decided) -> None:

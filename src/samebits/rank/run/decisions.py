@@ -33,8 +33,8 @@ from samebits.rank.init.device import explain_cpu, pin_device
 from samebits.rank.init.numerics import fingerprint, flags
 from samebits.rank.init.task_store import cores_of, undo_binding
 from samebits.rank.portable.process import be_portable, say_held_for_nothing
-from samebits.rank.run.position.metrics import keep
-from samebits.rank.run.run_state import Config, RunState
+from samebits.rank.position.metrics import keep
+from samebits.rank.position.run_state import Config, RunState
 
 
 def read_environment() -> RankEnvironment:

@@ -20,17 +20,14 @@ from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
 from samebits.rank.checkpoint.state.tracking import is_average
-from samebits.rank.checks.look.labels import label_samples, names_without, share_looks
+from samebits.rank.checks.labels import label_samples, names_without, share_looks
+from samebits.rank.checks.loss_gauge import settle_losses
+from samebits.rank.checks.replicas import bits_held, compare
 from samebits.rank.init.default_group import leave
 from samebits.rank.init.device import is_shared
-from samebits.rank.run.loop.epoch import say_written
-from samebits.rank.run.loop.evaluation import say_shares
-from samebits.rank.run.loop.loss_gauge import say_idle, settle_losses
-from samebits.rank.run.loop.recording import record_end
-from samebits.rank.run.loop.replicas import bits_held, compare
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.metrics import keep
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.metrics import keep
+from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.agreement import tensor_hash
 from samebits.rank.transport.contract import AT_THE_END
 
@@ -40,10 +37,8 @@ def end(run: RunState) -> bool:
     failed = sys.exc_info()[0] is not None or has_failed(run)
     try:
         if not failed and not run.loop_state.checkpointing.automatic.has_ended:
-            if run.components.meter is not None:
-                run.components.meter.close()
             settle_losses(run)
-            say_idle(run)
+            run.components.checks.say_idle()
             run.loop_state.looks.end()
             label_samples(run)
             # [Note: why earlier lines are settled at the end too]
@@ -51,15 +46,15 @@ def end(run: RunState) -> bool:
             if run.components.metrics.has_written:
                 run.components.metrics.earlier.keep_none()
             run.components.step_timer.end_trace()
-            say_shares(run.components)
-            written = run.components.written.take() if run.components.written is not None else {}
-            mine = [bits_held(run), written, run.loop_state.looks.found()]
+            run.components.checks.say_shares()
+            mine = [bits_held(run), run.components.checks.written(), run.loop_state.looks.found()]
             gathered = run.components.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
             bits, paths, found = map(list, zip(*gathered, strict=True))
-            say_written(run.components, paths)
+            run.components.checks.say_written(paths)
             share_looks(run, found)
             compare(run, bits)
-            record_end(run)
+            for end_run in run.components.observers.end_run:
+                end_run()
             _write_result(run)
             run.loop_state.checkpointing.automatic.note_end()
             _write_stages(run)
@@ -67,10 +62,7 @@ def end(run: RunState) -> bool:
         run.loop_state.checkpointing.automatic.end()
         run.loop_state.checkpointing.snapshots.end()
         run.components.strategy.close()
-        run.components.unprepared.close()
-        run.components.lane_exchanges.close()
-        if run.components.written is not None:
-            run.components.written.close()
+        run.components.checks.close()
         for hook in run.loop_state.prepared.hooks:
             hook.remove()
         if not failed:

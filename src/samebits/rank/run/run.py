@@ -15,19 +15,17 @@ from samebits.protocol.layout.stream_key import Domain, stream_key
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.tracking import is_average, take_averages, track
 from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_weights
-from samebits.rank.checks.look.labels import label_gradients, leave_loop, refuse_loop_without_turn
+from samebits.rank.checks.labels import label_gradients, leave_loop, refuse_loop_without_turn
+from samebits.rank.position.kept_values import KeptValues
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
+from samebits.rank.position.tally import Agreed, Tally
 from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally, over_ranks
 from samebits.rank.run.loop.counts import take_losses
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
-from samebits.rank.run.loop.loss_gauge import say_idle
 from samebits.rank.run.loop.per_lane import PerLane, per_lane
-from samebits.rank.run.loop.recording import is_over, settle
-from samebits.rank.run.loop.tally import Agreed, Tally
 from samebits.rank.run.loop.training import Steps, StepsOfEpochs, checked_loader
-from samebits.rank.run.position.kept_values import KeptValues
-from samebits.rank.run.position.moment import Region
 from samebits.rank.run.prepare.preparation import prepare
-from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.contract import ORDERED_FORM, RIGHT_FORM
 
 A = TypeVar("A")
@@ -161,7 +159,7 @@ class Run:
         step_timer.num_epochs = num_epochs
         epoch = -1
         try:
-            for epoch in () if is_over(self._run.components) else loop_state.epochs.epochs(num_epochs):
+            for epoch in () if self._run.loop_state.is_recorded else loop_state.epochs.epochs(num_epochs):
                 step_timer.epoch = epoch + 1
                 if loop_state.checkpointing.is_inside:
                     loop_state.epoch.body_streams = self._run.components.streams.snapshot()
@@ -169,14 +167,15 @@ class Run:
                 loop_state.prepared.preparations.at_body = dict(loop_state.prepared.preparations.made)
                 loop_state.schedulers.enter_body()
                 yield epoch
-                settle(self._run)
+                for begin_loop in self._run.components.observers.begin_loop:
+                    begin_loop()
                 label_gradients(self._run)
-                say_idle(self._run)
+                self._run.components.checks.say_idle()
                 automatic.after_body()
                 # Behind the last epoch a run that resumes has no turn, so names that the loop assigns would be missing.
                 if epoch < num_epochs - 1:
                     snapshots.after_body()
-                if is_over(self._run.components):
+                if self._run.loop_state.is_recorded:
                     return
             if epoch < 0:
                 refuse_loop_without_turn(self._run)

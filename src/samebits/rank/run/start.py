@@ -23,12 +23,12 @@ from samebits.rank.checkpoint.trigger.automatic import Automatic
 from samebits.rank.checkpoint.trigger.last_snapshot import outlive
 from samebits.rank.checkpoint.trigger.signals import LauncherStopRequests, NoStopRequests, SignalStopRequests
 from samebits.rank.checkpoint.trigger.snapshots import Snapshots
+from samebits.rank.checks.replicas import nothing_to_check
+from samebits.rank.position.run_state import RunState
 from samebits.rank.run.assembly import assemble
 from samebits.rank.run.decisions import Wanted, check_arguments, check_steps, decide, read_environment
 from samebits.rank.run.ending import end, help_with_errors, watch_device
-from samebits.rank.run.loop.replicas import nothing_to_check
 from samebits.rank.run.run import Run
-from samebits.rank.run.run_state import RunState
 
 _present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
@@ -111,7 +111,7 @@ def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
 def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) -> None:
     settings = run.config.environment.settings
     is_given = settings is not None and settings.saving is not None
-    is_users = run.components.recorder is None and run.components.meter is None
+    is_users = run.config.purpose.is_users
     # Runs of `verify` and `bench` save nothing of their own; `verify --interrupt` gives its runs a place.
     if saving is not None and (is_users or is_given):
         Automatic(run, saving, claims=not is_given, asks=_who_asks(run) if is_users else NoStopRequests())

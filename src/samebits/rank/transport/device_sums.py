@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,12 +13,11 @@ from torch import Tensor
 from samebits.protocol.layout.placement import Placement
 from samebits.protocol.layout.tree import Node, fold
 from samebits.rank.transport.across import gradients
+from samebits.rank.transport.channel import Scratch
 from samebits.rank.transport.contract import Pending
 from samebits.rank.transport.lost_rank import all_or_lost
+from samebits.rank.transport.nccl import Nccl
 from samebits.rank.transport.torch_group import CollectiveTransport, GroupTransport, add
-
-if TYPE_CHECKING:
-    from samebits.rank.transport.gpu_ranks import GpuTransport
 
 
 class BackendOrderTransport(GroupTransport):
@@ -56,12 +54,23 @@ class BackendSum(Pending):
 
 
 class SlicedOnDevices(Pending):
-    """Such a sum; see `Pending`."""
+    """Such a sum; see `Pending`.
+
+    Args:
+        of_device: the transport's.
+        subtrees: those of each rank, in the order of its partials.
+    """
 
     def __init__(
-        self, transport: GpuTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
+        self,
+        transport: CollectiveTransport,
+        of_device: tuple[Nccl, Scratch],
+        partials: Sequence[Tensor],
+        subtrees: list[list[Node]],
+        out: Tensor,
     ) -> None:
-        self.transport, self._partials, self._out = transport, partials, out
+        self.transport, (self._nccl, self._scratch) = transport, of_device
+        self._partials, self._out = partials, out
         size = -(-out.numel() // transport.world_size)
         bounds = [min(rank * size, out.numel()) for rank in range(transport.world_size + 1)]
         self._slices = [slice(start, end) for start, end in pairwise(bounds)]
@@ -73,16 +82,16 @@ class SlicedOnDevices(Pending):
 
     def _begin_row(self, row: int, subtrees: list[list[Node]]) -> object:
         """Begin to send the slices of this rank's partial of this number, if it has one, and to receive the others'."""
-        transport, mine = self.transport, self._sizes[self.transport.rank]
+        nccl, mine = self._nccl, self._sizes[self.transport.rank]
         arrive = [mine if row < len(nodes) else 0 for nodes in subtrees]
-        arriving = transport.scratch.take(self._out, sum(arrive))
+        arriving = self._scratch.take(self._out, sum(arrive))
         self._arriving.append(arriving)
         for nodes, part in zip(subtrees, torch.split(arriving, arrive), strict=True):
             if row < len(nodes):
                 self._values[nodes[row]] = part
         if row < len(self._partials):
-            return transport.nccl.all_to_all(arriving, self._partials[row], arrive, self._sizes)
-        return transport.nccl.all_to_all(arriving, self._out[:0], arrive, [0] * transport.world_size)
+            return nccl.all_to_all(arriving, self._partials[row], arrive, self._sizes)
+        return nccl.all_to_all(arriving, self._out[:0], arrive, [0] * self.transport.world_size)
 
     @all_or_lost
     def advance(self, scale: float = 1.0) -> None:
@@ -94,11 +103,11 @@ class SlicedOnDevices(Pending):
             # Each rank scales its slice, once.
             total.mul_(scale)
         mine.copy_(total)
-        transport.scratch.give_back(self._arriving)
+        self._scratch.give_back(self._arriving)
         if len({*self._sizes}) == 1:
-            self._works = [transport.nccl.all_gather(out, mine)]
+            self._works = [self._nccl.all_gather(out, mine)]
         else:
-            self._works = [transport.nccl.all_gather_parts([out[each] for each in self._slices], mine)]
+            self._works = [self._nccl.all_gather_parts([out[each] for each in self._slices], mine)]
 
     @all_or_lost
     def finish(self) -> None:
@@ -107,4 +116,4 @@ class SlicedOnDevices(Pending):
     @all_or_lost
     def give_up(self) -> None:
         self.transport.wait(self._works, gradients())
-        self.transport.scratch.give_back(self._arriving)
+        self._scratch.give_back(self._arriving)

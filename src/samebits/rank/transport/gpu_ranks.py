@@ -81,7 +81,7 @@ class GpuTransport(CollectiveTransport):
         subtrees = [placement.subtrees(rank) for rank in range(self.world_size)]
         if out.nbytes <= SMALL_BYTES:
             return GatheredSum(self, partials, subtrees, out)
-        return SlicedOnDevices(self, partials, subtrees, out)
+        return SlicedOnDevices(self, (self.nccl, self.scratch), partials, subtrees, out)
 
     @all_or_lost
     def broadcast(self, tensor: Tensor, source: int) -> None:

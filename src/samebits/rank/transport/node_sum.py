@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -12,13 +13,11 @@ from samebits.errors import PeerLost, SamebitsError
 from samebits.protocol.journal.waiting_note import subject
 from samebits.protocol.layout.placement import Crossing, Nodes, carrier, piece
 from samebits.rank.caller import where
-from samebits.rank.transport.across import Across, gradients
+from samebits.rank.transport.across import Across, BackgroundThread, gradients
+from samebits.rank.transport.channel import Scratch
 from samebits.rank.transport.contract import Pending, Transport
-from samebits.rank.transport.lost_rank import all_or_lost
+from samebits.rank.transport.lost_rank import GuardedTransport, Loss, all_or_lost
 from samebits.rank.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
-
-if TYPE_CHECKING:
-    from samebits.rank.transport.over_nodes import OverNodesTransport
 
 
 class SumPlan:
@@ -46,11 +45,31 @@ class SumPlan:
         """For each subtree of the node, the numbers of this rank's partials that belong to it."""
 
 
+class TransportOfSums(GuardedTransport):
+    """What a `NodeSum` needs of the ranks' transport; `over_nodes` has it."""
+
+    across: Across
+    scratch: Scratch
+    loss: Loss
+    sender: BackgroundThread
+    """Waits for sums of the node while the script's backward continues."""
+    handing: list[tuple[SharedMemoryTransport, Any]]
+    """Operations that hand a finished sum to the node's other ranks."""
+
+    @abstractmethod
+    def next_sum_tag(self) -> int:
+        """The tag of the next sum; the same on every rank."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait until what is handed on has arrived."""
+
+
 class NodeSum(Pending):
     """A sum on its way; see `protocol.layout.crossing`."""
 
     def __init__(
-        self, transport: OverNodesTransport, group: Transport, plan: SumPlan, partials: Sequence[Tensor], out: Tensor
+        self, transport: TransportOfSums, group: Transport, plan: SumPlan, partials: Sequence[Tensor], out: Tensor
     ) -> None:
         self.transport, self._plan, self._out = transport, plan, out
         # Other ranks read the partials, so they must live as long as this.

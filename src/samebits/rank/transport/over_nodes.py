@@ -30,8 +30,8 @@ from samebits.rank.transport.alone import AloneTransport
 from samebits.rank.transport.channel import Scratch
 from samebits.rank.transport.contract import Pending, Sent, SeveralSums, Transport
 from samebits.rank.transport.local.nodes_store import read_all
-from samebits.rank.transport.lost_rank import GuardedMessage, GuardedTransport, Loss, all_or_lost
-from samebits.rank.transport.node_sum import NodeRows, NodeSum, SumPlan
+from samebits.rank.transport.lost_rank import GuardedMessage, Loss, all_or_lost
+from samebits.rank.transport.node_sum import NodeRows, NodeSum, SumPlan, TransportOfSums
 from samebits.rank.transport.shared_memory import SharedMemoryTransport
 
 SMALL_BYTES = 32 * 1024
@@ -46,7 +46,7 @@ that frames belong to, which ranks may call earlier or later among sums that beg
 FIRST_SUM_TAG = 2**29
 
 
-class OverNodesTransport(GuardedTransport):
+class OverNodesTransport(TransportOfSums):
     """CPU ranks on several nodes. Collective: construct it on every rank.
 
     Args:

@@ -84,7 +84,7 @@ def test_a_killed_compilation_breaks_no_later_run_and_ranks_compile_each_graph_o
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text(ONCE)
-    command = [sys.executable, "-m", "samebits", "run", "--on-failure", "stop", "-n"]
+    command = [sys.executable, "-m", "samebits", "run", "--recover", "off", "-n"]
     killed = subprocess.run([*command, "1", "train.py"], cwd=tmp_path, capture_output=True, text=True)
     assert "SIGKILL" in killed.stderr
     half = [file for file in (tmp_path / "cache").glob("*/*.so") if not file.stat().st_mode & 0o100]

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 import samebits
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.init.streams import Streams
+from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.recording.calm import calm_random_numbers
-from samebits.rank.run.position.moment import LoopPosition, Region
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.exact_json import decode, encode
-from samebits.rank.run.loop.tally import Agreed
+from samebits.rank.position.exact_json import decode, encode
+from samebits.rank.position.tally import Agreed
 
 
 def round_trip(value):

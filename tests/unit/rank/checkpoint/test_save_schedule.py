@@ -10,7 +10,7 @@ from samebits.protocol.state_files.folder import StateFolder
 from samebits.protocol.state_files.manifest import NAME, NOT_FINITE, Manifest, SavedFile
 from samebits.protocol.state_files.whole_state import wrong_counters
 from samebits.rank.checkpoint.store.store import Store
-from samebits.rank.run.position.epoch_count import EpochCount
+from samebits.rank.position.epoch_count import EpochCount
 
 
 @pytest.mark.parametrize(

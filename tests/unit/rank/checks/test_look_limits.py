@@ -12,15 +12,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samebits.errors import UsageError
-from samebits.rank.checks.look import looks as when
-from samebits.rank.checks.look.held import prepared_of
-from samebits.rank.checks.look.labels import refuse_loop_without_turn
-from samebits.rank.checks.look.looks import Looks
-from samebits.rank.checks.look.reading import Reader
-from samebits.rank.checks.look.snapshot import Prepared, Snapshot
-from samebits.rank.checks.look.source import assigned_first
-from samebits.rank.checks.look.verdict import Named
-from samebits.rank.run.loop_state import LoopState
+from samebits.rank.checks.held import prepared_of
+from samebits.rank.checks.labels import refuse_loop_without_turn
+from samebits.rank.look import looks as when
+from samebits.rank.look.looks import Looks
+from samebits.rank.look.reading import Reader
+from samebits.rank.look.snapshot import Prepared, Snapshot
+from samebits.rank.look.source import assigned_first
+from samebits.rank.look.verdict import Named
+from samebits.rank.position.loop_state import LoopState
 from tests.unit.rank.checks.test_looks import read
 
 NOTHING = Prepared(frozenset(), (), (), ())

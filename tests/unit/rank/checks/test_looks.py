@@ -17,12 +17,13 @@ import pytest
 from torch import nn
 
 import samebits
-from samebits.rank.checks.look import labels, snapshot
-from samebits.rank.checks.look import looks as when
-from samebits.rank.checks.look.looks import Looks
-from samebits.rank.checks.look.reading import Reader
-from samebits.rank.checks.look.snapshot import Prepared, look
-from samebits.rank.run.run_state import RunState
+from samebits.rank.checks import labels
+from samebits.rank.look import looks as when
+from samebits.rank.look import snapshot
+from samebits.rank.look.looks import Looks
+from samebits.rank.look.reading import Reader
+from samebits.rank.look.snapshot import Prepared, look
+from samebits.rank.position.run_state import RunState
 from tests.scripts.idioms import NAMED, SAVED, script
 
 EXAMPLES = Path(__file__).parents[4] / "examples"

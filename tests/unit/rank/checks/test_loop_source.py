@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from samebits.rank.checks.look import source
-from samebits.rank.checks.look.source import Word, assigned_first, decides, read_behind, uses, writes_uncounted
+from samebits.rank.look import source
+from samebits.rank.look.source import Word, assigned_first, decides, read_behind, uses, writes_uncounted
 
 LOOP = "for step in steps:\n    for x, y in step:\n        pass\n    loss = 1\n"
 

@@ -25,7 +25,7 @@ from tests.support.portable import needs_portable
 
 def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "samebits.rank.portable.known_answers", *([code] if code else [])],
+        [sys.executable, "-m", "samebits.rank.portable", *([code] if code else [])],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

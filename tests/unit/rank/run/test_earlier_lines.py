@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from samebits.protocol.journal.ring import JournalReader, make_ring
-from samebits.rank.run.position.metrics import MetricsFile
-from samebits.rank.run.position.step_timer import StepTimer
+from samebits.rank.position.metrics import MetricsFile
+from samebits.rank.position.step_timer import StepTimer
 
 SAVED_S = 100.0
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samebits.errors import UsageError
-from samebits.rank.run.position.epoch_count import EpochCount
+from samebits.rank.position.epoch_count import EpochCount
 
 
 def script(count, loops, stop=None):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
-from samebits.rank.run.loop.tally import gather_rows
+from samebits.rank.position.tally import gather_rows
 from samebits.rank.transport.contract import Transport
 from samebits.testing.fake_transport import FakeWorld
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from samebits.machine.clocks import growing_time, resume_from
-from samebits.rank.run.position.metrics import MetricsFile
-from samebits.rank.run.position.step_timer import StepTimer
+from samebits.rank.position.metrics import MetricsFile
+from samebits.rank.position.step_timer import StepTimer
 
 
 def test_it_only_grows_and_shows_the_clock_where_that_is_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from samebits.errors import UsageError
-from samebits.rank.run.position.kept_values import KeptValues, restore
-from samebits.rank.run.position.preparations import MadeOptions
+from samebits.rank.position.kept_values import KeptValues, restore
+from samebits.rank.position.preparations import MadeOptions
 
 
 class Begun:

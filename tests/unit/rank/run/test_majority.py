@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samebits.rank.run.loop.replicas import Damage, first_damage
+from samebits.rank.checks.replicas import Damage, first_damage
 
 GOOD = {"a": "1", "b": "2"}
 BAD, WORSE = {"a": "1", "b": "3"}, {"a": "9", "b": "2"}

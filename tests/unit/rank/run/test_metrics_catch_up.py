@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from samebits.rank.run.position.metrics import MetricsFile
-from samebits.rank.run.position.step_timer import StepTimer
+from samebits.rank.position.metrics import MetricsFile
+from samebits.rank.position.step_timer import StepTimer
 
 
 def file_of(path: Path | None, step: int) -> MetricsFile:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from samebits.rank.run.position.preparations import Modes
+from samebits.rank.position.preparations import Modes
 
 
 def models() -> list[nn.Module]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from samebits.errors import UsageError
-from samebits.rank.run.position import rates
-from samebits.rank.run.position.rates import CALLS, STEPS, Rates
+from samebits.rank.position import rates
+from samebits.rank.position.rates import CALLS, STEPS, Rates
 
 
 @pytest.fixture

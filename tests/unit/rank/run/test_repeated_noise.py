@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, Normal
 
+from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.recording.calm import RepeatedNoise
-from samebits.rank.run.position.moment import LoopPosition, Region
 
 OWN_GENERATOR = torch.Generator().manual_seed(3)
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -8,9 +8,9 @@ import torch
 from torch.optim.lr_scheduler import ChainedScheduler, LinearLR, OneCycleLR, SequentialLR, StepLR
 
 from samebits.errors import UsageError
-from samebits.rank.run.position.epoch_count import EpochCount
-from samebits.rank.run.position.made_schedulers import MadeScheduler, MadeSchedulers, kept, paired
-from samebits.rank.run.position.preparations import options_of
+from samebits.rank.position.epoch_count import EpochCount
+from samebits.rank.position.made_schedulers import MadeScheduler, MadeSchedulers, kept, paired
+from samebits.rank.position.preparations import options_of
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 from samebits.errors import UsageError
 from samebits.notices import say
-from samebits.rank.run.position.made_schedulers import MadeScheduler, paired
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.made_schedulers import MadeScheduler, paired
+from samebits.rank.position.run_state import RunState
 
 KEYS = {"class": str, "made_with": list, "outside": int, "again": bool, "state": dict}
 

@@ -19,16 +19,16 @@ from samebits.machine.regular_file import read_regular
 from samebits.protocol.state_files.manifest import DOCUMENTS, OTHER_TENSORS, Manifest, loads
 from samebits.rank.checkpoint.load.likeness import unlike
 from samebits.rank.checkpoint.state.collect import BODY_STREAMS, MADE, MODES, ORDER, STREAM, optimizers_of
-from samebits.rank.checkpoint.state.exact_json import decode
 from samebits.rank.checkpoint.state.gradients import saved_gradients
-from samebits.rank.checkpoint.state.model_state import ModelState
 from samebits.rank.checkpoint.state.optimizer_state import OptimizerPlan, with_references
 from samebits.rank.checkpoint.state.tensor_file import TensorFile
 from samebits.rank.checkpoint.weights.keys import Wanted, differences, different_ties, fit_of
 from samebits.rank.data.stream import SavedStream
-from samebits.rank.run.checkpointing import LateParts
-from samebits.rank.run.position.preparations import OPTIMIZER, Late, Modes, label_in
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.checkpointing import LateParts
+from samebits.rank.position.exact_json import decode
+from samebits.rank.position.model_state import ModelState
+from samebits.rank.position.preparations import OPTIMIZER, Late, Modes, label_in
+from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."

@@ -49,13 +49,13 @@ from samebits.rank.checkpoint.state.collect import (
 )
 from samebits.rank.checkpoint.state.optimizer_state import parameter_names
 from samebits.rank.data.stream import SavedStream
-from samebits.rank.run.position.epoch_count import InsideEpoch
-from samebits.rank.run.position.kept_values import restore
-from samebits.rank.run.position.made_schedulers import MadeScheduler
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.position.preparations import KINDS, MODEL
-from samebits.rank.run.position.step_timer import StepTimer
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.epoch_count import InsideEpoch
+from samebits.rank.position.kept_values import restore
+from samebits.rank.position.made_schedulers import MadeScheduler
+from samebits.rank.position.moment import Region
+from samebits.rank.position.preparations import KINDS, MODEL
+from samebits.rank.position.run_state import RunState
+from samebits.rank.position.step_timer import StepTimer
 
 
 class LoadPlan(PlannedParts):

@@ -18,9 +18,9 @@ from samebits.rank.checkpoint.load.plan import LoadPlan, made
 from samebits.rank.checkpoint.state.collect import counters, facts_of
 from samebits.rank.checkpoint.state.save import place_of, require_between_epochs
 from samebits.rank.checkpoint.store.other_nodes import replicated
-from samebits.rank.checks.look.frames import read_behind_its_loop
 from samebits.rank.init.numerics import ANY_CPU
-from samebits.rank.run.run_state import RunState
+from samebits.rank.look.frames import read_behind_its_loop
+from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.together import Together
 
 LOAD = "run.load_state"

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samebits.rank.checkpoint.state.collect import MADE, optimizers_of, schedulers_of
-from samebits.rank.run.loop_state import LoopState
+from samebits.rank.position.loop_state import LoopState
 from samebits.rank.strategy.agreement import bit_sums, packed
 
 _written = attrgetter("_version")

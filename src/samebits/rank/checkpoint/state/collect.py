@@ -13,22 +13,22 @@ from torch.optim import Optimizer
 
 from samebits.errors import UsageError
 from samebits.protocol.state_files.manifest import GRADIENTS, OTHER_TENSORS
-from samebits.rank.checkpoint.state.exact_json import encode
 from samebits.rank.checkpoint.state.gradients import add_gradients
-from samebits.rank.checkpoint.state.model_state import ModelState, refuse_renamed
 from samebits.rank.checkpoint.state.optimizer_state import add_optimizer, parameter_names
 from samebits.rank.checkpoint.state.state import State, TensorSet
 from samebits.rank.checkpoint.state.tensor_file import FORMAT
+from samebits.rank.checks.loss_gauge import settle_losses
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import PreparedStream
 from samebits.rank.init.numerics import fingerprint
-from samebits.rank.run.loop.loss_gauge import settle_losses
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.epoch_count import InsideEpoch
-from samebits.rank.run.position.made_schedulers import kept
-from samebits.rank.run.position.moment import Moment
-from samebits.rank.run.position.preparations import OPTIMIZER, SCHEDULER
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.epoch_count import InsideEpoch
+from samebits.rank.position.exact_json import encode
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.made_schedulers import kept
+from samebits.rank.position.model_state import ModelState, refuse_renamed
+from samebits.rank.position.moment import Moment
+from samebits.rank.position.preparations import OPTIMIZER, SCHEDULER
+from samebits.rank.position.run_state import RunState
 
 BODY_STREAMS = "random numbers of the epoch"
 MODES = "modes"

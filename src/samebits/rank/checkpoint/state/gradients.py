@@ -14,7 +14,7 @@ from torch import Tensor
 from samebits.errors import UsageError
 from samebits.rank.checkpoint.state.state import TensorSet
 from samebits.rank.checkpoint.state.tensor_file import CODES, TensorFile
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.run_state import RunState
 
 ROWS = " (rows)"
 """What follows a parameter's name in the name of its gradient's rows."""

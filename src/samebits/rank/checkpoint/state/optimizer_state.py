@@ -16,9 +16,9 @@ from torch.utils.hooks import RemovableHandle
 
 from samebits.errors import UsageError
 from samebits.rank.checkpoint.load.likeness import unlike
-from samebits.rank.checkpoint.state.exact_json import Take, decode, encode
-from samebits.rank.checkpoint.state.model_state import single_device_name, unwrapped
 from samebits.rank.checkpoint.state.state import State, TensorSet
+from samebits.rank.position.exact_json import Take, decode, encode
+from samebits.rank.position.model_state import single_device_name, unwrapped
 
 Holder = Callable[[Tensor], int | None]
 

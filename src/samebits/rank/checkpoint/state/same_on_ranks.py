@@ -18,8 +18,9 @@ from samebits.notices import say
 from samebits.protocol.state_files.manifest import OTHER_TENSORS
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.collect import optimizers_of
-from samebits.rank.checkpoint.state.state import State, differing, digest
-from samebits.rank.run.run_state import RunState
+from samebits.rank.checkpoint.state.state import State, differing
+from samebits.rank.position.exact_json import digest
+from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.agreement import bit_sums, packed
 
 APART_FIX = (
@@ -84,7 +85,7 @@ def unknown_optimizers(run: RunState) -> list[tuple[str, Optimizer]]:
 def _holds_whole(run: RunState) -> bool:
     """Whether there are several ranks, of which each has the whole state; `samebits verify` compares more by itself."""
     several = run.components.transport.world_size > 1
-    return several and run.components.strategy.name == "ddp" and run.components.recorder is None
+    return several and run.components.strategy.name == "ddp" and not run.config.purpose.records
 
 
 def of_optimizers(run: RunState) -> dict[str, str]:

@@ -19,12 +19,13 @@ from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.collect import collect, facts_of, optimizers_of
 from samebits.rank.checkpoint.state.same_on_ranks import apart, of_optimizers
 from samebits.rank.checkpoint.state.sources import Found, inventory_of, sources, write_tensors
-from samebits.rank.checkpoint.state.state import State, differing, digest
+from samebits.rank.checkpoint.state.state import State, differing
 from samebits.rank.checkpoint.weights.load import put_elsewhere
-from samebits.rank.run.loop.replicas import bits_held, compare, compared
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.moment import Moment, Region
-from samebits.rank.run.run_state import Components, RunState
+from samebits.rank.checks.replicas import bits_held, compare, compared
+from samebits.rank.position.exact_json import digest
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.moment import Moment, Region
+from samebits.rank.position.run_state import Components, RunState
 from samebits.rank.transport.alone import AloneTransport
 from samebits.rank.transport.together import Together
 
@@ -99,7 +100,7 @@ def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     record = run.config.environment.settings.saving if run.config.environment.settings is not None else None
     if record is not None and Path(path).parent == Path(record.folder):
         return Path(path)
-    if (run.components.recorder is not None or run.components.meter is not None) and run.config.folder is not None:
+    if not run.config.purpose.is_users and run.config.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
         return put_elsewhere(path, run.config.folder.path / "evidence" / name)
     return Path(path)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.rank.checkpoint.state.exact_json import encode
+from samebits.rank.position.exact_json import digest, encode
 
 
 @dataclass
@@ -80,11 +79,6 @@ class State:
             for label, value in self.documents.items()
             if label not in self.of_main
         }
-
-
-def digest(value: Any) -> str:
-    """A digest that is equal for equal JSON."""
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _hash(tensor: Tensor) -> str:

@@ -11,11 +11,11 @@ from torch.optim.swa_utils import AveragedModel
 from samebits.errors import UsageError
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.collect import is_stateful
-from samebits.rank.checkpoint.state.exact_json import encode
-from samebits.rank.checkpoint.state.model_state import infinite_parts
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.exact_json import encode
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.model_state import infinite_parts
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.together import Together
 
 TRACK = "run.track"

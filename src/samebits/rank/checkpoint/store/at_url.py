@@ -25,7 +25,7 @@ from samebits.rank.checkpoint.state.sources import Found
 from samebits.rank.checkpoint.state.state import State
 from samebits.rank.checkpoint.store.other_nodes import private_room
 from samebits.rank.checkpoint.weights import save as weights
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.together import Together
 
 
@@ -86,7 +86,7 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
 
 def _is_away(run: RunState, path: str | os.PathLike[str]) -> bool:
     """Whether it is a URL, and the run is the user's: those of `verify` and `bench` write to folders of their own."""
-    return is_url(path) and run.components.recorder is None and run.components.meter is None
+    return is_url(path) and run.config.purpose.is_users
 
 
 def _checked(path: str | os.PathLike[str]) -> str:

@@ -35,7 +35,7 @@ from samebits.rank.checkpoint.store.memory import (
 )
 from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.store.writer_handle import Image, Order, Writer
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.run_state import RunState
 
 PATIENCE_S = 1.0
 """How long a save waits for the one before without a word."""

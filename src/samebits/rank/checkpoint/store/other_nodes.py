@@ -21,7 +21,7 @@ from samebits.machine.held_folder import TemporaryFolder
 from samebits.protocol.run_folder import COPY
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.caller import where
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.together import Together
 
 CALL = "state for other nodes"

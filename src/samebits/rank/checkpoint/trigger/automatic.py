@@ -35,9 +35,8 @@ from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.trigger.signals import NoStopRequests
 from samebits.rank.checkpoint.trigger.trigger import OnSchedule, Place
 from samebits.rank.data.loader import OWN_ORDER_FIX, own_order
-from samebits.rank.run.checkpointing import NoStates
-from samebits.rank.run.loop.recording import record_saved, stops_after_saving
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.checkpointing import NoStates
+from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.together import Together
 
 CALL = "automatic state"
@@ -208,11 +207,12 @@ class Automatic(NoStates):
             return
         problem = self._checkpointer.hand_over()
         self._taken = self._run.components.step_timer.step, time.monotonic() - self._trigger.saved_at_s
-        if self._ends_by or stops_after_saving(self._run):
+        if self._ends_by or self._run.config.purpose.stops_after_saving:
             problem = problem or self._checkpointer.settle()
         self._report(problem)
-        if stops_after_saving(self._run):
-            record_saved(self._run)
+        if self._run.config.purpose.stops_after_saving:
+            for saved_state in self._run.components.observers.saved_state:
+                saved_state()
         # [Note: what counts as saved]
         # A state that could not be copied to its URL is on the disk: the run was saved.
         step = self._run.components.step_timer.step

@@ -29,10 +29,10 @@ from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.trigger.snapshots import Snapshots
 from samebits.rank.checkpoint.trigger.step_snapshot import StepSnapshot
-from samebits.rank.checks.look.frames import read_behind_its_loop
-from samebits.rank.run.checkpointing import NoLastSnapshot
-from samebits.rank.run.position.epoch_count import InsideEpoch
-from samebits.rank.run.run_state import RunState
+from samebits.rank.look.frames import read_behind_its_loop
+from samebits.rank.position.checkpointing import NoLastSnapshot
+from samebits.rank.position.epoch_count import InsideEpoch
+from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.contract import Transport
 from samebits.rank.transport.gpu_ranks import GpuTransport
 from samebits.rank.transport.over_nodes import OverNodesTransport

@@ -32,14 +32,14 @@ from samebits.rank.caller import where
 from samebits.rank.checkpoint.load.resume import load_state, skips_states
 from samebits.rank.checkpoint.state.same_on_ranks import SameOnRanks
 from samebits.rank.checkpoint.state.save import save_state
-from samebits.rank.checkpoint.state.state import digest
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.trigger.trigger import FIRST_STEPS, Pace, Place
 from samebits.rank.data.loader import own_order
-from samebits.rank.run.checkpointing import NoSnapshots, NoStates
-from samebits.rank.run.position.metrics import keep
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.checkpointing import NoSnapshots, NoStates
+from samebits.rank.position.exact_json import digest
+from samebits.rank.position.metrics import keep
+from samebits.rank.position.run_state import RunState
 
 COPIES = 3
 """Copies of the state at one moment, at most: that being written from, that being written, and the one before."""

@@ -12,10 +12,10 @@ from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.state.changes import Bits, Small, Versions, versions_of
 from samebits.rank.checkpoint.state.collect import counters, optimizers_of
 from samebits.rank.checkpoint.state.save import write_alone
-from samebits.rank.checks.look.frames import may_write_uncounted
-from samebits.rank.run.position.epoch_count import InsideEpoch
-from samebits.rank.run.position.moment import Moment
-from samebits.rank.run.run_state import RunState
+from samebits.rank.look.frames import may_write_uncounted
+from samebits.rank.position.epoch_count import InsideEpoch
+from samebits.rank.position.moment import Moment
+from samebits.rank.position.run_state import RunState
 
 CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
 UNHEARD = "a tally holds what only the dead rank knew"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.model_state import single_device_name
+from samebits.rank.position.model_state import single_device_name
 
 PREFERRED = ("", "model", "state_dict", "model_state_dict")
 """Where the weights of a model are usually found; any other key is taken when it is the only one that fits."""

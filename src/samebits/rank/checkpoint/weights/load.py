@@ -20,9 +20,9 @@ from samebits.protocol.state_files.manifest import MODEL_FILE, Manifest, damage_
 from samebits.protocol.state_files.remote_state import fetch_weights, named
 from samebits.protocol.state_files.whole_state import settled
 from samebits.protocol.url import is_url
-from samebits.rank.checkpoint.state.model_state import ModelState
 from samebits.rank.checkpoint.weights.keys import Wanted, choose, differences, different_ties, parts_of
 from samebits.rank.checkpoint.weights.torch_file import read_weight_file
+from samebits.rank.position.model_state import ModelState
 
 
 def checked_source(path: Path) -> Path:

@@ -11,12 +11,13 @@ from torch import nn
 from samebits.errors import EnvironmentFailure, UsageError
 from samebits.machine.regular_file import other_kind
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.model_state import ModelState
 from samebits.rank.checkpoint.state.save import place_of
 from samebits.rank.checkpoint.state.sources import Inventory, Source, inventory_of, sources, write_tensors
-from samebits.rank.checkpoint.state.state import TensorSet, digest
+from samebits.rank.checkpoint.state.state import TensorSet
 from samebits.rank.checkpoint.weights.export import PICKLED
-from samebits.rank.run.run_state import Components, RunState
+from samebits.rank.position.exact_json import digest
+from samebits.rank.position.model_state import ModelState
+from samebits.rank.position.run_state import Components, RunState
 from samebits.rank.transport.together import Together
 
 SAVE = "run.save_weights"

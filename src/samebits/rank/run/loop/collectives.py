@@ -14,18 +14,17 @@ from torch import Tensor
 from samebits.errors import UsageError
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
-from samebits.rank.checks.unreduced_metrics import refusal
 from samebits.rank.data.loader import PreparedLoader
-from samebits.rank.run.loop.tally import Agreed, Tally, gather_rows, number
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
+from samebits.rank.position.tally import Agreed, Tally, gather_rows, left_early, number
 
 
 def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:
     """`scale` times the sum of `value` in rank order."""
     run.loop_state.position.require_same_on_every_rank(call)
-    run.components.unreduced.put_together()
+    run.components.checks.put_together()
     if isinstance(value, Tensor):
         form = _form(value)
         if any(other != form for other in run.components.transport.all_gather_object(form, call, where())):
@@ -36,20 +35,20 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
         # Stacked and summed in rank order: an all_reduce of the backend chooses its own.
         total = torch.stack(run.components.transport.all_gather(value.detach().contiguous())).sum(0)
         total = total if scale == 1.0 else total * scale
-        if run.components.recorder is not None:
-            run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": total})
+        for logged in run.components.observers.logged:
+            logged(run.components.step_timer.step, {f"{call} at {where()}": total})
         return total
     gathered = run.components.transport.all_gather_object(float(value), call, where())
     result = Agreed(sum(gathered) * scale)
-    if run.components.recorder is not None:
-        run.components.recorder.logged(run.components.step_timer.step, {f"{call} at {where()}": result})
+    for logged in run.components.observers.logged:
+        logged(run.components.step_timer.step, {f"{call} at {where()}": result})
     return result
 
 
 def gather(run: RunState, rows: Tensor, loader: object) -> Tensor:
     """See `Run.gather`; `loader`: None for that of the last evaluation."""
     run.loop_state.position.require_same_on_every_rank("run.gather")
-    run.components.unreduced.put_together()
+    run.components.checks.put_together()
     evaluated = run.loop_state.evaluation
     if loader is not None and not isinstance(loader, PreparedLoader):
         raise UsageError(
@@ -96,12 +95,12 @@ def new_tally(run: RunState) -> Tally:
     """A tally over the run's lanes."""
 
     def exchange(value: Any, call: str) -> list[Any]:
-        run.components.unreduced.put_together(only_counted=True)
+        run.components.checks.put_together(only_counted=True)
         evaluated = run.loop_state.evaluation
         left, evaluated.tallied_until = evaluated.tallied_until, ""
         gathered = run.components.transport.all_gather_object([evaluated.digest, left, value], call, where())
         if line := next((left for _, left, _ in gathered if left), ""):
-            raise refusal(line, call)
+            raise left_early(line, call)
         if len({evaluation for evaluation, *_ in gathered}) > 1:
             raise UsageError(
                 f"{call}: the ranks evaluated different samples, or in a different order.",
@@ -110,8 +109,8 @@ def new_tally(run: RunState) -> Tally:
         return [values for *_, values in gathered]
 
     def returned(values: Mapping[str, float]) -> None:
-        if run.components.recorder is not None:
-            run.components.recorder.logged(run.components.step_timer.step, values)
+        for logged in run.components.observers.logged:
+            logged(run.components.step_timer.step, values)
 
     tally = Tally(
         run.loop_state.position,
@@ -141,8 +140,8 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
         for name in unknown:
             values[name] = _weighted([(samples, values[name]) for samples, values in gathered])
     run.components.metrics.write({name: float(value) for name, value in values.items()})
-    if run.components.recorder is not None:
-        run.components.recorder.logged(run.components.step_timer.step, values)
+    for logged in run.components.observers.logged:
+        logged(run.components.step_timer.step, values)
 
 
 def _weighted(pairs: list[tuple[float, float]]) -> float:

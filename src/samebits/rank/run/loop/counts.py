@@ -19,8 +19,8 @@ from samebits.errors import UsageError
 from samebits.machine.torch_private import pytree
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
+from samebits.rank.position.run_state import RunState
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
-from samebits.rank.run.run_state import RunState
 
 FORM = (
     "    step.backward(loss_of, counts=lambda batch: {'boxes': boxes_in(batch), 'pixels': pixels_in(batch)})\n"

@@ -10,17 +10,16 @@ from samebits.notices import say
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.cut import Cut
 from samebits.rank.caller import where
+from samebits.rank.checks.replicas import begin_checks, bits_held, compare
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import HOW_TO_SHUFFLE, Place, PreparedStream, StreamedSteps
 from samebits.rank.data.stream_dataset import NOTHING_READ
 from samebits.rank.data.uses import MASK
-from samebits.rank.run.loop.recording import record_begin
-from samebits.rank.run.loop.replicas import begin_checks, bits_held, compare
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.epoch_count import InsideEpoch
+from samebits.rank.position.epoch_count import InsideEpoch
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.run_state import RunState
 from samebits.rank.run.prepare.refusals import objection_to_steps
-from samebits.rank.run.run_state import Components, RunState
 from samebits.rank.strategy.norm import has_synchronised_norm
 
 
@@ -57,7 +56,8 @@ def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int)
             )
         done = before.done
     _check_norms(run, [*plan.counts], plan.batch_size)
-    record_begin(run, loader, plan)
+    for begin_epoch in run.components.observers.begin_epoch:
+        begin_epoch(loader, plan)
     return PlannedSteps(loader, plan, run.components.step_timer.step + 1 - done, done)
 
 
@@ -71,7 +71,8 @@ def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) 
         None,
     )
     done, order = (before.done, before.order) if before is not None else (0, NOTHING_READ)
-    record_begin(run, loader, None)
+    for begin_epoch in run.components.observers.begin_epoch:
+        begin_epoch(loader, None)
     steps = loader.training(
         epoch,
         Place(components.step_timer.step + 1 - done, done, order),
@@ -156,10 +157,10 @@ def other_order(first: Sequence[Any], rank: int, other: Sequence[Any]) -> str:
 def check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
     mine = [
         steps.mine if run.config.counts else [0, 0],
-        run.components.written.take() if run.components.written is not None else {},
+        run.components.checks.written(),
     ]
     gathered = run.components.transport.all_gather_object(mine, "epoch end", where())
-    say_written(run.components, [paths for _, paths in gathered])
+    run.components.checks.say_written([paths for _, paths in gathered])
     count, hashes = (sum(numbers) for numbers in zip(*(used for used, _ in gathered), strict=True))
     # A sum over hashes of samples is the same whichever rank took which of them.
     if [count, hashes & MASK] != steps.whole:
@@ -170,10 +171,3 @@ def check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
             f"has other bits. Give the data set no random numbers or clock of its own. {HOW_TO_SHUFFLE}"
         )
     run.loop_state.epoch.epochs_seen.append(steps.num_samples)
-
-
-def say_written(components: Components, everyone: list[dict[str, str]]) -> None:
-    """Say which files several ranks wrote since the last time; `everyone` has each rank's `WrittenFiles.take`."""
-    for sentence in components.written.conclude(everyone) if components.written is not None else ():
-        if components.transport.rank == 0:
-            say(sentence)

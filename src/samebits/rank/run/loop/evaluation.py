@@ -16,12 +16,10 @@ from samebits.protocol.events import Kind
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.caller import where
-from samebits.rank.checks.unreduced_metrics import Share, left_early, sentence
 from samebits.rank.data.loader import Batches, LanePart, PreparedLoader
 from samebits.rank.data.stream import PreparedStream, StreamedShare
-from samebits.rank.process_group.group import num_exchanges
-from samebits.rank.run.position.moment import LoopPosition, Region
-from samebits.rank.run.run_state import Components, RunState
+from samebits.rank.position.moment import LoopPosition, Region
+from samebits.rank.position.run_state import RunState
 
 
 def evaluate(run: RunState, loader: PreparedLoader, limit: int | None) -> Iterator[Any]:
@@ -42,10 +40,9 @@ def evaluate(run: RunState, loader: PreparedLoader, limit: int | None) -> Iterat
     before, began_s = run.components.step_timer.enter(Phase.EVALUATE, "evaluate"), time.monotonic()
     # A model in training mode would move its statistics by this rank's share only: they are put back afterwards.
     run.components.strategy.keep_buffers()
-    run.components.unprepared.begin_lane()
+    run.components.checks.begin_evaluation()
     with run.components.streams.elsewhere():
         share = _share(loader, run.components.step_timer.step, limit)
-        run.components.unreduced.begin(num_exchanges())
         run.loop_state.evaluation.samples, run.loop_state.evaluation.digest = [], share.digest
         run.loop_state.evaluation.loader, loader.left_at, num_batches = loader, "", 0
         try:
@@ -60,11 +57,8 @@ def evaluate(run: RunState, loader: PreparedLoader, limit: int | None) -> Iterat
                 )
                 with run.components.strategy.precision.inside():
                     yield batch
-            run.components.unreduced.end(
-                Share(
-                    line, len(run.loop_state.evaluation.samples), share.num_samples, run.loop_state.position.is_counted
-                )
-            )
+            num_seen, is_counted = len(run.loop_state.evaluation.samples), run.loop_state.position.is_counted
+            run.components.checks.end_evaluation(line, num_seen, share.num_samples, is_counted=is_counted)
         except GeneratorExit:
             # Also behind this rank's last batch, which `if i == k: break` takes and does not use.
             _note_left(run, loader, line, num_batches)
@@ -77,7 +71,7 @@ def evaluate(run: RunState, loader: PreparedLoader, limit: int | None) -> Iterat
             if not failed:
                 # A script that leaves its loop early has evaluated too.
                 run.note(Kind.EVALUATION, seconds=round(time.monotonic() - began_s, 3))
-            run.components.unprepared.end_lane()
+            run.components.checks.close_lane()
             run.loop_state.position.region, run.loop_state.position.lane = outside.region, -1
             _restore_buffers(run)
             run.components.step_timer.enter(before, "evaluated")
@@ -113,22 +107,14 @@ def _note_left(run: RunState, loader: PreparedLoader, line: str, num_batches: in
 
     What one rank sees is what is meant, so there only `verify` objects.
     """
-    if run.components.transport.world_size == 1 and run.components.recorder is None:
+    if run.components.transport.world_size == 1 and not run.config.purpose.records:
         return
     loader.left_at = line
     if run.loop_state.position.is_counted:
         run.loop_state.evaluation.tallied_until = line
     elif num_batches > 1:
         # The first batch of rank 0 is the loader's: a look at it is the same on any number of ranks.
-        run.components.unreduced.leave(line)
-
-
-def say_shares(components: Components) -> None:
-    """Report evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
-    lines = components.unreduced.take_left()
-    said = [*map(left_early, lines), *map(sentence, components.unreduced.take(num_exchanges))]
-    for text in said if components.transport.rank == 0 else ():
-        say(text)
+        run.components.checks.left_evaluation(line)
 
 
 def _restore_buffers(run: RunState) -> None:

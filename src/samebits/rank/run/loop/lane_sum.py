@@ -17,8 +17,8 @@ from samebits.errors import UsageError
 from samebits.machine.torch_private import pytree
 from samebits.protocol.layout.tree import merged
 from samebits.rank.caller import where
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.pass_loss import check_loss
 from samebits.rank.transport.contract import Transport
 
@@ -161,10 +161,10 @@ def terms_over_batch(
 ) -> list[Tensor | None]:
     """A loss over the whole batch as one term for each lane of this rank; `words`: the call, and what lanes made. Collective."""
     whole = WholeBatch(lanes, run.components.transport, run.config.device, words)
-    run.components.lane_exchanges.enter_lane()
+    run.components.checks.enter_loss_over_batch()
     with run.loop_state.position.loss_over_batch(), run.components.strategy.precision.inside():
         loss = loss_of(whole.features())
-    run.components.lane_exchanges.leave_lane()
+    run.components.checks.leave_loss_over_batch()
     check_loss(loss, None)
     return whole.terms(loss, run.components.scaler.value if run.components.scaler is not None else 1.0)
 

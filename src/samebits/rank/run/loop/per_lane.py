@@ -16,10 +16,10 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.exact_json import decode, encode
 from samebits.rank.checkpoint.state.tracking import track
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.exact_json import decode, encode
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
 
 CALL, NAME = "run.per_lane", "per_lane"
 FORM = "    hidden = run.per_lane(lambda: torch.zeros(1, 128))\n    for batch in step:\n        out, new = model(batch, hidden.value)\n        hidden.value = new.detach()"

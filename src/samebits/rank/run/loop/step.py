@@ -16,16 +16,16 @@ from samebits.protocol.layout.schedule import Kind
 from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
-from samebits.rank.checks.look.labels import look_around_lane, note_gradients, share_looks
+from samebits.rank.checks.labels import share_looks
+from samebits.rank.checks.loss_gauge import take_loss
+from samebits.rank.checks.replicas import COUNTED, LOOKED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.data.loader import Batches, LanePart, StepPlan
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
+from samebits.rank.position.tally import Agreed
 from samebits.rank.run.loop.counts import WITH_LOSSES, CountedLoss, refuse_whole_batch, terms_of_counted, totals_of
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
-from samebits.rank.run.loop.loss_gauge import take_loss
 from samebits.rank.run.loop.per_lane import forget_open, share_values
-from samebits.rank.run.loop.replicas import COUNTED, LOOKED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
-from samebits.rank.run.loop.tally import Agreed
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.contract import ORDERED_FORM, RIGHT_FORM, AnyPass, OpenLane, OrderedPass, Pass, PassResult
 
 CANNOT_CONTINUE = "This step is over: its lanes cannot continue."
@@ -192,7 +192,7 @@ class Step:
         """One pass over the step's lanes, with its own gradient; or a look at what they compute, without backward."""
         run = self._run
         _refuse_pass(run, self._closed)
-        note_gradients(run, is_first=self._passes == 0)
+        run.components.checks.begin_pass(is_first=self._passes == 0)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
         forget_open(run)
         current = run.components.strategy.begin_pass(self._cut, where())
@@ -227,8 +227,8 @@ class Step:
         while position >= len(self._batches):
             run.components.step_timer.enter(Phase.DATA, "fetch")
             self._batches.append(self._next())
-            if run.components.recorder is not None:
-                run.components.recorder.samples(self._lanes[len(self._batches) - 1].lane, self._batches[-1])
+            for fetched in run.components.observers.fetched:
+                fetched(self._lanes[len(self._batches) - 1].lane, self._batches[-1])
         return self._batches[position]
 
     def _next(self) -> Any:
@@ -244,10 +244,7 @@ class Step:
         run.loop_state.position.region, run.loop_state.position.lane = Region.LANE, part.lane
         run.loop_state.position.num_samples = len(part.indices)
         run.loop_state.open_pass.lane = current.begin_lane(part.lane) if current is not None else None
-        run.components.unprepared.begin_lane()
-        if not run.loop_state.looks.is_over:
-            look_around_lane(run, is_end=False)
-        run.components.lane_exchanges.enter_lane()
+        run.components.checks.enter_lane()
         run.components.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         run.components.step_timer.enter(Phase.COMPUTE, f"lane {part.lane}")
         return run.loop_state.open_pass.lane
@@ -255,9 +252,7 @@ class Step:
     def _leave_lane(self, lane: OpenLane | None) -> None:
         if self._run.components.streams.was_seeded():
             _say_seeded_lane(self._run, where())
-        self._run.components.lane_exchanges.leave_lane()
-        if not self._run.loop_state.looks.is_over:
-            look_around_lane(self._run, is_end=True)
+        self._run.components.checks.leave_lane()
         if lane is not None:
             lane.end()
         # Later passes have their batches already. In the first, the next one is fetched while this lane's work is queued.
@@ -268,7 +263,7 @@ class Step:
     def _leave_lane_region(self) -> None:
         run = self._run
         run.loop_state.open_pass.lane = None
-        run.components.unprepared.end_lane()
+        run.components.checks.close_lane()
         if run.loop_state.position.region is Region.LANE:
             run.loop_state.position.region, run.loop_state.position.lane = Region.STEP, -1
 
@@ -290,8 +285,8 @@ class Step:
         self._passes += not is_look
         run.components.streams.enter(Domain.STEP, self.number, self._passes, *["look"] * is_look)
         if not is_look:
-            if run.components.recorder is not None:
-                _record_pass(run, self.number, self._passes, result)
+            for end_pass in run.components.observers.end_pass:
+                end_pass(self.number, self._passes, result)
             run.components.step_timer.enter(Phase.UPDATE, "optimizer")
         _log(run, self.number, result.notes)
 
@@ -321,13 +316,6 @@ def _is_counted(run: RunState, result: PassResult) -> bool:
             f"Pass counts= in every lane or in none:\n{WITH_LOSSES}",
         )
     return is_counted
-
-
-def _record_pass(run: RunState, step: int, number: int, result: PassResult) -> None:
-    models = run.loop_state.prepared.models
-    norm = run.components.strategy.gradient_norm([p for model in models for p in model.parameters()], 2.0)
-    assert run.components.recorder is not None
-    run.components.recorder.after_pass(step, number, (result.loss, norm), models)
 
 
 def _refuse_pass(run: RunState, is_over: bool) -> None:
@@ -371,7 +359,7 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
 
 def _receive(run: RunState, notes: dict[int, Any]) -> None:
     """Take what all ranks reported in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
-    run.loop_state.updates.end_pass(one for model in run.loop_state.prepared.models for one in model.parameters())
+    run.components.checks.end_pass()
     receive_bits(run, notes)
     run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
     if notes.pop(SNAPSHOT, 0):
@@ -389,8 +377,8 @@ def _log(run: RunState, step: int, notes: dict[int, Any]) -> None:
     if any(logs for logs, _ in notes.values()):
         means = _means({lane: logs for lane, (logs, _) in notes.items()}, run.config.placement.num_lanes)
         run.components.metrics.write(means)
-        if run.components.recorder is not None:
-            run.components.recorder.logged(step, means)
+        for logged in run.components.observers.logged:
+            logged(step, means)
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
-from samebits.rank.checks.look import labels
+from samebits.rank.checks import labels
+from samebits.rank.checks.loss_gauge import settle_losses
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
 from samebits.rank.init.device import give_back_freed_memory
+from samebits.rank.position.epoch_count import InsideEpoch
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
 from samebits.rank.run.loop.epoch import begin_epoch, check_samples, has_next
-from samebits.rank.run.loop.evaluation import say_shares
-from samebits.rank.run.loop.loss_gauge import say_idle, settle_losses
-from samebits.rank.run.loop.recording import is_over, record_before, record_left, record_step, settle
 from samebits.rank.run.loop.step import Step
-from samebits.rank.run.position.epoch_count import InsideEpoch
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.contract import RIGHT_FORM
 
 SETTLED_STEP = 2
@@ -73,7 +71,7 @@ def checked_loader(run: RunState, loader: object) -> PreparedLoader:
         raise UsageError(
             "This loader belongs to an earlier samebits.init.", "Pass the DataLoader to run.prepare again."
         )
-    if run.loop_state.position.region is not Region.SCRIPT and not is_over(run.components):
+    if run.loop_state.position.region is not Region.SCRIPT and not run.loop_state.is_recorded:
         raise UsageError("run.steps was called inside another step.", f"Take one step at a time:\n{RIGHT_FORM}")
     if not run.loop_state.prepared.models:
         raise UsageError(
@@ -99,8 +97,9 @@ class _Epoch:
 
 
 def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
-    settle(run)
-    if is_over(run.components):
+    for begin_loop in run.components.observers.begin_loop:
+        begin_loop()
+    if _is_over(run):
         return
     _refuse_inside_a_step(run)
     run.loop_state.begin()
@@ -135,24 +134,29 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             _count_step(run, mine.num_mine)
             _save_left(run, epoch.inside)
             run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
-            record_left(run.components)
+            for left_loop in run.components.observers.left_loop:
+                left_loop()
             raise
         finally:
             run.loop_state.position.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
         _reach_boundary(run, epoch.inside, is_last=steps.is_over)
-        if is_over(run.components):
+        if _is_over(run):
             settle_losses(run)
             run.loop_state.epochs.end_steps()
             return
     settle_losses(run)
     run.loop_state.epoch.inside = None
     check_samples(run, steps)
-    say_idle(run)
+    run.components.checks.say_idle()
     run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
     run.loop_state.epochs.end_steps()
     labels.leave_loop(run, is_inner=run.loop_state.epochs.in_body)
+
+
+def _is_over(run: RunState) -> bool:
+    return run.loop_state.is_recorded
 
 
 def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> None:
@@ -223,18 +227,18 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
 
 
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
-    run.loop_state.updates.steps += 1
-    say_shares(run.components)
+    run.components.checks.before_step()
     run.components.numerics.keep()
     # At what the body of the last step drew.
     run.components.streams.look()
-    record_before(run)
+    for before_step in run.components.observers.before_step:
+        before_step()
     run.components.streams.enter(Domain.STEP, step.number, 0)
     run.loop_state.checkpointing.last.enter_step()
     run.loop_state.position.region = Region.STEP
     run.components.step_timer.step = step.number
-    if run.components.meter is not None:
-        run.components.meter.begin_step(step.number, step.num_samples, is_first)
+    for begin_step in run.components.observers.begin_step:
+        begin_step(step.number, step.num_samples, is_first)
 
 
 def _finish_step(run: RunState, num_samples: int) -> None:
@@ -243,10 +247,9 @@ def _finish_step(run: RunState, num_samples: int) -> None:
     step_timer = run.components.step_timer
     if step_timer.step == SETTLED_STEP:
         give_back_freed_memory()
-    record_step(run)
     step_timer.enter(Phase.SCRIPT, "between steps")
-    if run.components.meter is not None:
-        run.components.meter.end_step(step_timer.step, run.components.strategy.report())
+    for end_step in run.components.observers.end_step:
+        end_step()
 
 
 def _count_step(run: RunState, num_samples: int) -> None:

@@ -21,9 +21,8 @@ from samebits.notices import say
 from samebits.protocol.environment import RankEnvironment
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.state.optimizer_state import keep_groups
-from samebits.rank.checks.idle_loops import NOT_ZEROED
-from samebits.rank.run.position.moment import Region
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.moment import Region
+from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.contract import RIGHT_FORM, misplaced
 from samebits.rank.strategy.optimizer_kinds import follow_parameters
 from samebits.rank.strategy.precision import LossScale, Precision
@@ -176,7 +175,7 @@ def watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
             "Pass them (or their module) to run.prepare too.",
         )
     follow_parameters(optimizer)
-    run.components.unprepared.take(optimizer)
+    run.components.checks.take(optimizer)
     run.loop_state.prepared.hooks.extend([*keep_groups(optimizer), optimizer.register_step_pre_hook(_before_step(run))])
     if run.components.scaler is not None:
         run.loop_state.prepared.hooks.extend(Overflow(run, run.components.scaler).watch(optimizer))
@@ -212,8 +211,7 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
             )
         if run.loop_state.position.region is Region.STEP:
             run.loop_state.rates.check(run.components.step_timer.step, optimizer.param_groups)
-        if run.loop_state.updates.before_update(optimizer) and run.is_users_main:
-            say(f"{where()}: {NOT_ZEROED}")
+        run.components.checks.before_update(optimizer)
         if run.loop_state.looks.kept:
             run.loop_state.looks.note_update([one for group in optimizer.param_groups for one in group["params"]])
         if calls_back:

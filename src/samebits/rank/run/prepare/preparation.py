@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from samebits.errors import UsageError
 from samebits.notices import say
-from samebits.rank.checkpoint.state.model_state import infinite_parts
 from samebits.rank.data.loader import (
     OWN_ORDER_FIX,
     LoaderContext,
@@ -26,10 +25,12 @@ from samebits.rank.init.device import is_shared
 from samebits.rank.init.numerics import refuse_several_devices, set_compiler
 from samebits.rank.init.streams import seed_process
 from samebits.rank.portable.prepared import look_at, seed_held_process
+from samebits.rank.position.model_state import infinite_parts
+from samebits.rank.position.preparations import LOADER, MODEL, OPTIMIZER, SCHEDULER, Modes
+from samebits.rank.position.run_state import RunState
 from samebits.rank.recording.calm import calm_module
 from samebits.rank.run.decisions import write_decisions
 from samebits.rank.run.loop.evaluation import evaluate
-from samebits.rank.run.position.preparations import LOADER, MODEL, OPTIMIZER, SCHEDULER, Modes
 from samebits.rank.run.prepare.optimizers import watch
 from samebits.rank.run.prepare.refusals import (
     LoneParameter,
@@ -38,7 +39,6 @@ from samebits.rank.run.prepare.refusals import (
     refuse_captured,
     refuse_late,
 )
-from samebits.rank.run.run_state import RunState
 from samebits.rank.strategy.agreement import spans_devices
 from samebits.rank.strategy.norm import has_synchronised_norm
 from samebits.rank.strategy.other_users import refuse_other_users
@@ -97,7 +97,7 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
             _move(run, model)
         else:
             refuse_several_devices(run.config.arithmetic.allow)
-        if run.components.recorder is not None and run.components.recorder.plain:
+        if run.config.purpose.is_plain:
             calm_module(model)
     run.components.strategy.set_buffer_rules(buffers)
     run.components.strategy.adopt([*run.loop_state.prepared.models, *models])
@@ -120,7 +120,7 @@ def _move(run: RunState, model: nn.Module) -> None:
 
 def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(run.loop_state.prepared.loaders)
-    records_plain = run.components.recorder is not None and run.components.recorder.plain
+    records_plain = run.config.purpose.is_plain
     context = LoaderContext(
         run.config.seed,
         number,

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 from samebits.errors import UsageError
 from samebits.protocol.layout.mesh import Mesh
 from samebits.rank.data.loader import PreparedLoader
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.run_state import RunState
 
 DIVIDED = ("pipeline", "model_parallel", "hogwild", "dp")
 """Strategies under which everything is prepared before the loop."""

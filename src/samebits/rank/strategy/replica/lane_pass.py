@@ -67,7 +67,7 @@ class PassSetting:
     abandoned: list[Pass] = field(default_factory=list)
     """Passes that were left early; see [Note: why a pass that was left is retained]."""
 
-    @property
+    @cached_property
     def lanes(self) -> range:
         return self.placement.lanes(self.peers.rank)
 

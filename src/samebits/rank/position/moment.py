@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from samebits.errors import UsageError
-from samebits.rank.run.position.preparations import Modes
+from samebits.rank.position.preparations import Modes
 
 
 @dataclass
@@ -64,6 +64,9 @@ class LoopPosition:
     """Whether a loss is computed from the features of all lanes, on every rank."""
     is_counted: bool = False
     """Whether something was added to a tally since the evaluation began."""
+    reverses: bool = False
+    """Whether loops go through a step's lanes from the last to the first. Others than `Step` that rely on the order switch it off."""
+    has_reversed: bool = False
 
     @property
     def in_lane(self) -> bool:

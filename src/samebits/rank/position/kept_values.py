@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.exact_json import encode
-from samebits.rank.run.position.preparations import MadeOptions
+from samebits.rank.position.exact_json import encode
+from samebits.rank.position.preparations import MadeOptions
 
 
 class KeptValues:

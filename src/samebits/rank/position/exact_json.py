@@ -7,6 +7,7 @@ is written, by its path, and never pickled. A subclass of float comes back as a 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -52,6 +53,11 @@ _LEAVES: dict[str, Callable[[Mapping[str, Any], Take], Any]] = {
 _DTYPES: dict[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
+
+
+def digest(value: Any) -> str:
+    """A digest that is equal for equal JSON."""
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _number_type(name: str) -> np.dtype[Any]:

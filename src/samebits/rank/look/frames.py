@@ -13,7 +13,7 @@ from typing import Any
 
 from samebits.protocol.script_files import PACKAGE, running_script
 from samebits.rank.caller import short
-from samebits.rank.checks.look.source import read_behind, scope_of, tree, writes_uncounted
+from samebits.rank.look.source import read_behind, scope_of, tree, writes_uncounted
 
 
 def script_frames() -> Iterator[FrameType]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from samebits.rank.checks.look.frames import (
+from samebits.rank.look.frames import (
     file_of_class,
     is_a_class_of_the_users,
     is_the_users,
@@ -23,7 +23,7 @@ from samebits.rank.checks.look.frames import (
     stored_by_libraries,
     variables_of,
 )
-from samebits.rank.checks.look.reading import GENERATORS, Reader, contained_in, contents_of, dictionary_of, has_more
+from samebits.rank.look.reading import GENERATORS, Reader, contained_in, contents_of, dictionary_of, has_more
 
 MOST_PARTS = 50
 """Of one thing that is searched for weights, and nearly so many of all."""

@@ -10,19 +10,18 @@ from typing import Any
 
 from torch import nn
 
-from samebits.rank.checks.idle_loops import Updates
-from samebits.rank.checks.look.looks import NOT_YET, Looks
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import StreamedSteps
-from samebits.rank.run.checkpointing import Checkpointing, Resumption
-from samebits.rank.run.loop.tally import Tallies
-from samebits.rank.run.position.epoch_count import EpochCount, InsideEpoch
-from samebits.rank.run.position.kept_values import KeptValues
-from samebits.rank.run.position.made_schedulers import MadeSchedulers
-from samebits.rank.run.position.moment import LoopPosition, Region
-from samebits.rank.run.position.preparations import SCHEDULER, Members, Modes, Preparations
-from samebits.rank.run.position.rates import Rates
+from samebits.rank.look.looks import NOT_YET, Looks
+from samebits.rank.position.checkpointing import Checkpointing, Resumption
+from samebits.rank.position.epoch_count import EpochCount, InsideEpoch
+from samebits.rank.position.kept_values import KeptValues
+from samebits.rank.position.made_schedulers import MadeSchedulers
+from samebits.rank.position.moment import LoopPosition, Region
+from samebits.rank.position.preparations import SCHEDULER, Members, Modes, Preparations
+from samebits.rank.position.rates import Rates
+from samebits.rank.position.tally import Tallies
 from samebits.rank.strategy.contract import OpenLane
 from samebits.rank.strategy.pass_loss import PassLoss
 
@@ -157,7 +156,8 @@ class LoopState:
     """Those that nobody prepared."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
-    updates: Updates = field(default_factory=Updates)
+    is_recorded: bool = False
+    """Whether `verify` has all that it wants: loops end as if the data were over."""
     looks: Looks = field(default_factory=Looks)
     """At what the script keeps itself."""
     as_at_first: tuple[int, list[bool], list[bool]] | None = None

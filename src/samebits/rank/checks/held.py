@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from samebits.rank.checks.look.reading import dictionary_of
-from samebits.rank.checks.look.snapshot import Prepared
-from samebits.rank.run.loop_state import LoopState
+from samebits.rank.look.reading import dictionary_of
+from samebits.rank.look.snapshot import Prepared
+from samebits.rank.position.loop_state import LoopState
 
 
 def prepared_of(run: Any, loop_state: LoopState, *, between_lanes: bool) -> Prepared:

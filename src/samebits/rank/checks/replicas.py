@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from samebits.errors import PeerLost, RanksDiffer
 from samebits.protocol.saving import chosen_steps, parse_checks
 from samebits.rank.caller import where
-from samebits.rank.run.run_state import RunState
+from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.agreement import bit_sums, packed, tensor_hash
 
 
@@ -96,7 +96,7 @@ def begin_checks(run: RunState) -> None:
     """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
     checks = run.loop_state.checks
     checks.every = 0
-    if run.config.mesh.replicas == 1 or run.components.recorder is not None or checks.requested == 0:
+    if run.config.mesh.replicas == 1 or run.config.purpose.records or checks.requested == 0:
         return
     tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
@@ -160,14 +160,14 @@ def bits_held(run: RunState) -> str:
 
 def compared(run: RunState) -> set[int]:
     """Identities of the tensors of which `compare` has just made sure that every rank holds the same bits."""
-    if run.config.mesh.stages > 1 or run.components.recorder is not None or run.components.transport.world_size == 1:
+    if run.config.mesh.stages > 1 or run.config.purpose.records or run.components.transport.world_size == 1:
         return set()
     return {id(tensor) for _, tensor in (*run.components.strategy.tensors(), *_states(run, {}))}
 
 
 def _compare(run: RunState, gathered: list[Any], step: int, *, is_whole: bool) -> None:
     mesh, checks = run.config.mesh, run.loop_state.checks
-    if run.components.recorder is not None:
+    if run.config.purpose.records:
         # `samebits verify` compares more, and names the step.
         return
     if any(one != gathered[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), gathered, strict=True)):

@@ -16,12 +16,21 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.protocol.layout.tree import tree_sum
-from samebits.rank.checks.unreduced_metrics import refusal
-from samebits.rank.run.position.moment import LoopPosition, Region
+from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.transport.contract import Transport
 
+FIRST = "Iterate `loader.first(k)` in its place: the first k batches, the same on any number of ranks."
 Sums = dict[str, dict[int, tuple[float, float]]]
 """By name and lane: the weighted sum, and the sum of the weights."""
+
+
+def left_early(where: str, call: str) -> UsageError:
+    """Where a call would put together numbers of an evaluation that the script left early, at that line."""
+    return UsageError(
+        f"{call}: the loop over a prepared loader at {where} was left early, after the first batches of each rank, so the result "
+        "would depend on the number of ranks.",
+        FIRST,
+    )
 
 
 def gather_rows(
@@ -53,7 +62,7 @@ def gather_rows(
         where,
     )
     if line := next((other["left"] for other in gathered if other["left"]), ""):
-        raise refusal(line, "run.gather")
+        raise left_early(line, "run.gather")
     for rank, other in enumerate(gathered):
         if other["rows"] != len(other["indices"]):
             raise UsageError(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-from samebits.rank.checks.look.flow import FUNCTIONS, SCOPES, Flow, Loop, own_names
+from samebits.rank.look.flow import FUNCTIONS, SCOPES, Flow, Loop, own_names
 
 ADDS = frozenset({
     "add", "add_", "append", "appendleft", "extend", "insert", "put", "record", "update", "write", "writerow",

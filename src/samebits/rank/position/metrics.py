@@ -18,7 +18,7 @@ from samebits.machine.regular_file import read_regular
 from samebits.protocol.events import finite
 from samebits.protocol.metric_lines import Delivered, decoded, values_of, without_time
 from samebits.protocol.run_folder import read_lines, write_private
-from samebits.rank.run.position.step_timer import StepTimer
+from samebits.rank.position.step_timer import StepTimer
 
 _settled: set[Path] = set()
 """The files that were dealt with: what a second `samebits.init` of this process finds there is its own."""

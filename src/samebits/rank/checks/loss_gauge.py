@@ -1,18 +1,14 @@
-"""The loss of a pass, for the progress line; the first one that is no finite number, with the lanes that it comes from; and
-loops that have none.
-"""
+"""The loss of a pass, for the progress line; the first one that is no finite number, with the lanes that it comes from."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from torch.optim import Optimizer
-
 from samebits.notices import say
 from samebits.protocol.case import Case
-from samebits.rank.run.loop.replicas import refuse_apart
-from samebits.rank.run.run_state import RunState
+from samebits.rank.checks.replicas import refuse_apart
+from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.pass_loss import PassLoss
 
 NAN_LOSS = "nan-loss"
@@ -41,17 +37,6 @@ def settle_losses(run: RunState) -> None:
         _show(run, *under_way[0])
         under_way.popleft()
     run.components.step_timer.publish()
-
-
-def say_idle(run: RunState) -> None:
-    """Say, once and behind the first epoch, what its loop lacks to train anything. Call it after `settle_losses`."""
-    updates, prepared = run.loop_state.updates, run.loop_state.prepared
-    text = updates.missing(
-        has_loss=run.components.step_timer.num_losses > 0,
-        has_optimizer=any(isinstance(one, Optimizer) for one in prepared.taken),
-    )
-    if text and run.is_users_main:
-        say(text)
 
 
 def _show(run: RunState, step: int, losses: PassLoss) -> None:

@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.exact_json import encode
-from samebits.rank.run.position.epoch_count import EpochCount
-from samebits.rank.run.position.preparations import Groups, options_of
+from samebits.rank.position.epoch_count import EpochCount
+from samebits.rank.position.exact_json import encode
+from samebits.rank.position.preparations import Groups, options_of
 
 Options = list[dict[str, Any]]
 """Of each group of an optimizer, without its parameters."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from samebits.protocol.journal.failure import FailureKind, kind_of
 from samebits.rank.data.stream import SavedStream
-from samebits.rank.run.position.epoch_count import InsideEpoch
+from samebits.rank.position.epoch_count import InsideEpoch
 
 
 class NoStates:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from types import CodeType
 
 from samebits.rank.caller import short
-from samebits.rank.checks.look import source
-from samebits.rank.checks.look.flow import Loop, left_for_lanes, loops_over_lanes
-from samebits.rank.checks.look.snapshot import Place, Seen, Snapshot
+from samebits.rank.look import source
+from samebits.rank.look.flow import Loop, left_for_lanes, loops_over_lanes
+from samebits.rank.look.snapshot import Place, Seen, Snapshot
 
 
 @dataclass(frozen=True)

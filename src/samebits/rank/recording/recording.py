@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from samebits.protocol.environment import MEASURE, RankEnvironment
 from samebits.protocol.journal.spans import spans
@@ -26,13 +27,15 @@ from samebits.protocol.run_folder import RunFolder
 from samebits.rank.data.lane_dataset import LaneIndices
 from samebits.rank.data.loader import LanePart, PreparedLoader
 from samebits.rank.data.order import EpochPlan
+from samebits.rank.position.moment import LoopPosition
+from samebits.rank.position.observers import Observer
+from samebits.rank.position.run_state import RunState
+from samebits.rank.position.step_timer import StepTimer
+from samebits.rank.position.trace import Trace
 from samebits.rank.recording.calm import calm, calm_random_numbers
 from samebits.rank.recording.meter import Meter
 from samebits.rank.recording.recorder import Recorder, Taken
-from samebits.rank.recording.trace import Trace
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.step_timer import StepTimer
-from samebits.rank.run.run_state import Components, RunState
+from samebits.rank.strategy.contract import PassResult
 
 NUM_STEPS = 2
 """How many steps are fetched again: those that every proof has recorded."""
@@ -75,79 +78,73 @@ LEAST_REST_S = 30.0
 """The code after the last step gets this long, or twice as long as the script took until then if that is more."""
 
 
-def is_over(components: Components) -> bool:
-    """Whether loops end here, because everything wanted is recorded."""
-    return components.recorder is not None and components.recorder.over
+class Recording(Observer):
+    """Lets a recorder record."""
 
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.run: RunState
 
-def record_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) -> None:
-    """Record what an epoch begins with; a stream has no `plan`."""
-    if run.components.recorder is not None:
-        run.components.recorder.initial(_taken(run))
+    def attach(self, run: RunState) -> None:
+        """Look at this run, and let it do what `verify` wants: go through lanes backwards, end where all is recorded."""
+        self.run, recorder = run, self._recorder
+        # A pipeline has an order of its own.
+        run.loop_state.position.reverses = recorder.reverses and not run.components.strategy.is_ordered
+        run.loop_state.is_recorded = recorder.over
+        if recorder.lanes is not None:
+            run.components.strategy.observers.append(recorder.lanes)
+            calm_random_numbers(run.loop_state.position, run.components.streams)
+
+    def begin_epoch(self, loader: PreparedLoader, plan: EpochPlan | None) -> None:
+        self._recorder.initial(_taken(self.run))
         if plan is not None:
-            run.components.recorder.plans.setdefault(loader.context.number, plan)
+            self._recorder.plans.setdefault(loader.context.number, plan)
 
+    def begin_loop(self) -> None:
+        if self._recorder.left is not None:
+            self.end_step()
 
-def record_before(run: RunState) -> None:
-    """Record what the next step begins with, where `verify` compares a resumed run. Collective: call it on every rank."""
-    if run.components.recorder is not None:
-        run.components.recorder.before_step(run.components.step_timer.step, _taken(run))
+    def before_step(self) -> None:
+        self._recorder.before_step(self.run.components.step_timer.step, _taken(self.run))
 
+    def fetched(self, lane: int, batch: Any) -> None:
+        self._recorder.samples(lane, batch)
 
-def stops_after_saving(run: RunState) -> bool:
-    """Whether `verify` wants the run to end after a state is saved."""
-    return run.components.recorder is not None and bool(run.components.recorder.stops)
+    def end_pass(self, step: int, number: int, result: PassResult) -> None:
+        models = self.run.loop_state.prepared.models
+        parameters = [one for model in models for one in model.parameters()]
+        norm = self.run.components.strategy.gradient_norm(parameters, 2.0)
+        self._recorder.after_pass(step, number, (result.loss, norm), models)
 
+    def logged(self, step: int, values: Mapping[str, float | Tensor]) -> None:
+        self._recorder.logged(step, values)
 
-def record_saved(run: RunState) -> None:
-    """After a state is on the disk: end here, as if the run were killed. Collective: call it on every rank.
+    def end_step(self) -> None:
+        """Raises SystemExit after the last wanted step, where the script's end is not wanted."""
+        self._recorder.after_step(self.run.components.step_timer.step, _taken(self.run))
+        if self._recorder.over:
+            self.run.loop_state.is_recorded = True
+            _begin_rest(self.run, self._recorder)
 
-    Call it only if `stops_after_saving`.
-    """
-    recorder = run.components.recorder
-    assert recorder is not None
-    recorder.variables(run.components.step_timer.step)
-    run.components.transport.barrier("the stop of verify")
-    os._exit(0)
+    def left_loop(self) -> None:
+        """The step is recorded where all ranks are next."""
+        self._recorder.left = self.run.components.step_timer.step
 
+    def saved_state(self) -> None:
+        """End here, as if the run were killed."""
+        self._recorder.variables(self.run.components.step_timer.step)
+        self.run.components.transport.barrier("the stop of verify")
+        os._exit(0)
 
-def record_step(run: RunState) -> None:
-    """Record a step whose body is finished. Collective: call it on every rank.
-
-    Raises:
-        SystemExit: after the last wanted step, where the script's end is not wanted.
-    """
-    recorder = run.components.recorder
-    if recorder is None:
-        return
-    recorder.after_step(run.components.step_timer.step, _taken(run))
-    if recorder.over:
-        _begin_rest(run, recorder)
-
-
-def record_left(components: Components) -> None:
-    """Note that the script left its loop in the middle of a step; it is recorded where all ranks are next."""
-    if components.recorder is not None:
-        components.recorder.left = components.step_timer.step
-
-
-def settle(run: RunState) -> None:
-    """Record, between steps, a step whose loop was left. Collective: call it on every rank."""
-    if run.components.recorder is not None and run.components.recorder.left is not None:
-        record_step(run)
-
-
-def record_end(run: RunState) -> None:
-    """Record the end of the script. Collective: call it on every rank."""
-    recorder = run.components.recorder
-    if recorder is None or not recorder.to_the_end:
-        return
-    settle(run)
-    if not recorder.over:
-        look_again(run, recorder, "training")
-    look_again(run, recorder, "evaluation")
-    recorder.at_end(_taken(run))
-    recorder.note_ending(reached=True)
+    def end_run(self) -> None:
+        if not self._recorder.to_the_end:
+            return
+        self.begin_loop()
+        if not self._recorder.over:
+            look_again(self.run, self._recorder, "training")
+        look_again(self.run, self._recorder, "evaluation")
+        self._recorder.at_end(_taken(self.run))
+        self._recorder.note_ending(reached=True, has_reversed=self.run.loop_state.position.has_reversed)
 
 
 def _begin_rest(run: RunState, recorder: Recorder) -> None:
@@ -156,18 +153,20 @@ def _begin_rest(run: RunState, recorder: Recorder) -> None:
         raise SystemExit(0)
     look_again(run, recorder, "training")
     recorder.flush_end()
-    recorder.note_ending(reached=False)
+    recorder.note_ending(reached=False, has_reversed=run.loop_state.position.has_reversed)
     # No rank may fail after its last step before all have recorded theirs.
     run.components.transport.barrier("the last step of verify")
     seconds = max(LEAST_REST_S, 2 * (time.monotonic() - recorder.began_s))
-    timer = threading.Timer(seconds, _end_here, (recorder, seconds))
+    timer = threading.Timer(seconds, _end_here, (recorder, seconds, run.loop_state.position))
     timer.daemon = True
     timer.start()
 
 
-def _end_here(recorder: Recorder, seconds: float) -> None:
+def _end_here(recorder: Recorder, seconds: float, position: LoopPosition) -> None:
     """End a script that never ends. Every rank does so at about this time; seeing another's end is no failure."""
-    recorder.note_ending(reached=False, why=f"it did not end within {seconds:.0f} s")
+    recorder.note_ending(
+        reached=False, has_reversed=position.has_reversed, why=f"it did not end within {seconds:.0f} s"
+    )
     os._exit(0)
 
 
@@ -180,15 +179,6 @@ def _taken(run: RunState) -> Taken:
         run.is_here,
         partial(run.components.strategy.whole_state, everyone=True),
     )
-
-
-def observe(recorder: Recorder, components: Components, loop_state: LoopState) -> None:
-    """Let the observers that `verify` wants see the lanes."""
-    # A pipeline has an order of its own.
-    recorder.reverses = recorder.reverses and not components.strategy.is_ordered
-    if recorder.lanes is not None:
-        components.strategy.observers.append(recorder.lanes)
-        calm_random_numbers(loop_state.position, components.streams)
 
 
 def make_recorder(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:

@@ -12,12 +12,12 @@ from typing import Any
 from samebits.errors import UsageError
 from samebits.notices import say
 from samebits.rank.caller import where
-from samebits.rank.checks.look.frames import assigned_at, read_behind_its_loop
-from samebits.rank.checks.look.held import prepared_of
-from samebits.rank.checks.look.looks import GRADIENTS, NOT_YET
-from samebits.rank.checks.look.verdict import Named
-from samebits.rank.run.position.metrics import keep
-from samebits.rank.run.run_state import RunState
+from samebits.rank.checks.held import prepared_of
+from samebits.rank.look.frames import assigned_at, read_behind_its_loop
+from samebits.rank.look.looks import GRADIENTS, NOT_YET
+from samebits.rank.look.verdict import Named
+from samebits.rank.position.metrics import keep
+from samebits.rank.position.run_state import RunState
 
 MOST_SAID = 3
 CARRIED = "no state holds {}, so a resumed run begins with it anew; keep it in run.state, or give it to run.track."
@@ -119,7 +119,6 @@ def look_around_lane(run: RunState, *, is_end: bool) -> None:
 
 def note_gradients(run: RunState, *, is_first: bool) -> None:
     """A pass begins, the first of its step or another: note which gradients of an earlier step are still there."""
-    run.loop_state.updates.begin_pass()
     looks = run.loop_state.looks
     if not looks.is_over and not looks.accumulates:
         parameters = (one for model in run.loop_state.prepared.models for one in model.parameters())

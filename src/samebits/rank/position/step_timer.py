@@ -9,7 +9,7 @@ from typing import Any
 from samebits.protocol.journal.gauges import Gauges
 from samebits.protocol.journal.ring import JournalWriter, Phase
 from samebits.rank.caller import caller
-from samebits.rank.recording.trace import Trace
+from samebits.rank.position.trace import Trace
 
 
 class StepTimer:

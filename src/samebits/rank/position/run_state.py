@@ -15,22 +15,37 @@ from samebits.protocol.events import Kind, add_event
 from samebits.protocol.layout.mesh import Mesh
 from samebits.protocol.layout.placement import Placement
 from samebits.protocol.run_folder import RunFolder
-from samebits.rank.checks.lane_exchanges import LaneExchanges
-from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
-from samebits.rank.checks.unreduced_metrics import UnreducedMetrics
-from samebits.rank.checks.written_files import WrittenFiles
 from samebits.rank.init.numerics import KeptNumerics
 from samebits.rank.init.streams import Streams
-from samebits.rank.recording.meter import Meter
-from samebits.rank.recording.recorder import Recorder
-from samebits.rank.run.loop_state import LoopState
-from samebits.rank.run.position.metrics import MetricsFile
-from samebits.rank.run.position.step_timer import StepTimer
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.metrics import MetricsFile
+from samebits.rank.position.observers import Observers
+from samebits.rank.position.participants import Checks
+from samebits.rank.position.step_timer import StepTimer
 from samebits.rank.strategy.contract import Strategy
 from samebits.rank.strategy.precision import LossScale
 from samebits.rank.transport.contract import Transport
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What the run is for; by default, for its user. The same on every rank."""
+
+    records: bool = False
+    """`verify` records it."""
+    measures: bool = False
+    """`bench` measures it."""
+    is_plain: bool = False
+    """With `records`: it shows what a plain loop computes."""
+    stops_after_saving: bool = False
+    """With `records`: it ends, as if it were killed, behind the first state that it saves."""
+
+    @property
+    def is_users(self) -> bool:
+        """Whether somebody reads its notices and keeps its states."""
+        return not self.records and not self.measures
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,7 @@ class Config:
     mesh: Mesh
     placement: Placement
     """Lanes on replicas."""
+    purpose: Purpose = Purpose()
 
     def adopt_seed(self, seed: int) -> None:
         """A script of Accelerate names it after init; before anything is prepared, nothing has used it."""
@@ -75,15 +91,10 @@ class Components:
     numerics: KeptNumerics
     step_timer: StepTimer
     metrics: MetricsFile
-    unprepared: UnpreparedOptimizers
-    lane_exchanges: LaneExchanges
-    unreduced: UnreducedMetrics
+    checks: Checks
+    observers: Observers
     scaler: LossScale | None
     """Under 16-mixed; it has a state that a resumed run needs."""
-    recorder: Recorder | None
-    meter: Meter | None
-    written: WrittenFiles | None
-    """The files that this rank writes, where there are several ranks."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +115,16 @@ class RunState:
 
         `verify` may go through them backwards.
         """
-        recorder = self.components.recorder
-        if recorder is None or not recorder.reverses:
+        position = self.loop_state.position
+        if not position.reverses:
             return items
-        recorder.has_reversed = True
+        position.has_reversed = True
         return items[::-1]
 
     @property
     def is_users_main(self) -> bool:
-        """Whether this is rank 0 of a run whose notices somebody reads: none of `verify` or `bench`."""
-        components = self.components
-        return components.transport.rank == 0 and components.recorder is None and components.meter is None
+        """Whether this is rank 0 of a run whose notices somebody reads."""
+        return self.components.transport.rank == 0 and self.config.purpose.is_users
 
     def note(self, kind: Kind, step: int | None = None, **fields: Any) -> None:
         """Add an event to the run folder, on rank 0 where there is one; `step`: None for the newest."""

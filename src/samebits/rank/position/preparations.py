@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.model_state import ModelState
+from samebits.rank.position.model_state import ModelState
 from samebits.rank.strategy.agreement import bit_sums, packed
 
 MODEL, OPTIMIZER, SCHEDULER, LOADER = KINDS = "model", "optimizer", "scheduler", "loader"

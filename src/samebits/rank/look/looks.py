@@ -14,8 +14,8 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from samebits.machine.torch_private import DisableTorchFunction, dispatching
-from samebits.rank.checks.look.snapshot import Prepared, Snapshot, look
-from samebits.rank.checks.look.verdict import Named, changed, counted, counts_of_lanes, left_behind, unread
+from samebits.rank.look.snapshot import Prepared, Snapshot, look
+from samebits.rank.look.verdict import Named, changed, counted, counts_of_lanes, left_behind, unread
 
 LOOKS = 3
 """At the ends of so many steps."""

@@ -55,7 +55,8 @@ class ScriptChecks(Checks):
 
     def begin_pass(self, *, is_first: bool) -> None:
         self._updates.begin_pass()
-        note_gradients(self.run, is_first=is_first)
+        if not self._looks.is_over and not self._looks.accumulates:
+            note_gradients(self.run, is_first=is_first)
 
     def end_pass(self) -> None:
         models = self.run.loop_state.prepared.models

@@ -120,10 +120,9 @@ def look_around_lane(run: RunState, *, is_end: bool) -> None:
 def note_gradients(run: RunState, *, is_first: bool) -> None:
     """A pass begins, the first of its step or another: note which gradients of an earlier step are still there."""
     looks = run.loop_state.looks
-    if not looks.is_over and not looks.accumulates:
-        parameters = (one for model in run.loop_state.prepared.models for one in model.parameters())
-        there = {id(one) for one in parameters if one.grad is not None}
-        looks.kept = there if is_first else looks.kept & there
+    parameters = (one for model in run.loop_state.prepared.models for one in model.parameters())
+    there = {id(one) for one in parameters if one.grad is not None}
+    looks.kept = there if is_first else looks.kept & there
 
 
 def label_gradients(run: RunState) -> None:

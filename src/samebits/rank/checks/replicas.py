@@ -80,16 +80,8 @@ def first_damage(gathered: Sequence[Mapping[str, str]], part_of: Sequence[int] =
     return None
 
 
-SAVE_SIGNAL = -1
-"""The signal because of which the run is to save and end."""
-SNAPSHOT = -2
-"""That a snapshot is due."""
-COUNTED = -3
-"""That lanes keep their losses until the counts of all are known."""
-CHECKED = -4
-"""Rank 0's bits; rank r has `CHECKED - r`, so nothing else may be below."""
-LOOKED = -(1 << 30)
-"""What rank 0's looks have found; rank r has `LOOKED - r`."""
+BITS = "bits"
+"""The row of a pass's frame in which ranks report theirs."""
 
 
 def begin_checks(run: RunState) -> None:
@@ -117,27 +109,26 @@ def nothing_to_check(run: RunState) -> str:
     return f"--check-every {requested} has nothing to compare: {whole}."
 
 
-def report_bits(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:
-    """What this rank reports to the others about its bits in this pass, whose lanes are over; `is_first` of its step.
+def report_bits(run: RunState, *, is_first: bool) -> list[Any]:
+    """What this rank reports to the others about its bits in this pass, whose lanes are over; `is_first` of its step. Empty: nothing.
 
     The sums of buffers that move belong to every pass: the others add to theirs what this rank makes of a damaged one.
     """
     every = run.loop_state.checks.every
     if not every:
-        return {}
+        return []
     moving = run.components.strategy.checksums(only_moving=True)
     whole = bits_held(run) if is_first and run.components.step_timer.step % every == 0 else ""
-    return {CHECKED - run.components.transport.rank: [moving, whole]} if moving or whole else {}
+    return [moving, whole] if moving or whole else []
 
 
-def receive_bits(run: RunState, notes: dict[int, Any]) -> None:
-    """Take what all ranks reported in `report_bits` out of `notes`, and compare. Collective: call it on every rank.
+def receive_bits(run: RunState, gathered: Sequence[Any]) -> None:
+    """Compare what the ranks reported in `report_bits`, if all did. Collective: call it on every rank.
 
     Raises:
         RanksDiffer: on the rank that is wrong; on the others `PeerLost`.
     """
-    gathered = [notes.pop(CHECKED - rank, None) for rank in range(run.components.transport.world_size)]
-    if None not in gathered:
+    if len(gathered) == run.components.transport.world_size and None not in gathered:
         _compare(run, gathered, run.components.step_timer.step - 1, is_whole=all(whole for _, whole in gathered))
 
 
@@ -165,7 +156,7 @@ def compared(run: RunState) -> set[int]:
     return {id(tensor) for _, tensor in (*run.components.strategy.tensors(), *_states(run, {}))}
 
 
-def _compare(run: RunState, gathered: list[Any], step: int, *, is_whole: bool) -> None:
+def _compare(run: RunState, gathered: Sequence[Any], step: int, *, is_whole: bool) -> None:
     mesh, checks = run.config.mesh, run.loop_state.checks
     if run.config.purpose.records:
         # `samebits verify` compares more, and names the step.

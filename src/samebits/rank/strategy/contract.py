@@ -28,8 +28,8 @@ class PassResult:
 
     pass_loss: PassLoss
     """The lanes' losses."""
-    notes: dict[int, Any]
-    """The notes of all lanes, in lane order."""
+    rows: Mapping[str, Sequence[Any]]
+    """What ranks reported, by name: a list by rank, None of those that reported nothing."""
     apart: tuple[int, ...] = ()
     """Ranks whose `seen` differed from rank 0's."""
 
@@ -71,13 +71,13 @@ class AnyPass(ABC):
     """A pass over a step's lanes. It ends by `end` or by `abandon`; by both, where `end` has lost another rank."""
 
     @abstractmethod
-    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+    def end(self, rows: Mapping[str, Any], seen: int) -> PassResult:
         """Reduce over ranks. Collective: call it on every rank.
 
         Afterwards `p.grad` holds the step's gradient, added to what it held before the pass.
 
         Args:
-            notes: small JSON values by lane, sent to every rank.
+            rows: small JSON values of this rank by name, sent to every rank.
             seen: a digest of this rank's random streams outside the lanes; it is compared over the ranks.
         """
 

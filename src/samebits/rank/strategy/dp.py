@@ -73,14 +73,14 @@ class _FirstPass(Pass):
     def begin_lane(self, lane: int) -> OpenLane:
         return self._inner.begin_lane(lane)
 
-    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+    def end(self, rows: Mapping[str, Any], seen: int) -> PassResult:
         self._checked()
         if not any(forward.num_calls for forward in self._split):
             say(
                 "dp splits model(...), but the first step called only other methods of the model, which run in "
                 "one piece. Call the model itself, or use --strategy ddp."
             )
-        return self._inner.end(notes, seen)
+        return self._inner.end(rows, seen)
 
     def abandon(self) -> None:
         self._inner.abandon()

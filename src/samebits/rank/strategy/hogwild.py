@@ -183,11 +183,9 @@ class _HogwildPass(Pass):
     def begin_lane(self, lane: int) -> OpenLane:
         return _HogwildLane(self._inner.begin_lane(lane - self._first), self._buffers)
 
-    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
-        first = self._first
-        result = self._inner.end({lane - first: note for lane, note in notes.items()}, seen)
-        loss = PassLoss.known(self._loss_of(result.loss))
-        return PassResult(loss, {lane + first: note for lane, note in result.notes.items()})
+    def end(self, rows: Mapping[str, Any], seen: int) -> PassResult:
+        result = self._inner.end(rows, seen)
+        return PassResult(PassLoss.known(self._loss_of(result.loss)), result.rows)
 
     def abandon(self) -> None:
         self._inner.abandon()

@@ -14,18 +14,16 @@ from samebits.notices import say
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.schedule import Kind
 from samebits.protocol.layout.stream_key import Domain
-from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.caller import where
-from samebits.rank.checks.labels import share_looks
 from samebits.rank.checks.loss_gauge import take_loss
-from samebits.rank.checks.replicas import COUNTED, LOOKED, SAVE_SIGNAL, SNAPSHOT, receive_bits, report_bits
 from samebits.rank.data.loader import Batches, LanePart, StepPlan
 from samebits.rank.position.moment import Region
 from samebits.rank.position.run_state import RunState
 from samebits.rank.position.tally import Agreed
 from samebits.rank.run.loop.counts import WITH_LOSSES, CountedLoss, refuse_whole_batch, terms_of_counted, totals_of
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch
-from samebits.rank.run.loop.per_lane import forget_open, share_values
+from samebits.rank.run.loop.per_lane import forget_open
+from samebits.rank.run.loop.rows import log_of_lanes, receive, report
 from samebits.rank.strategy.contract import ORDERED_FORM, RIGHT_FORM, AnyPass, OpenLane, OrderedPass, Pass, PassResult
 
 CANNOT_CONTINUE = "This step is over: its lanes cannot continue."
@@ -114,7 +112,8 @@ class Step:
         Raises:
             UsageError: with `over_batch` where the model is cut into stages, under hogwild, and with both.
         """
-        refuse_whole_batch(self._run, over_batch=over_batch is not None, counts=counts is not None)
+        if over_batch is not None or counts is not None:
+            refuse_whole_batch(self._run, over_batch=over_batch is not None, counts=counts is not None)
         if over_batch is not None:
             self._backward_over_batch(loss_of, over_batch)
             return
@@ -194,7 +193,8 @@ class Step:
         _refuse_pass(run, self._closed)
         run.components.checks.begin_pass(is_first=self._passes == 0)
         run.loop_state.checkpointing.last.enter_pass(self._undo)
-        forget_open(run)
+        if run.loop_state.prepared.per_lane:
+            forget_open(run)
         current = run.components.strategy.begin_pass(self._cut, where())
         # What the script drew since the last look: ranks compare it when this pass ends.
         seen = run.components.streams.look()
@@ -270,8 +270,8 @@ class Step:
     def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
         run = self._run
         run.components.step_timer.enter(Phase.EXCHANGE, "gradients")
-        self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
-        _receive(run, result.notes)
+        self._result = result = current.end(report(run, 0 if is_look else self._passes + 1), seen)
+        lanes = receive(run, result.rows)
         run.components.step_timer.move(Phase.COMPUTE, Phase.EXCHANGE, run.components.strategy.take_waited_s())
         run.loop_state.open_pass.broken = None
         if result.apart:
@@ -288,7 +288,7 @@ class Step:
             for end_pass in run.components.observers.end_pass:
                 end_pass(self.number, self._passes, result)
             run.components.step_timer.enter(Phase.UPDATE, "optimizer")
-        _log(run, self.number, result.notes)
+        log_of_lanes(run, self.number, lanes)
 
     def close(self) -> None:
         """End the step; abandon a pass whose iterator the script still holds."""
@@ -336,60 +336,6 @@ def _refuse_pass(run: RunState, is_over: bool) -> None:
     if run.loop_state.resumption.schedulers is not None:
         run.loop_state.resumption.schedulers(True)
     run.loop_state.prepared.preparations.refuse_written()
-
-
-def _notes(run: RunState, number: int) -> dict[int, Any]:
-    """What this rank's lanes logged and added to tallies in the pass, for every rank: by lane, both.
-
-    Below 0 are notes of the rank itself. `number`: the pass's, from 1; 0 of a look at what it will be.
-    """
-    logs, run.loop_state.open_pass.lane_logs = run.loop_state.open_pass.lane_logs, {}
-    sums = run.loop_state.tallies.take_new()
-    notes: dict[int, Any] = {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
-    if asked := run.loop_state.checkpointing.automatic.asked:
-        notes[SAVE_SIGNAL] = asked
-    if run.loop_state.checkpointing.snapshots.is_due:
-        notes[SNAPSHOT] = 1
-    if not (looks := run.loop_state.looks).is_shared and (found := looks.found()):
-        notes[LOOKED - run.components.transport.rank] = found
-    if run.loop_state.open_pass.counted:
-        notes[COUNTED], number = 1, 0
-    return {**notes, **report_bits(run, is_first=number == 1)} if number else notes
-
-
-def _receive(run: RunState, notes: dict[int, Any]) -> None:
-    """Take what all ranks reported in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
-    run.components.checks.end_pass()
-    receive_bits(run, notes)
-    run.loop_state.checkpointing.automatic.hear(notes.pop(SAVE_SIGNAL, 0))
-    if notes.pop(SNAPSHOT, 0):
-        run.loop_state.checkpointing.snapshots.hear()
-    run.loop_state.open_pass.is_counted = bool(notes.pop(COUNTED, 0))
-    if not run.loop_state.looks.is_shared:
-        share_looks(run, [notes.pop(LOOKED - rank, []) for rank in range(run.components.transport.world_size)])
-    run.loop_state.tallies.receive(notes)
-    if run.loop_state.prepared.per_lane:
-        share_values(run)
-
-
-def _log(run: RunState, step: int, notes: dict[int, Any]) -> None:
-    """Write what the lanes logged."""
-    if any(logs for logs, _ in notes.values()):
-        means = _means({lane: logs for lane, (logs, _) in notes.items()}, run.config.placement.num_lanes)
-        run.components.metrics.write(means)
-        for logged in run.components.observers.logged:
-            logged(step, means)
-
-
-def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:
-    """The values that lanes logged, each a (weighted sum, weight), as global means in the tree's order."""
-    names = sorted({name for values in notes.values() for name in values})
-    means = {}
-    for name in names:
-        pairs = [notes.get(lane, {}).get(name, (0.0, 0.0)) for lane in range(num_lanes)]
-        weight = tree_sum([pair[1] for pair in pairs])
-        means[name] = tree_sum([pair[0] for pair in pairs]) / weight if weight else float("nan")
-    return means
 
 
 def _say_apart(run: RunState, apart: Sequence[int], step: int) -> None:

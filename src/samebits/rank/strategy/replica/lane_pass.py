@@ -241,7 +241,7 @@ class LanePass(Pass):
             self._sums.add(lane.number, lane.buffer, weight, rows)
         del self._lanes_left[lane.number]
 
-    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+    def end(self, rows: Mapping[str, Any], seen: int) -> PassResult:
         # The tree has a leaf for every lane, empty or not: its shape must not depend on the data.
         if not self.setting.has_one_lane:
             for lane in self._lanes_left:
@@ -249,7 +249,7 @@ class LanePass(Pass):
         report = self._report
         if self._delayed is None:
             report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
-        report.used, report.notes, report.seen = self._used, notes, seen
+        report.used, report.of_rank, report.seen = self._used, rows, seen
         report.buffers = self._buffers.header()
         report.rows = {} if self.setting.has_one_lane else self._sums.num_rows()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
@@ -267,7 +267,7 @@ class LanePass(Pass):
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
         loss = PassLoss(all_ranks.weights, self._losses_of(all_ranks), list(all_ranks.losses))
-        return PassResult(loss, all_ranks.notes, all_ranks.apart)
+        return PassResult(loss, all_ranks.of_ranks, all_ranks.apart)
 
     def _losses_of(self, all_ranks: Conclusions) -> Mapping[int, float] | DelayedResults:
         setting, buffers = self.setting, self._buffers

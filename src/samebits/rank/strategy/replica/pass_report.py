@@ -39,7 +39,8 @@ class PassReport:
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
     buffers: Header = field(default_factory=dict)
-    notes: Mapping[int, Any] = field(default_factory=dict)
+    of_rank: Mapping[str, Any] = field(default_factory=dict)
+    """What others than the strategy report, by name."""
     begun: int = 0
     """The number of buckets whose reduction began during backward."""
     reopened: list[int] = field(default_factory=list)
@@ -52,9 +53,8 @@ class PassReport:
     def encode(self) -> list[Any]:
         """Encode as JSON values; lanes become strings."""
         lanes = {lane: [weight, explicit, self.losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
-        notes = {str(lane): note for lane, note in self.notes.items()}
         used, rows = format(self.used, "x"), _texts(self.rows)
-        return [_texts(lanes), used, self.buffers, notes, self.begun, self.reopened, self.seen, rows]
+        return [_texts(lanes), used, self.buffers, self.of_rank, self.begun, self.reopened, self.seen, rows]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Conclusions:
     """By lane, of those that called backward; None, each of them, where they are delayed."""
     used: int
     buffers: list[Header]
-    notes: dict[int, Any]
+    of_ranks: dict[str, list[Any]]
+    """By name, a list by rank; None of those that reported nothing."""
     begun: int
     reopened: frozenset[int]
     apart: tuple[int, ...] = ()
@@ -100,13 +101,13 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
     of_peers = [reports[rank] for rank in peers]
     for report in of_peers:
         used |= int(report[1], 16)
-    notes = {int(lane): note for report in reports for lane, note in report[3].items()}
+    names = dict.fromkeys(name for report in reports for name in report[3])
     return Conclusions(
         weights=weights,
         losses={lane: values[2] for lane, values in lanes.items()},
         used=used,
         buffers=[report[2] for report in of_peers],
-        notes=dict(sorted(notes.items())),
+        of_ranks={name: [report[3].get(name) for report in reports] for name in names},
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
@@ -123,7 +124,8 @@ def conclude_alone(report: PassReport) -> Conclusions:
     weights = tuple(weight for weight, _ in report.lanes.values()) or (0.0,)
     _check_weights(report.lanes, weights)
     losses: dict[int, Any] = {lane: report.losses.get(lane) for lane in report.lanes}
-    return Conclusions(weights, losses, report.used, [report.buffers], dict(report.notes), 0, frozenset())
+    alone = {name: [value] for name, value in report.of_rank.items()}
+    return Conclusions(weights, losses, report.used, [report.buffers], alone, 0, frozenset())
 
 
 def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:

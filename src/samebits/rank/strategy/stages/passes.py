@@ -40,10 +40,10 @@ class StagedPass(Pass):
         self.stages.is_in_lane = True
         return StagedLane(self, opened)
 
-    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+    def end(self, rows: Mapping[str, Any], seen: int) -> PassResult:
         if not self.cutting.is_done:
             self.inner = self.cutting.behind_pass(self.inner)
-        result = self.inner.end(notes, seen)
+        result = self.inner.end(rows, seen)
         self.stages.end_pass()
         return result
 
@@ -167,8 +167,8 @@ class PipelinePass(OrderedPass):
         flying.call.forget()
         self._stages.clock.note("B", lane, began)
 
-    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
-        return self._staged.end(notes, seen)
+    def end(self, rows: Mapping[str, Any], seen: int) -> PassResult:
+        return self._staged.end(rows, seen)
 
     def abandon(self) -> None:
         self._in_flight.clear()

@@ -73,3 +73,16 @@ def _same_place() -> Iterator[None]:
     before = Path.cwd(), getattr(sys.modules["__main__"], "__file__", None)
     yield
     assert (Path.cwd(), getattr(sys.modules["__main__"], "__file__", None)) == before
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test that starts processes, `make test` runs the first row of its table; all rows where the test says `every_row`."""
+    begun: set[str] = set()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        is_first = name not in begun
+        if item.get_closest_marker("ranks") and not item.get_closest_marker("thorough"):
+            begun.add(name)
+            if not is_first and not item.get_closest_marker("every_row"):
+                item.add_marker(pytest.mark.thorough)

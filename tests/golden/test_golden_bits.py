@@ -12,7 +12,7 @@ from tests.golden.saving import resumed
 from tests.scripts.scenarios import batch_norm_and_dropout
 from tests.support.launching import start
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.every_row]
 HERE = Path(__file__).parent
 OLD_STATES = HERE / "old_states"
 """Saved on 2 ranks of zero1 by version 0.1.0 of November 2026: by the script, and by the command inside an epoch."""

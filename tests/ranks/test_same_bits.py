@@ -6,7 +6,7 @@ from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.every_row]
 __all__ = ["corner_cases", "embeddings", "scenarios"]  # they register
 
 
